@@ -108,7 +108,7 @@ class InProcess:
         return runs.Costs(
             seconds=time.monotonic() - monotonic,
             cpu=cpu,
-            messages=self.cloud.heard(),
+            messages=self.cloud.received(),
             wire=None,
             statements=dict(self.cloud.counter.texts),
             commits=self.cloud.counter.counted['commits'],

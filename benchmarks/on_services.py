@@ -81,12 +81,12 @@ class Services:
     def begin(self) -> None:
         """Count from now on."""
         self.cloud.tap.catch_up()
-        heard, logged = len(self.cloud.tap.messages), self._log.stat().st_size
-        self._begun = (time.monotonic(), self._cpu(), self._calls(), heard, logged)
+        received, logged = len(self.cloud.tap.messages), self._log.stat().st_size
+        self._begun = (time.monotonic(), self._cpu(), self._calls(), received, logged)
 
     def costs(self) -> runs.Costs:
         """Return what was used up since."""
-        began, cpu, calls, heard, logged = self._begun
+        began, cpu, calls, received, logged = self._begun
         seconds = time.monotonic() - began
         now = self._cpu()
         used = {name: now[name] - cpu.get(name, 0.0) for name in now}
@@ -102,7 +102,7 @@ class Services:
             statements[text] = number - by_itself
             asides['sql_statements'] += by_itself
         self.cloud.tap.catch_up()
-        messages = self.cloud.tap.messages[heard:]
+        messages = self.cloud.tap.messages[received:]
         return runs.Costs(
             seconds=seconds,
             cpu=used,

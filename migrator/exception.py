@@ -43,7 +43,7 @@ class MigratorException(Exception):
         super().__init__(message)
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the text of an error for an operator.
 
     An error of another module gets its type in front. Without it the text may mean nothing: that of a KeyError is only

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.cli import command
-from migrator.cli.timeline import Story
+from migrator.cli.timeline import Facts
 from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import live_migrate
 from migrator.objects import MigrationStatus, Outcome
@@ -22,7 +22,7 @@ from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
-_SAGA: Saga[Any] = live_migrate.story()
+_SAGA: Saga[Any] = live_migrate.saga()
 #: The descriptions of the journal's records that no declared step has made.
 _NO_STEPS = {
     abandon.ABANDON: 'abandon: hosts refuse from now on what was sent before',
@@ -48,12 +48,12 @@ class Line:
 # --- line by line ----------------------------------------------------------------------------------------------------
 
 
-def lines(story: Story) -> list[Line]:
+def lines(facts: Facts) -> list[Line]:
     """Return the events of a migration in the order of its log, with the requests inserted by their times."""
     found: list[Line] = []
-    requests = sorted(_of_requests(story), key=lambda line: line.at)
-    for entry in story.entries:
-        for line in _of_entry(story, entry):
+    requests = sorted(_of_requests(facts), key=lambda line: line.at)
+    for entry in facts.entries:
+        for line in _of_entry(facts, entry):
             while requests and entry.seq > 1 and requests[0].at <= line.at:
                 found.append(requests.pop(0))
             found.append(line)
@@ -76,13 +76,13 @@ def _with_takeovers(events: Iterable[Line]) -> Iterator[Line]:
 _LONG = datetime.timedelta(seconds=1)
 
 
-def _of_entry(story: Story, entry: log.Entry) -> Iterator[Line]:
-    at, server = entry.at or story.now, story.server_of(entry.conductor)
+def _of_entry(facts: Facts, entry: log.Entry) -> Iterator[Line]:
+    at, server = entry.at or facts.now, facts.server_of(entry.conductor)
     if entry.direction is not None:
-        yield from (Line(at, server, entry.epoch, what) for what in _of_step(story, entry))
+        yield from (Line(at, server, entry.epoch, what) for what in _of_step(facts, entry))
     elif entry.kind == log.EntryKind.STATUS:
         status = entry.payload['status']
-        asked = f': {_asked(story)}' if status == Status.ACCEPTED else ''
+        asked = f': {_asked(facts)}' if status == Status.ACCEPTED else ''
         yield Line(at, server, entry.epoch, f'status {status}{asked}')
     elif entry.kind == log.EntryKind.RETRY:
         asked_at = datetime.datetime.fromisoformat(entry.payload['requested_at'])
@@ -93,14 +93,14 @@ def _of_entry(story: Story, entry: log.Entry) -> Iterator[Line]:
         yield Line(at, server, entry.epoch, 'no longer stuck')
 
 
-def _of_step(story: Story, entry: log.Entry) -> Iterator[str]:
-    step = log.Journal(story.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
+def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
+    step = log.Journal(facts.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
     assert step is not None, 'each entry of a step has a record'
-    same = [one for one in story.entries if (one.attempt, one.step, one.direction) == step.key]
+    same = [one for one in facts.entries if (one.attempt, one.step, one.direction) == step.key]
     first, last = entry is same[0], entry is same[-1]
     if first and step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
-        yield f'attempt {step.attempt}: the next candidate is {story.host_of(step)}'
-    name = name_of(step, story.host_of(step))
+        yield f'attempt {step.attempt}: the next candidate is {facts.host_of(step)}'
+    name = name_of(step, facts.host_of(step))
     if step.step == abandon.ABANDON:
         if first:
             yield name
@@ -176,26 +176,26 @@ def _details(step: log.StepRecord) -> str:
     return ''
 
 
-def _asked(story: Story) -> str:
-    migration = story.migration
+def _asked(facts: Facts) -> str:
+    migration = facts.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
-    return f'{_user(story, "live-migration")} requested it, {to}'
+    return f'{_user(facts, "live-migration")} requested it, {to}'
 
 
-def _user(story: Story, action: str) -> str:
-    found = next((one.user_id for one in story.requests if one.action == action), None)
+def _user(facts: Facts, action: str) -> str:
+    found = next((one.user_id for one in facts.requests if one.action == action), None)
     return found or 'an unknown user'
 
 
-def _of_requests(story: Story) -> Iterator[Line]:
-    migration = story.migration
+def _of_requests(facts: Facts) -> Iterator[Line]:
+    migration = facts.migration
     user = migration.abort_requested_by or 'an unknown user'
     user = f'the planned stop of {migration.source_compute}' if user == 'host stop' else user
     found = (
         (migration.abort_requested_at, f'{user} requested an abort'),
         (
             migration.force_complete_requested_at,
-            f'{_user(story, "live_migration_force_complete")} requested a forced completion',
+            f'{_user(facts, "live_migration_force_complete")} requested a forced completion',
         ),
         (
             migration.abandon_requested_at,
@@ -211,27 +211,27 @@ def _of_requests(story: Story) -> Iterator[Line]:
 # --- what happens next -----------------------------------------------------------------------------------------------
 
 
-def next_(story: Story, program: str = command.PROG) -> list[str]:
+def next_(facts: Facts, program: str = command.PROG) -> list[str]:
     """Return sentences on what happens next, and on what an operator has to do for it.
 
     :param program: the beginning of the commands in them: the program with its configuration option.
     """
-    migration = story.migration
+    migration = facts.migration
     if migration.ended:
-        return [*_after_the_end(story), *_cleanups(story, program)]
+        return [*_after_the_end(facts), *_cleanups(facts, program)]
     if migration.abandon_requested_at is not None:
-        found = [*_owner(story), *_abandoned(story)]
+        found = [*_owner(facts), *_abandoned(facts)]
     elif migration.stuck_reason is not None:
-        found = [*_stuck(story, program)]
+        found = [*_stuck(facts, program)]
     else:
-        found = [*_owner(story), *_steps(story)]
-    return [*found, *_cleanups(story, program)]
+        found = [*_owner(facts), *_steps(facts)]
+    return [*found, *_cleanups(facts, program)]
 
 
-def _after_the_end(story: Story) -> Iterator[str]:
-    migration = story.migration
+def _after_the_end(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
     completed = migration.status == Status.COMPLETED
-    if migration.status != Status.ERROR and story.is_in_doubt(
+    if migration.status != Status.ERROR and facts.is_in_doubt(
         migration.dest_compute if completed else migration.source_compute
     ):
         return  # The lines on the blocked cleanup tell the operator what to do.
@@ -251,21 +251,21 @@ def _after_the_end(story: Story) -> Iterator[str]:
         )
 
 
-def _cleanups(story: Story, program: str) -> Iterator[str]:
-    if any(cleanup.alarm for cleanup in story.cleanups):
+def _cleanups(facts: Facts, program: str) -> Iterator[str]:
+    if any(cleanup.alarm for cleanup in facts.cleanups):
         yield (
             'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
-            f'{program} migration retry {story.migration.uuid}'
+            f'{program} migration retry {facts.migration.uuid}'
         )
-    for cleanup in story.cleanups:
+    for cleanup in facts.cleanups:
         if not cleanup.alarm:
-            when = 'with the next sweep' if story.is_up(cleanup.host) else 'when its compute service is back'
+            when = 'with the next sweep' if facts.is_up(cleanup.host) else 'when its compute service is back'
             yield f'{cleanup.host} does {cleanup.step} {when}; until then it is no destination for this instance.'
 
 
-def _owner(story: Story) -> Iterator[str]:
-    if story.owner is None or story.owner.lease_until <= story.now:
-        living = ' or '.join(story.living)
+def _owner(facts: Facts) -> Iterator[str]:
+    if facts.owner is None or facts.owner.lease_until <= facts.now:
+        living = ' or '.join(facts.living)
         yield (
             f'{living} takes it over, and polls both hosts first.'
             if living
@@ -273,15 +273,15 @@ def _owner(story: Story) -> Iterator[str]:
         )
 
 
-def _stuck(story: Story, program: str) -> Iterator[str]:
-    migration = story.migration
+def _stuck(facts: Facts, program: str) -> Iterator[str]:
+    migration = facts.migration
     uuid = migration.uuid
     yield (
         'Nothing, until the cause is fixed. Then it goes on with the next sweep. To retry at once, with all earlier '
         'tries forgotten:'
     )
     yield f'  {program} migration retry {uuid}'
-    hosts = ' or '.join(host for _, host in story.hosts)
+    hosts = ' or '.join(host for _, host in facts.hosts)
     yield (
         f'If the cause cannot be fixed: look on which host the guest is ({hosts}), and end the migration in error with '
         'the allocation at that host. The first of these commands only shows what would happen:'
@@ -294,27 +294,27 @@ def _stuck(story: Story, program: str) -> Iterator[str]:
     yield f'  {program} migration abandon {uuid} --guest-on {guest_on} --yes'
 
 
-def _abandoned(story: Story) -> Iterator[str]:
-    migration = story.migration
-    journal = log.Journal(story.steps)
+def _abandoned(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
+    journal = log.Journal(facts.steps)
     left = []
     for name in (abandon.CLEAN, abandon.ALLOCATIONS):
         record = journal.find(migration.attempt, name)
         if record is None or record.state != log.StepState.DONE:
-            other = next((host for _, host in story.hosts if host != migration.abandon_guest_on), 'the other host')
+            other = next((host for _, host in facts.hosts if host != migration.abandon_guest_on), 'the other host')
             left.append(_NO_STEPS[name].format(host=other).removeprefix('abandon: '))
     guest_on = migration.abandon_guest_on
     left.append(f'it ends in error, the instance being at {guest_on} in vm_state error')
     yield f'It is being abandoned: {"; ".join(left)}.'
 
 
-def _steps(story: Story) -> Iterator[str]:
-    migration = story.migration
-    journal = log.Journal(story.steps)
+def _steps(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
+    journal = log.Journal(facts.steps)
     attempt = migration.attempt
     if migration.outcome == Outcome.FORWARD:
         names = list(_left_after(journal, attempt))
-        yield f'The guest has moved, and nothing is undone any more. {_list(story, names)}'
+        yield f'The guest has moved, and nothing is undone any more. {_list(facts, names)}'
         return
     records = journal.of_attempt(attempt)
     undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
@@ -322,7 +322,7 @@ def _steps(story: Story) -> Iterator[str]:
         undos = list(_left_to_undo(journal, attempt))
         end = 'cancelled' if (migration.abort_verdict or '').startswith('cancelled') else 'failed'
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
-        yield f'It is being undone. {_list(story, undos)} {after}'
+        yield f'It is being undone. {_list(facts, undos)} {after}'
         return
     sent = journal.find(attempt, 'live_migration') is not None
     if migration.abort_requested_at is not None:
@@ -331,11 +331,11 @@ def _steps(story: Story) -> Iterator[str]:
         source, destination = migration.source_compute, migration.dest_compute
         yield (
             f'When the copy has ended, {source} reports it, and {destination} is polled. If it runs the guest: '
-            f'{_list(story, _after_the_pivot())} If not: everything is undone.'
+            f'{_list(facts, _after_the_pivot())} If not: everything is undone.'
         )
     else:
         left = [step.name for step in _before_the_pivot() if not _done(journal, attempt, step.name)]
-        yield f'{_list(story, left)} When the guest has moved: {_list(story, _after_the_pivot())}'
+        yield f'{_list(facts, left)} When the guest has moved: {_list(facts, _after_the_pivot())}'
 
 
 def _before_the_pivot() -> list[Any]:
@@ -364,9 +364,9 @@ def _left_to_undo(journal: log.Journal, attempt: int) -> Iterator[str]:
         imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])
 
 
-def _list(story: Story, names: Sequence[str]) -> str:
+def _list(facts: Facts, names: Sequence[str]) -> str:
     """Return the names of steps in a sentence, each with its host if it has one."""
-    migration = story.migration
+    migration = facts.migration
     words = []
     for name in names:
         host = None

@@ -79,7 +79,7 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
             found = computes.poll_live_migrations(context.admin_context(), host, [command_], [], timeout=ANSWER_WITHIN)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=error.message.rstrip('.')) from None
-    report = next((one for one in found if one.refusal is None and one.guest.told), None)
+    report = next((one for one in found if one.refusal is None and one.guest.is_known), None)
     if report is None:
         reason = 'it does not report the guest: it may be starting, or its hypervisor does not answer'
         raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=reason)

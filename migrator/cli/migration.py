@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from migrator.cli import timeline
     from migrator.db.cleanups import Cleanup
 
-    Story = timeline.Story
+    Facts = timeline.Facts
 
 
 COLUMNS = ('ID', 'UUID', 'INSTANCE', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'CONDUCTOR', 'REMARK')
@@ -93,13 +93,13 @@ def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
     from migrator.cli import timeline
 
-    story = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
+    facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
     explain = _narrative()
-    document = timeline.document(story) | {
-        'story': [dataclasses.asdict(line) for line in explain.lines(story)],
-        'next': explain.next_(story, asked.command),
+    document = timeline.document(facts) | {
+        'story': [dataclasses.asdict(line) for line in explain.lines(facts)],
+        'next': explain.next_(facts, asked.command),
     }
-    asked.answer(document, '\n'.join(text_of(story, asked.command)))
+    asked.answer(document, '\n'.join(text_of(facts, asked.command)))
     return command.RIGHT
 
 
@@ -186,15 +186,15 @@ def _unstick() -> Any:
     return unstick
 
 
-def text_of(story: Story, program: str = command.PROG) -> Iterator[str]:
+def text_of(facts: Facts, program: str = command.PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
     :param program: the beginning of each command in the text.
     """
     from migrator.cli import timeline
 
-    migration = story.migration
-    name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
+    migration = facts.migration
+    name = f' ({facts.instance.name})' if facts.instance is not None else ', which has been deleted'
     destination = migration.dest_compute or migration.requested_host or 'a host that is not chosen yet'
     yield f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
     yield command.printable(
@@ -202,28 +202,28 @@ def text_of(story: Story, program: str = command.PROG) -> Iterator[str]:
         f'from {migration.source_compute} to {destination}'
     )
     yield ''
-    for line in timeline.waits(story):
+    for line in timeline.waits(facts):
         yield command.printable(f'* {line}')
     explain = _narrative()
     yield ''
     yield 'Timeline (UTC)'
-    events = [[one.at, one.server, one.epoch, one.what] for one in explain.lines(story)]
+    events = [[one.at, one.server, one.epoch, one.what] for one in explain.lines(facts)]
     yield command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), events)
-    for title, columns, rows in _sections(story):
+    for title, columns, rows in _sections(facts):
         if rows:
             yield ''
             yield title
             yield command.table(columns, rows)
     yield ''
     yield 'What happens next'
-    yield from map(command.printable, explain.next_(story, program))
+    yield from map(command.printable, explain.next_(facts, program))
 
 
-def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
-    migration, owner, now = story.migration, story.owner, story.now
+def _sections(facts: Facts) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
+    migration, owner, now = facts.migration, facts.owner, facts.now
     yield 'Owner', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
         [
-            story.server_of(migration.owner),
+            facts.server_of(migration.owner),
             migration.epoch,
             _lease(owner.lease_until, now) if owner is not None else None,
             migration.attempt,
@@ -233,29 +233,29 @@ def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Seque
     ]  # fmt: skip
     ago = command.ago
     yield 'Hosts', ('ROLE', 'HOST', 'SERVICE', 'LAST SEEN'), [
-        [role, host, _state(story, host), ago(service.last_seen_up if service is not None else None, now)]
-        for role, host in story.hosts
-        for service in [story.service_of(host)]
+        [role, host, _state(facts, host), ago(service.last_seen_up if service is not None else None, now)]
+        for role, host in facts.hosts
+        for service in [facts.service_of(host)]
     ]  # fmt: skip
     yield 'Deferred cleanups', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'BLOCKED'), [
-        [one.host, one.step, one.created_at, one.epoch, one.reason, one.alarm] for one in story.cleanups
+        [one.host, one.step, one.created_at, one.epoch, one.reason, one.alarm] for one in facts.cleanups
     ]  # fmt: skip
     yield 'Requests', ('ACTION', 'REQUEST', 'USER', 'PROJECT', 'BEGUN (UTC)', 'ENDED (UTC)', 'RESULT', 'MESSAGE'), [
         [
             one.action, one.request_id, one.user_id, one.project_id, one.start_time, one.finish_time, one.result,
             one.message,
         ]
-        for one in story.requests
+        for one in facts.requests
     ]  # fmt: skip
 
 
-def _state(story: Story, host: str) -> str:
-    service = story.service_of(host)
+def _state(facts: Facts, host: str) -> str:
+    service = facts.service_of(host)
     if service is None:
         return 'none'
     if service.forced_down:
         return 'forced down'
-    return 'up' if story.is_up(host) else 'down'
+    return 'up' if facts.is_up(host) else 'down'
 
 
 def _lease(until: datetime.datetime, now: datetime.datetime) -> str:

@@ -36,7 +36,7 @@ _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Story:
+class Facts:
     """Everything that the database has of one migration.
 
     :ivar now: the database's time of the reading.
@@ -122,7 +122,7 @@ class Story:
         return [(role, host) for role, host in both if host]
 
 
-def gather(database: Database, migration_id: str, lease: float) -> Story:
+def gather(database: Database, migration_id: str, lease: float) -> Facts:
     """Read everything that the database has of a migration.
 
     :param migration_id: the uuid or the integer id.
@@ -137,7 +137,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Story:
     leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
     mine = (migration.queued_at, migration.id)
     waiting = [one for one in leaving if one.status == Status.QUEUED]
-    return Story(
+    return Facts(
         now=database.services.now(),
         migration=migration,
         instance=instance,
@@ -185,26 +185,26 @@ def find(database: Database, migration_id: str) -> Migration:
 # --- in words --------------------------------------------------------------------------------------------------------
 
 
-def waits(story: Story) -> list[str]:
+def waits(facts: Facts) -> list[str]:
     """Return sentences on what a migration waits for, how it ended, and its deferred cleanups; the gravest first."""
-    migration = story.migration
+    migration = facts.migration
     if migration.ended:
-        lines = [*_end(story)]
+        lines = [*_end(facts)]
     else:
-        lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_requests(story)]
+        lines = [*_owner(facts), *facts.unheard, *_stuck(facts), *_hosts(facts), *_requests(facts)]
         # After a request to abandon, no step that was begun is continued.
-        lines += [] if migration.abandon_requested_at is not None else _open(story)
-    lines += _cleanups(story)
+        lines += [] if migration.abandon_requested_at is not None else _open(facts)
+    lines += _cleanups(facts)
     return lines or ['No problem is known: the migration goes on.']
 
 
-def _end(story: Story) -> Iterator[str]:
-    migration = story.migration
-    since = _since(story, next((one.at for one in reversed(story.entries) if one.kind == log.EntryKind.STATUS), None))
+def _end(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
+    since = _since(facts, next((one.at for one in reversed(facts.entries) if one.kind == log.EntryKind.STATUS), None))
     source, destination = migration.source_compute, migration.dest_compute
     reason = f': {migration.failure}' if migration.failure else ''
     if migration.status == Status.COMPLETED:
-        where = f'had moved to {destination}' if story.is_in_doubt(destination) else f'runs at {destination}'
+        where = f'had moved to {destination}' if facts.is_in_doubt(destination) else f'runs at {destination}'
         yield f'It ended completed{since}: the guest {where}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
@@ -212,24 +212,24 @@ def _end(story: Story) -> Iterator[str]:
             yield 'Neither of its hosts has the guest: look for it.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
-        if story.is_in_doubt(source):
+        if facts.is_in_doubt(source):
             yield f'The guest was at {source} then.'
         else:
-            yield f'The guest is at {source}{"" if story.cleanups else ", and nothing of the migration is left"}.'
+            yield f'The guest is at {source}{"" if facts.cleanups else ", and nothing of the migration is left"}.'
     if migration.abort_requested_at is not None:
         done = migration.status == Status.CANCELLED
         result = 'was done' if done else f'was not done: {migration.abort_verdict or "it was too late"}'
-        yield f'{_abort(story)}, and {result}.'
+        yield f'{_abort(facts)}, and {result}.'
 
 
-def _stuck(story: Story) -> Iterator[str]:
-    migration = story.migration
+def _stuck(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
     if migration.abandon_requested_at is not None:
-        yield f'It is being abandoned, {abandoned_by(story)}.'
-        if migration.stuck_reason and _is_abandonment_stuck(story):
+        yield f'It is being abandoned, {abandoned_by(facts)}.'
+        if migration.stuck_reason and _is_abandonment_stuck(facts):
             yield f'The abandonment is stuck and needs an operator: {migration.stuck_reason}'
             yield 'It is tried again with each sweep, and ends once that is fixed.'
-        elif migration.stuck_reason and not _is_begun(story):
+        elif migration.stuck_reason and not _is_begun(facts):
             yield f'That has not begun yet. It is stuck: {migration.stuck_reason}'
         elif migration.stuck_reason:
             yield f'It was stuck: {migration.stuck_reason}'
@@ -240,35 +240,35 @@ def _stuck(story: Story) -> Iterator[str]:
         yield f'It waits: {migration.waits_for.rstrip(".")}.'
 
 
-def abandoned_by(story: Story) -> str:
+def abandoned_by(facts: Facts) -> str:
     """Return in words when and by which user a migration was requested to be abandoned, and the guest's host."""
-    migration = story.migration
-    when = command.ago(migration.abandon_requested_at, story.now)
+    migration = facts.migration
+    when = command.ago(migration.abandon_requested_at, facts.now)
     user = migration.abandon_requested_by or 'an unknown user'
     return f'as requested {when} by {user}: the guest is on {migration.abandon_guest_on}'
 
 
-def _is_begun(story: Story) -> bool:
+def _is_begun(facts: Facts) -> bool:
     """Return whether a conductor has begun to abandon the migration."""
-    return log.Journal(story.steps).find(story.migration.attempt, 'abandon') is not None
+    return log.Journal(facts.steps).find(facts.migration.attempt, 'abandon') is not None
 
 
-def _is_abandonment_stuck(story: Story) -> bool:
+def _is_abandonment_stuck(facts: Facts) -> bool:
     """Return whether the migration became stuck after the abandonment had begun, and not only before."""
-    stuck = [one.seq for one in story.entries if one.kind == log.EntryKind.STUCK]
-    abandoned = [one.seq for one in story.entries if one.step == 'abandon' and one.attempt == story.migration.attempt]
+    stuck = [one.seq for one in facts.entries if one.kind == log.EntryKind.STUCK]
+    abandoned = [one.seq for one in facts.entries if one.step == 'abandon' and one.attempt == facts.migration.attempt]
     return bool(stuck and abandoned) and stuck[-1] > abandoned[0]
 
 
-def _hosts(story: Story) -> Iterator[str]:
-    for role, host in story.hosts:
-        service = story.service_of(host)
+def _hosts(facts: Facts) -> Iterator[str]:
+    for role, host in facts.hosts:
+        service = facts.service_of(host)
         if service is None:
             yield f'The {role} {host} has no compute service: no service of that name has ever reported.'
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
-        elif not story.unheard and not story.is_up(host):
-            seen = command.ago(service.last_seen_up, story.now)
+        elif not facts.unheard and not facts.is_up(host):
+            seen = command.ago(service.last_seen_up, facts.now)
             why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
             yield (
                 f'The compute service of the {role} {host} {why}. Start it. '
@@ -277,56 +277,56 @@ def _hosts(story: Story) -> Iterator[str]:
             )
 
 
-def _owner(story: Story) -> Iterator[str]:
-    owner, living = story.owner, story.living
-    if owner is not None and owner.lease_until > story.now:
+def _owner(facts: Facts) -> Iterator[str]:
+    owner, living = facts.owner, facts.living
+    if owner is not None and owner.lease_until > facts.now:
         return
     if owner is not None:
-        since = command.ago(owner.lease_until, story.now)
+        since = command.ago(owner.lease_until, facts.now)
         what = f'Its conductor {owner.server} is gone: its lease ended {since}.'
-    elif story.migration.owner is not None:
-        what = f'Its conductor {story.migration.owner} is gone.'
+    elif facts.migration.owner is not None:
+        what = f'Its conductor {facts.migration.owner} is gone.'
     else:
         what = 'No conductor owns it yet.'
     yield f'{what} The next sweep of {" or ".join(living)} takes it over.' if living else what
 
 
-def _abort(story: Story) -> str:
-    when = command.ago(story.migration.abort_requested_at, story.now)
-    return f'An abort was requested {when} by {story.migration.abort_requested_by or "an unknown user"}'
+def _abort(facts: Facts) -> str:
+    when = command.ago(facts.migration.abort_requested_at, facts.now)
+    return f'An abort was requested {when} by {facts.migration.abort_requested_by or "an unknown user"}'
 
 
-def _requests(story: Story) -> Iterator[str]:
-    migration = story.migration
+def _requests(facts: Facts) -> Iterator[str]:
+    migration = facts.migration
     if migration.abort_requested_at is not None:
-        yield f'{_abort(story)}.'
+        yield f'{_abort(facts)}.'
     if migration.force_complete_requested_at is not None:
-        when = command.ago(migration.force_complete_requested_at, story.now)
+        when = command.ago(migration.force_complete_requested_at, facts.now)
         yield f'A forced completion was requested {when}.'
     if migration.outcome == Outcome.BACK:
         yield f'It is being unwound: {migration.failure or "an abort was requested"}'
 
 
-def _open(story: Story) -> Iterator[str]:
+def _open(facts: Facts) -> Iterator[str]:
     """Yield sentences on the steps that were begun and are not done yet."""
-    migration = story.migration
+    migration = facts.migration
     # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
-    for step in story.steps:
+    for step in facts.steps:
         moves = (step.step, step.direction) == ('live_migration', log.DO)
         if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
             continue
         if moves and given_up:
             continue
         if moves and migration.status == Status.QUEUED:
-            run = {0: 'no migration runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
-            yield f'It is number {story.before + 1} in the queue of {migration.source_compute}, where {run} now.'
+            run = {0: 'no migration runs', 1: '1 runs'}.get(facts.running, f'{facts.running} run')
+            yield f'It is number {facts.before + 1} in the queue of {migration.source_compute}, where {run} now.'
             continue
-        actor = story.host_of(step) or 'The conductor'
+        actor = facts.host_of(step) or 'The conductor'
         verb = 'does' if step.direction == log.DO else 'undoes'
         failed = (step.result or {}).get('reason')
         last = f'; the last time it failed: {failed}' if failed else '.'
-        yield f'{actor} {verb} {step.step}: begun{_since(story, step.started_at)}{last}'
+        yield f'{actor} {verb} {step.step}: begun{_since(facts, step.started_at)}{last}'
     if given_up or migration.status not in _RUNNING:
         return
     if migration.memory_total and migration.memory_remaining is not None:
@@ -334,19 +334,19 @@ def _open(story: Story) -> Iterator[str]:
         yield f'{left} of {total} GiB of memory are still to be copied.'
 
 
-def _cleanups(story: Story) -> Iterator[str]:
-    for cleanup in story.cleanups:
-        since = _since(story, cleanup.created_at)
+def _cleanups(facts: Facts) -> Iterator[str]:
+    for cleanup in facts.cleanups:
+        since = _since(facts, cleanup.created_at)
         yield f'{cleanup.host} has the deferred cleanup {cleanup.step}, since{since}: {cleanup.reason}'
         if cleanup.alarm:
             yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
-        elif not story.is_up(cleanup.host):
+        elif not facts.is_up(cleanup.host):
             yield f'{cleanup.host} runs it when its compute service is back.'
 
 
-def _since(story: Story, at: datetime.datetime | str | None) -> str:
+def _since(facts: Facts, at: datetime.datetime | str | None) -> str:
     when = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
-    found = command.ago(when, story.now)
+    found = command.ago(when, facts.now)
     return f' {found}' if found else ''
 
 
@@ -357,32 +357,32 @@ def _gib(amount: int) -> str:
 # --- as a document ---------------------------------------------------------------------------------------------------
 
 
-def document(story: Story) -> dict[str, Any]:
+def document(facts: Facts) -> dict[str, Any]:
     """Return a timeline as one JSON object."""
-    migration, owner = story.migration, story.owner
+    migration, owner = facts.migration, facts.owner
     return {
-        'now': story.now,
-        'migration': migration_document(migration, story.entries),
-        'waits': waits(story),
-        'instance': dataclasses.asdict(story.instance) if story.instance is not None else None,
+        'now': facts.now,
+        'migration': migration_document(migration, facts.entries),
+        'waits': waits(facts),
+        'instance': dataclasses.asdict(facts.instance) if facts.instance is not None else None,
         'owner': {
             'id': migration.owner,
-            'server': story.server_of(migration.owner),
+            'server': facts.server_of(migration.owner),
             'epoch': migration.epoch,
             'lease_until': owner.lease_until if owner is not None else None,
-            'living': owner is not None and owner.lease_until > story.now,
+            'living': owner is not None and owner.lease_until > facts.now,
         },
-        'hosts': [_host(story, role, host) for role, host in story.hosts],
-        'statuses': statuses(story),
+        'hosts': [_host(facts, role, host) for role, host in facts.hosts],
+        'statuses': statuses(facts),
         'steps': [
             dataclasses.asdict(step)
-            | _begun_by(story, step)
-            | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
-            for step in story.steps
+            | _begun_by(facts, step)
+            | {'host': facts.host_of(step), 'server': facts.server_of(step.owner)}
+            for step in facts.steps
         ],
-        'log': [dataclasses.asdict(entry) for entry in story.entries],
-        'debts': [dataclasses.asdict(cleanup) for cleanup in story.cleanups],
-        'requests': [dataclasses.asdict(one) for one in story.requests],
+        'log': [dataclasses.asdict(entry) for entry in facts.entries],
+        'debts': [dataclasses.asdict(cleanup) for cleanup in facts.cleanups],
+        'requests': [dataclasses.asdict(one) for one in facts.requests],
     }
 
 
@@ -393,38 +393,38 @@ def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> di
     return found
 
 
-def _begun_by(story: Story, step: log.StepRecord) -> dict[str, Any]:
-    first = next(one for one in story.entries if (one.attempt, one.step, one.direction) == step.key)
+def _begun_by(facts: Facts, step: log.StepRecord) -> dict[str, Any]:
+    first = next(one for one in facts.entries if (one.attempt, one.step, one.direction) == step.key)
     return {'first_owner': first.conductor, 'first_epoch': first.epoch}
 
 
-def _host(story: Story, role: str, host: str) -> dict[str, Any]:
-    service = story.service_of(host)
+def _host(facts: Facts, role: str, host: str) -> dict[str, Any]:
+    service = facts.service_of(host)
     return {
         'role': role,
         'host': host,
-        'state': 'up' if story.is_up(host) else 'down',
+        'state': 'up' if facts.is_up(host) else 'down',
         'forced_down': service.forced_down if service is not None else False,
         'last_seen_up': service.last_seen_up if service is not None else None,
     }
 
 
-def statuses(story: Story) -> list[dict[str, Any]]:
+def statuses(facts: Facts) -> list[dict[str, Any]]:
     """Return each status of a migration with its time, its duration in seconds, and the conductor that wrote it."""
     found = []
-    history = saga_log.history(story.entries)
+    history = saga_log.history(facts.entries)
     for number, entry in enumerate(history):
         at = datetime.datetime.fromisoformat(entry['at'])
         until = datetime.datetime.fromisoformat(history[number + 1]['at']) if number + 1 < len(history) else None
-        if until is None and story.migration.in_progress:
-            until = story.now
+        if until is None and facts.migration.in_progress:
+            until = facts.now
         found.append(
             {
                 'status': entry['status'],
                 'at': at,
                 'seconds': (until - at).total_seconds() if until is not None else None,
                 'owner': entry['owner'],
-                'server': story.server_of(entry['owner']),
+                'server': facts.server_of(entry['owner']),
                 'epoch': entry['epoch'],
             }
         )

@@ -16,7 +16,7 @@ from typing import Any
 from migrator import context, exception
 from migrator.cli import command, explain, timeline
 from migrator.cli.command import Asked
-from migrator.cli.timeline import Story
+from migrator.cli.timeline import Facts
 from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
 from migrator.objects import Migration
 from migrator.placement_client import allocation_state, allocations
@@ -31,19 +31,19 @@ def retry(asked: Asked) -> int:
 
     :raises migrator.exception.NotStuck: the migration is not stuck, and has no blocked cleanups.
     """
-    story = _story(asked)
-    migration = story.migration
+    facts = _facts(asked)
+    migration = facts.migration
     if migration.ended:
-        return _retry_cleanups(asked, story)
-    _refuse_unless_stuck(story)
-    hosts = ' and '.join(host for _, host in story.hosts)
+        return _retry_cleanups(asked, facts)
+    _refuse_unless_stuck(facts)
+    hosts = ' and '.join(host for _, host in facts.hosts)
     plan = [
         f'It is stuck: {migration.stuck_reason}',
         f'Its count of tries would be reset, and a conductor would poll {hosts} for the guest.',
         'If their reports are a known case, it goes on. If not, it is stuck as before.',
     ]
     if asked.arguments.dry_run:
-        return _show_plan(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
+        return _show_plan(asked, facts, plan, f'{asked.command} migration retry {migration.uuid}')
     asked.database.requests.request_retry(migration, _user())
     _wake(asked, migration)
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
@@ -63,11 +63,11 @@ def retry(asked: Asked) -> int:
     return command.WRONG if wrong else command.RIGHT
 
 
-def _retry_cleanups(asked: Asked, story: Story) -> int:
-    migration = story.migration
-    blocked = [cleanup for cleanup in story.cleanups if cleanup.alarm]
+def _retry_cleanups(asked: Asked, facts: Facts) -> int:
+    migration = facts.migration
+    blocked = [cleanup for cleanup in facts.cleanups if cleanup.alarm]
     if not blocked:
-        raise exception.NotStuck(uuid=migration.uuid, what=_ended(story))
+        raise exception.NotStuck(uuid=migration.uuid, what=_ended(facts))
     plan = [
         f'A conductor would have {cleanup.host} do {cleanup.step} again, which is blocked: {cleanup.alarm}'
         for cleanup in blocked
@@ -76,7 +76,7 @@ def _retry_cleanups(asked: Asked, story: Story) -> int:
         'It observes first, and destroys no guest that could run. It may remove a guest that does not run there.'
     )
     if asked.arguments.dry_run:
-        return _show_plan(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
+        return _show_plan(asked, facts, plan, f'{asked.command} migration retry {migration.uuid}')
     asked.database.cleanups.try_again(blocked)
     lines = [f'With its next sweep a conductor has {cleanup.host} do {cleanup.step}.' for cleanup in blocked]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}, '\n'.join(lines))
@@ -88,19 +88,19 @@ def abandon(asked: Asked) -> int:
 
     :raises migrator.exception.NotStuck: the migration is not stuck.
     """
-    story = _story(asked)
-    migration, guest_on = story.migration, asked.arguments.guest_on
+    facts = _facts(asked)
+    migration, guest_on = facts.migration, asked.arguments.guest_on
     again = migration.in_progress and migration.abandon_guest_on == guest_on
     if not again:
-        _refuse_unless_stuck(story)
-    names = [host for _, host in story.hosts]
+        _refuse_unless_stuck(facts)
+    names = [host for _, host in facts.hosts]
     if guest_on not in names:
         what = f'{guest_on!r} has no part in this migration: give {" or ".join(names)}'
         print(f'{command.PROG}: argument --guest-on: {what}', file=sys.stderr)
         return command.USAGE
     if not asked.arguments.yes:
         to_run = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
-        return _show_plan(asked, story, [*_plan(asked, story, guest_on)], to_run, again)
+        return _show_plan(asked, facts, [*_plan(asked, facts, guest_on)], to_run, again)
     asked.database.requests.request_abandon(migration, guest_on, _user())
     _wake(asked, migration)
     printed: list[str] = []
@@ -129,33 +129,33 @@ def abandon(asked: Asked) -> int:
 # --- shared by both --------------------------------------------------------------------------------------------------
 
 
-def _story(asked: Asked) -> Story:
+def _facts(asked: Asked) -> Facts:
     return timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
 
 
-def _ended(story: Story) -> str:
-    return f'it ended {story.migration.status} {command.ago(story.migration.updated_at, story.now)}.'
+def _ended(facts: Facts) -> str:
+    return f'it ended {facts.migration.status} {command.ago(facts.migration.updated_at, facts.now)}.'
 
 
-def _refuse_unless_stuck(story: Story) -> None:
-    migration = story.migration
+def _refuse_unless_stuck(facts: Facts) -> None:
+    migration = facts.migration
     if migration.in_progress and migration.abandon_requested_at is not None:
-        what = f'it is being abandoned, {timeline.abandoned_by(story)}.'
+        what = f'it is being abandoned, {timeline.abandoned_by(facts)}.'
     elif migration.in_progress and migration.stuck_reason is None:
-        what = f'it is {migration.status}. {timeline.waits(story)[0]} An abort undoes what can be undone.'
+        what = f'it is {migration.status}. {timeline.waits(facts)[0]} An abort undoes what can be undone.'
     elif migration.ended:
-        what = _ended(story)
+        what = _ended(facts)
     else:
         return
     raise exception.NotStuck(uuid=migration.uuid, what=what)
 
 
-def _show_plan(asked: Asked, story: Story, plan: list[str], to_run: str, again: bool = False) -> int:
+def _show_plan(asked: Asked, facts: Facts, plan: list[str], to_run: str, again: bool = False) -> int:
     """Print what a command would do.
 
     :param again: the same request was committed before, so no further command is needed.
     """
-    migration = story.migration
+    migration = facts.migration
     head = f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
     how = 'Nothing was changed, and no further request is needed. To wait for it:'
     how = how if again else 'Nothing was changed. To do it:'
@@ -200,22 +200,22 @@ def _wait(asked: Asked, uuid: str, enough: Callable[[Migration], bool]) -> Migra
 # --- the plan of an abandonment ---------------------------------------------------------------------------------------
 
 
-def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
-    migration = story.migration
+def _plan(asked: Asked, facts: Facts, guest_on: str) -> Iterator[str]:
+    migration = facts.migration
     if migration.abandon_requested_at is not None:
-        yield f'It is being abandoned already, {timeline.abandoned_by(story)}.'
+        yield f'It is being abandoned already, {timeline.abandoned_by(facts)}.'
     elif migration.stuck_reason is not None:
         yield f'It is stuck: {migration.stuck_reason}'
-    yield from _allocations(asked, story, guest_on)
-    other = next((host for _, host in story.hosts if host != guest_on), None)
+    yield from _allocations(asked, facts, guest_on)
+    other = next((host for _, host in facts.hosts if host != guest_on), None)
     if other is not None:
-        yield _cleaning(story, guest_on, other)
+        yield _cleaning(facts, guest_on, other)
     yield (
         'A conductor first polls both hosts for the guest. It waits for a host that is up and does not report: stop '
         'its compute service then. It counts as down after a while, or as soon as it is declared forced down.'
     )
     source = migration.source_compute
-    if not story.is_up(source):
+    if not facts.is_up(source):
         yield (
             f'{source} is down now. If its compute service runs and is only unreachable, it may still have the '
             'migration in its queue: restart it before you do this, or declare it forced down.'
@@ -229,18 +229,18 @@ def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
     )
 
 
-def _allocations(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
-    journal = log.Journal(story.steps)
-    moved = journal.find(story.migration.attempt, 'move_allocation')
+def _allocations(asked: Asked, facts: Facts, guest_on: str) -> Iterator[str]:
+    journal = log.Journal(facts.steps)
+    moved = journal.find(facts.migration.attempt, 'move_allocation')
     if moved is None or not moved.input:
         yield 'The allocations stay as they are, because their move never began.'
         return
-    where = dict.fromkeys(moved.input['source'], story.migration.source_compute)
+    where = dict.fromkeys(moved.input['source'], facts.migration.source_compute)
     where |= {uuid: str(moved.input['host']) for uuid in moved.input['destination']}
-    wanted = moved.input['source' if guest_on == story.migration.source_compute else 'destination']
+    wanted = moved.input['source' if guest_on == facts.migration.source_compute else 'destination']
     for consumer, uuid, then in (
-        ('instance', story.migration.instance_uuid, _amounts(wanted, where)),
-        ('migration', story.migration.uuid, 'nothing'),
+        ('instance', facts.migration.instance_uuid, _amounts(wanted, where)),
+        ('migration', facts.migration.uuid, 'nothing'),
     ):
         yield f'Allocation of the {consumer} in Placement: {_now(asked, uuid, where)}; then {then}.'
 
@@ -261,15 +261,15 @@ def _amounts(held: Mapping[str, Any], where: Mapping[str, str]) -> str:
     return ' and '.join(parts) or 'nothing'
 
 
-def _cleaning(story: Story, guest_on: str, other: str) -> str:
-    if other == story.migration.source_compute:
+def _cleaning(facts: Facts, guest_on: str, other: str) -> str:
+    if other == facts.migration.source_compute:
         what = (
             f'{other} removes what is left of the guest there, if {guest_on} reports that it runs the guest, or if '
             'no copy of the guest is left there. Otherwise'
         )
     else:
         what = f'{other} removes what was prepared for the guest there, if the guest itself is not there. Otherwise'
-    down = '' if story.is_up(other) else f' {other} is down now.'
+    down = '' if facts.is_up(other) else f' {other} is down now.'
     return (
         f'{what}, or while {other} is down, that becomes a deferred cleanup, which is blocked if an operator has to '
         f'look first.{down}'

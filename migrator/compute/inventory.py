@@ -100,7 +100,7 @@ class HostInventory:
         try:
             self.refresh()
         except Exception as error:  # noqa: BLE001 -- the next heartbeat tries again
-            self._warn_once(exception.told(error))
+            self._warn_once(exception.message_of(error))
         else:
             with self._lock:
                 recovered, self._unresponsive = self._unresponsive, False

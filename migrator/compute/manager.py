@@ -194,7 +194,7 @@ class ComputeManager:
             failures.append(error)
             LOG.warning(
                 'A part of the stop failed: %(part)s on host %(host)s: %(error)s',
-                {'part': name, 'host': self.host, 'error': exception.told(error)},
+                {'part': name, 'host': self.host, 'error': exception.message_of(error)},
             )
 
         def run() -> None:

@@ -101,7 +101,7 @@ class Registration:
             except Exception as error:  # noqa: BLE001 -- the host has nothing else to do until a conductor replies
                 # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
-                    LOG.warning('This host is not registered yet, trying again: %s', exception.told(error))
+                    LOG.warning('This host is not registered yet, trying again: %s', exception.message_of(error))
                     self._stopped.wait(CALL_AGAIN)
                 continue
             with self._lock:

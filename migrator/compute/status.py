@@ -101,7 +101,7 @@ class Observer:
         except Exception as error:  # noqa: BLE001 -- the reply to the poll leaves this guest out
             LOG.warning(
                 'Could not poll the hypervisor of %(host)s for guest %(guest)s: %(error)s',
-                {'host': self._host, 'guest': uuid, 'error': exception.told(error)},
+                {'host': self._host, 'guest': uuid, 'error': exception.message_of(error)},
             )
             return None
         finally:

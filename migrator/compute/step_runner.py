@@ -221,7 +221,12 @@ class StepRunner:
                 except Exception as error:  # noqa: BLE001 -- the verdict of the live migration shows the result
                     LOG.warning(
                         'Driver call failed: %(call)s of instance %(instance)s on host %(host)s: %(error)s',
-                        {'call': what, 'instance': instance.uuid, 'host': self._host, 'error': exception.told(error)},
+                        {
+                            'call': what,
+                            'instance': instance.uuid,
+                            'host': self._host,
+                            'error': exception.message_of(error),
+                        },
                     )
                 finally:
                     self.end_call(what, migration_uuid)
@@ -464,7 +469,7 @@ def _outcome(step: str, result: Any) -> Outcome:
 def _failed(work: Work, error: Exception, host: str) -> Outcome:
     """Log the error of a body, and return its outcome."""
     known = isinstance(error, exception.MigratorException)
-    text = exception.told(error)
+    text = exception.message_of(error)
     # base.text replaces characters that cannot be encoded, and so could not be logged.
     reason = base.text(text if known else f'{host} failed in {work.step}: {text}')
     LOG.warning(

@@ -131,7 +131,7 @@ def live_migration(
     except exception.LiveMigrationFailed as error:
         return outcome(Verdict.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 -- the connection may have failed while the job goes on
-        reason = exception.told(error)
+        reason = exception.message_of(error)
         if not isinstance(error, exception.MigratorException):
             reason = f'{host} failed in live_migration: {reason}'
         LOG.warning(
@@ -177,7 +177,7 @@ def outlast(
             with log_context():
                 LOG.warning(
                     'Could not attach to the job of guest %(guest)s, trying again: %(error)s',
-                    {'guest': instance_uuid, 'error': exception.told(error)},
+                    {'guest': instance_uuid, 'error': exception.message_of(error)},
                 )
             threads.sleep(ASK_AGAIN)
 

@@ -22,7 +22,7 @@ from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration
 from migrator.placement_client import allocation_state, allocations, providers
-from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Books, Finding, compare, read_held, with_types
+from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, read_held, with_types
 from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class _Audit:
         if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
             return None
         # Hosts and providers may have been added since the first read.
-        now = Books(
+        now = Snapshot(
             providers={one.uuid: one for one in providers.list_providers(self._client)},
             held={one.uuid: allocation_state.normal(one.allocations) for one in held if one.allocations},
             types={one.uuid: one.consumer_type or '' for one in held},

@@ -28,7 +28,7 @@ class Broker:
     """The message broker, as one conductor reaches it.
 
     :param server: the conductor's name, for its log.
-    :param send: sends a probe with a number to this conductor. The probe comes back to :meth:`heard`.
+    :param send: sends a probe with a number to this conductor. The probe comes back to :meth:`received`.
     :param spacing: returns the seconds between two calls of :meth:`probe`.
     :ivar on_change: called when the broker becomes unreachable, and when it is reachable again.
     """
@@ -43,7 +43,7 @@ class Broker:
         self.on_change: Callable[[], None] = lambda: None
         self._lock = threads.lock()
         self._sent = 0
-        self._heard = 0
+        self._received = 0
         self._reason = ''
         self._away_since: float | None = None
         self._unbroken_since = threads.clock.monotonic()
@@ -60,7 +60,7 @@ class Broker:
         with self._lock:
             self._sent += 1
             number = self._sent
-            lost = self._away_since is None and number - self._heard > _LOST
+            lost = self._away_since is None and number - self._received > _LOST
             if lost:
                 self._away_since = self._proof[0]
         if lost:
@@ -74,14 +74,14 @@ class Broker:
         else:
             self._reason = ''
 
-    def heard(self, number: int) -> None:
+    def received(self, number: int) -> None:
         """Record that a probe has come back."""
         with self._lock:
-            if not self._heard < number <= self._sent:
+            if not self._received < number <= self._sent:
                 return
             now, spacing = self._threads.clock.monotonic(), self._spacing()
-            heard_at, listened = self._proof
-            gap, self._heard = now - heard_at, number
+            received_at, listened = self._proof
+            gap, self._received = now - received_at, number
             away, self._away_since = self._away_since, None
             if gap > _LOST * spacing or away is not None:
                 self._unbroken_since = now
@@ -96,8 +96,8 @@ class Broker:
 
     def listened(self) -> float:
         """Return the reading, in seconds, of a clock that runs only while the broker is reachable."""
-        heard_at, listened = self._proof
-        return listened + min(self._threads.clock.monotonic() - heard_at, _DUE * self._spacing())
+        received_at, listened = self._proof
+        return listened + min(self._threads.clock.monotonic() - received_at, _DUE * self._spacing())
 
     def unbroken_for(self) -> float:
         """Return for how many seconds the broker has been reachable without a break; 0 if it is away."""
@@ -137,7 +137,7 @@ class Outage:
         self._lock = threads.lock()
         self._since: float | None = None
 
-    def heard(self, error: exception.ServiceUnreachable | None) -> None:
+    def on_result(self, error: exception.ServiceUnreachable | None) -> None:
         """Record the result of a request.
 
         :param error: the error, or None if the service answered.

@@ -58,7 +58,7 @@ class Hosts:
         #: Host -> when the first call was sent since the last reply.
         self._unanswered: dict[str, float] = {}
         #: Host -> when a call last got no reply.
-        self._silent_at: dict[str, float] = {}
+        self._unreachable_at: dict[str, float] = {}
         self._began = reached.listened()
         #: Called with the uuid of the next waiter when a slot is free; returns whether this conductor runs it.
         self.on_free: Callable[[str], bool] = lambda uuid: False
@@ -147,7 +147,7 @@ class Hosts:
 
         An unknown state is ignored. In particular it does not mean that the guest is absent.
         """
-        if one.refusal is None and not one.guest.told:
+        if one.refusal is None and not one.guest.is_known:
             LOG.warning(
                 'Ignoring unknown state %(state)r of guest %(guest)s reported by host %(host)s',
                 {'state': one.guest.state, 'guest': one.guest.instance_uuid, 'host': host},
@@ -169,21 +169,21 @@ class Hosts:
     def _note_reply(self, host: str) -> None:
         self._answered[host] = self._broker.listened()
         self._unanswered.pop(host, None)
-        self._silent_at.pop(host, None)
+        self._unreachable_at.pop(host, None)
 
     def _note_no_reply(self, host: str, asked: float) -> None:
         """Record that a call sent at ``asked`` got no reply, unless the host has replied since then."""
         if self._answered.get(host, -math.inf) > asked:
             return
         self._unanswered.setdefault(host, asked)
-        self._silent_at[host] = self._threads.clock.monotonic()
+        self._unreachable_at[host] = self._threads.clock.monotonic()
 
-    def was_silent(self, host: str, seconds: float) -> bool:
+    def was_unreachable(self, host: str, seconds: float) -> bool:
         """Return whether a call got no reply within the last ``seconds``, and the host has not replied since."""
         now = self._threads.clock.monotonic()
-        return now - self._silent_at.get(host, -math.inf) < seconds
+        return now - self._unreachable_at.get(host, -math.inf) < seconds
 
-    def silent_for(self, host: str) -> float:
+    def unreachable_for(self, host: str) -> float:
         """Return for how many seconds a host has not replied, counted from this conductor's start at most.
 
         Only seconds in which this conductor could reach the message broker count.

@@ -61,8 +61,8 @@ class ConductorManager:
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: list[executors.Periodic] = []
-        self._sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
-        self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
+        self._sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.saga()}
+        self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-saga')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
         self._pools = (self._pool, self._poll_pool, self._adopt_pool)
@@ -190,13 +190,13 @@ class ConductorManager:
     def _send_to_itself(self, number: int) -> None:
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
         context = admin_context()
-        self._rpc.cast(context, target, 'heard_itself', owner=self.tools.owner, number=number)
+        self._rpc.cast(context, target, 'probe_returned', owner=self.tools.owner, number=number)
 
     @rpc.expose
-    def heard_itself(self, context: RequestContext, owner: str, number: int) -> None:
+    def probe_returned(self, context: RequestContext, owner: str, number: int) -> None:
         """Record that a message of this conductor has come back through the message broker."""
         if owner == self.tools.owner:  # an earlier process of this name may have sent it
-            self.tools.broker.heard(number)
+            self.tools.broker.received(number)
 
     def _give_up(self, stalled: float) -> None:
         owner, self.tools.owner = self.tools.owner, ''
@@ -352,7 +352,7 @@ class ConductorManager:
             # If two live services share a name, keep the registered boot, so that they do not evict each other. A host
             # whose registered boot is dead registers again before it counts as down.
             patience = self.tools.options.service_down_time / 2
-            if known.last_seen_up is not None and not known.is_silent(services.now(), patience):
+            if known.last_seen_up is not None and not known.is_unreachable(services.now(), patience):
                 return
         # A host that receives a command for another boot registers again.
         self._poll_pool.submit(self._call_back, report.host)

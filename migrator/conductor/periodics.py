@@ -109,7 +109,7 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
     for subject in runs.held():
         if subject.ledger.wake_at is not None and subject.ledger.wake_at <= now:
             runs.wake(subject.row.uuid)
-        elif now - subject.replies.heard_at >= tools.options.poll_interval:
+        elif now - subject.replies.received_at >= tools.options.poll_interval:
             for host in sorted(subject.ledger.waits_on):
                 unreported[host].append(subject)
     for host in tools.hosts.unacknowledged():
@@ -126,7 +126,7 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
 def _is_long_unreachable(tools: Tools, host: str) -> bool:
     """Return whether to poll a host less often, so that many unreachable hosts do not use all threads."""
     long = tools.hosts.unanswered_for(host) >= tools.options.service_down_time
-    return long and tools.hosts.was_silent(host, _UNREACHABLE_INTERVAL)
+    return long and tools.hosts.was_unreachable(host, _UNREACHABLE_INTERVAL)
 
 
 def _poll_once(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
@@ -193,9 +193,9 @@ def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext
     if not unanswered:
         subject.replies.note_unresponsive(host)
     waited = unanswered or subject.replies.unresponsive_for(host)
-    if waited < tools.options.service_down_time and (unanswered or not waiting.is_said_silent(subject, host)):
+    if waited < tools.options.service_down_time and (unanswered or not waiting.is_reported_unreachable(subject, host)):
         return
-    why = waiting.note_silence(subject, host, waited, answers=not unanswered)
+    why = waiting.note_unreachable(subject, host, waited, answers=not unanswered)
     if why is not None:
         LOG.warning('Migration %(migration)s waits: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
     # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.

@@ -111,7 +111,7 @@ def adopt_instances(
                 adopted.append(left[0].uuid)
             del left[0]
     except exception.ServiceUnreachable as error:
-        why = exception.told(error)
+        why = exception.message_of(error)
     if left:
         LOG.warning(
             'Not adopting %(count)d guests of host %(host)s until its compute service starts again: %(reason)s',

@@ -41,7 +41,7 @@ class Place:
     uuid: str
     service: Service
     inbound: int
-    owes: bool
+    has_cleanup: bool
     hypervisor: tuple[str, int]
     source_hypervisor: tuple[str, int] | None
 
@@ -256,7 +256,7 @@ class Services:
             .scalar_subquery()
         )
         cleanup = models.CLEANUPS
-        owes = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
+        has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
         source, guest = _N.alias('source'), models.INSTANCES
         source_host = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
         query = (
@@ -269,7 +269,7 @@ class Services:
                 source.c.hypervisor_version.label('source_version'),
                 _N.c.uuid.label('root'),
                 inbound.label('inbound'),
-                owes.label('owes'),
+                has_cleanup.label('has_cleanup'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
             .outerjoin(source, source.c.host == source_host)
@@ -287,7 +287,7 @@ class Services:
                     uuid=row.root,
                     service=models.service(row),
                     inbound=int(row.inbound),
-                    owes=bool(row.owes),
+                    has_cleanup=bool(row.has_cleanup),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
                 )

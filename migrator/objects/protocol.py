@@ -78,7 +78,7 @@ class Guest(base.Versioned):
     post_copy: bool = False
 
     def __post_init__(self) -> None:
-        if not self.told:
+        if not self.is_known:
             *most, last = GuestState
             detail = f'Use {", ".join(most)} or {last}.'
             raise exception.ValidationError(path='Guest.state', value=self.state, detail=detail)
@@ -87,7 +87,7 @@ class Guest(base.Versioned):
     def from_primitive(cls, primitive: dict[str, Any]) -> Any:
         """Return the guest that a host reports, also if this release does not know its state.
 
-        An unknown state of one guest must not make the report on the other guests unreadable. See :attr:`told`.
+        An unknown state of one guest must not make the report on the other guests unreadable. See :attr:`is_known`.
 
         :raises ValueError: the primitive belongs to another object, or to another major version.
         """
@@ -100,7 +100,7 @@ class Guest(base.Versioned):
         return guest
 
     @property
-    def told(self) -> bool:
+    def is_known(self) -> bool:
         """Whether this release knows the state. The driver of a newer service may report an unknown one."""
         return self.state in _STATES
 

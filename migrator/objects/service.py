@@ -63,9 +63,9 @@ class Service(base.Versioned):
         """
         if self.forced_down or self.last_seen_up is None:
             return False
-        return self.down_since is None if self.binary == COMPUTE_BINARY else not self.is_silent(now, lease)
+        return self.down_since is None if self.binary == COMPUTE_BINARY else not self.is_unreachable(now, lease)
 
-    def is_silent(self, now: datetime.datetime, seconds: float) -> bool:
+    def is_unreachable(self, now: datetime.datetime, seconds: float) -> bool:
         """Return whether the last report of the service is older than some seconds.
 
         The report of a planned stop counts as the last one. A stopped service is down at once, but it may also be back

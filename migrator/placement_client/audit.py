@@ -31,7 +31,7 @@ VERDICTS = (LEAKED, UNKNOWN_CONSUMER, MISSING, WRONG_HOST, WRONG_AMOUNT, DOUBLED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Books:
+class Snapshot:
     """The providers and allocations that Placement has.
 
     :ivar providers: every resource provider, by uuid.
@@ -68,7 +68,7 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-def read_all(client: PlacementClient, known: Collection[str]) -> Books:
+def read_all(client: PlacementClient, known: Collection[str]) -> Snapshot:
     """Read every allocation and the types of the unknown consumers.
 
     The function sends one request for the providers, one for each provider, and one for each unknown consumer.
@@ -79,7 +79,7 @@ def read_all(client: PlacementClient, known: Collection[str]) -> Books:
     return with_types(client, read_held(client), known)
 
 
-def read_held(client: PlacementClient) -> Books:
+def read_held(client: PlacementClient) -> Snapshot:
     """Read every allocation without the types of consumers; :func:`with_types` adds those."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
@@ -94,17 +94,17 @@ def read_held(client: PlacementClient) -> Books:
             continue
         for consumer, resources in there.items():
             held.setdefault(consumer, {})[provider] = resources
-    return Books(providers=found, held=held)
+    return Snapshot(providers=found, held=held)
 
 
-def with_types(client: PlacementClient, observed: Books, known: Collection[str]) -> Books:
+def with_types(client: PlacementClient, observed: Snapshot, known: Collection[str]) -> Snapshot:
     """Return the allocations with the types of the unknown consumers: one request for each of them."""
     types = {one: allocations.read(client, one).consumer_type or '' for one in observed.held if one not in known}
     return dataclasses.replace(observed, types=types)
 
 
 def compare(
-    observed: Books,
+    observed: Snapshot,
     roots: Mapping[str, str],
     instances: Iterable[Instance],
     migrations: Iterable[Migration],
@@ -127,7 +127,7 @@ _ByHost = Mapping[str | None, Mapping[str, int]]
 class _Audit:
     def __init__(
         self,
-        observed: Books,
+        observed: Snapshot,
         roots: Mapping[str, str],
         instances: Iterable[Instance],
         migrations: Iterable[Migration],

@@ -67,13 +67,13 @@ class PlacementClient:
     """A client that sends each request to Placement once.
 
     :param adapter: a keystoneauth1 adapter with any session and auth plug-in, or an object with the same ``request``.
-    :ivar heard: called after each request, with the error if Placement was unreachable, else with None. The report of
-        outages uses it.
+    :ivar on_result: called after each request, with the error if Placement was unreachable, else with None. It reports
+        outages.
     """
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.heard: Callable[[exception.PlacementUnreachable | None], None] = lambda error: None
+        self.on_result: Callable[[exception.PlacementUnreachable | None], None] = lambda error: None
 
     def request(self, method: str, url: str, json: Any = None, allow: tuple[int, ...] = ()) -> requests.Response:
         """Send one request; every other method uses this one.
@@ -91,12 +91,12 @@ class PlacementClient:
         try:
             response = self._answer(method, url, json, allow)
         except exception.PlacementUnreachable as error:
-            self.heard(error)
+            self.on_result(error)
             raise
         except exception.PlacementError:
-            self.heard(None)  # a refusal is a reply too
+            self.on_result(None)  # a refusal is a reply too
             raise
-        self.heard(None)
+        self.on_result(None)
         return response
 
     def _answer(self, method: str, url: str, json: Any, allow: tuple[int, ...]) -> requests.Response:

@@ -133,9 +133,9 @@ def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
     ]
 
 
-def story() -> Saga[context.MigrationContext]:
+def saga() -> Saga[context.MigrationContext]:
     """Return the saga that the paths run."""
-    return live_migrate.story()
+    return live_migrate.saga()
 
 
 def run(backend_: backends.Backend, cell: Cell, path: scenarios.Path | None = None) -> Result:
@@ -156,7 +156,7 @@ class _Run:
         self.path = path
         self.cell = cell
         self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
-        self._story = story()
+        self._saga = saga()
         self.steps: dict[Boundary, set[str]] = {}
         self._journal: set[tuple[object, ...]] = set()
         self._begins: dict[str, Boundary] = {}
@@ -245,7 +245,7 @@ class _Run:
         """Record the journal records that a commit has written and the steps that a boundary's label names."""
         self._times[boundary] = self.operator.simulation.time
         self._places[boundary] = len(self.failpoints.passed) - 1
-        for step in self._story.steps:
+        for step in self._saga.steps:
             if step.name in boundary.label:
                 self.steps.setdefault(boundary, set()).add(f'{step.name} call')
         if boundary.label == 'commit begin':

@@ -179,7 +179,7 @@ def _id(violation: str) -> str:
     return violation.split(' ', 1)[0]
 
 
-def told(plan: workloads.Plan, result: Run) -> str:
+def described(plan: workloads.Plan, result: Run) -> str:
     """Return a description of a plan and its result, for a developer."""
     lines = [
         f'seed {plan.seed}, {plan.hosts} hosts, {dict(plan.knobs)}, {dict(plan.options)}, in order: {plan.in_order}'
@@ -218,7 +218,7 @@ class Tally:
         if failure is not None:
             self.red.append((result.seed, failure))
 
-    def told(self, rarest: int = 12) -> str:
+    def described(self, rarest: int = 12) -> str:
         """Return the sums as text."""
         ended = ', '.join(f'{count} {status}' for status, count in sorted(self.migrations.items()))
         lines = [
@@ -283,7 +283,7 @@ def _one(kind: str, seed: int) -> tuple[Run, str | None]:
         return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
     if not result.violations:
         return result, None
-    return result, f'{kind}, {told(*shorten(_Process.backend, plan, result))}'
+    return result, f'{kind}, {described(*shorten(_Process.backend, plan, result))}'
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -306,5 +306,5 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         print(json.dumps({'seeds': tally.runs, 'seconds': tally.seconds, 'red': dict(tally.red)}))
     else:
-        print(tally.told())
+        print(tally.described())
     return 1 if tally.red else 0

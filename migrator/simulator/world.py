@@ -117,7 +117,7 @@ class World:
         if host in self.hosts and not self.hosts[host].powered:
             return True
         found = [one for one in self.services if one.host == host and one.binary == COMPUTE_BINARY]
-        return bool(found) and (found[0].forced_down or found[0].is_silent(self.now, self.down_time))
+        return bool(found) and (found[0].forced_down or found[0].is_unreachable(self.now, self.down_time))
 
     def has_cleanup(self, host: str, instance_uuid: str) -> bool:
         """Return whether a host has a deferred cleanup for an instance."""

@@ -156,7 +156,7 @@ class CountingCloud(cloud.Cloud):
         self._first_request = len(self.placement.requests)
         self._first_message = len(self.recorder.messages)
 
-    def heard(self) -> list[Recorded]:
+    def received(self) -> list[Recorded]:
         """Return every message since the counting began, asides included."""
         return self.recorder.messages[self._first_message :]
 
@@ -168,10 +168,10 @@ class CountingCloud(cloud.Cloud):
     def costs(self) -> dict[str, int]:
         """Return the costs that were counted so far, without the asides."""
         return {'placement_requests': len(self.asked())} | {
-            'rpc_messages': sum(not (one.poll or one.heartbeat) for one in self.heard()),
+            'rpc_messages': sum(not (one.poll or one.heartbeat) for one in self.received()),
             **self.counter.counted,
         }
 
     def asides(self) -> dict[str, int]:
         """Return the cost of polls, heartbeats and other asides."""
-        return {'rpc_messages': sum(one.poll or one.heartbeat for one in self.heard()), **self.counter.asides}
+        return {'rpc_messages': sum(one.poll or one.heartbeat for one in self.received()), **self.counter.asides}

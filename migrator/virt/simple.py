@@ -313,7 +313,7 @@ class SimpleDriver(SixMethods):
         except exception.MigratorException:
             raise
         except Exception as error:
-            raise exception.DriverError(host=self.host, phase=phase, reason=exception.told(error)) from error
+            raise exception.DriverError(host=self.host, phase=phase, reason=exception.message_of(error)) from error
 
     def outlast(self, instance_uuid: str) -> Guest:
         """Wait until the hypervisor has no job of a guest, and return the guest."""
@@ -420,10 +420,10 @@ class _Job:
         try:
             state = self._driver.outlast(uuid).state
         except Exception as error:
-            raise exception.MoveUnsettled(host=host, reason=exception.told(error)) from error
+            raise exception.MoveUnsettled(host=host, reason=exception.message_of(error)) from error
         if failure is None and state not in _IN_USE:
             return Verdict.COMPLETED
-        reason = 'the hypervisor reports no error' if failure is None else exception.told(failure)
+        reason = 'the hypervisor reports no error' if failure is None else exception.message_of(failure)
         if state not in _MOVABLE:
             raise exception.MoveUnsettled(host=host, reason=f'{reason}; the guest is {state} here') from failure
         if self.aborted:

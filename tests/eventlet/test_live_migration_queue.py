@@ -43,7 +43,7 @@ def race(queue_class, seed):
     return list(made.waiting), made.ran, won, made.most
 
 
-def test_what_is_cancelled_never_runs_and_all_else_does_in_order_one_at_a_time():
+def test_cancelled_entries_never_run_and_the_others_run_in_order():
     seen = set()
     for seed in range(ORDERS):
         waiting, ran, won, most = race(Queue, seed)

@@ -42,7 +42,7 @@ HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
 PATIENCE = 900
 #: And to have its hosts pay what they owe, when nothing keeps them from it any more.
-DEBTS = 60
+CLEANUP_TIMEOUT = 60
 
 #: The plug-in by which the services are processes.
 ON_PROCESSES = 'tests.real.on_processes'
@@ -129,7 +129,7 @@ def come_to_rest(cloud):
     with contextlib.suppress(TimedOut):
         cloud.simulation.run_until(lambda: nothing_to_wait_for(cloud), timeout=PATIENCE)
     with contextlib.suppress(TimedOut):
-        cloud.simulation.run_until(lambda: not cloud.can_clean_up(), timeout=DEBTS)
+        cloud.simulation.run_until(lambda: not cloud.can_clean_up(), timeout=CLEANUP_TIMEOUT)
     with contextlib.suppress(TimedOut):
         cloud.simulation.run()
 

@@ -28,7 +28,7 @@ class Operator:
         status = manage.main(argv, threads=self._cloud.world_threads, client=client)
         return status, self._capsys.readouterr().out
 
-    def tells(self, instance):
+    def shows(self, instance):
         """Return the story of a server's newest migration, as it is shown now."""
         uuid = self._cloud.migrations(instance)[-1].uuid
         status, text = self('migration', 'show', uuid)

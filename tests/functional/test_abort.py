@@ -7,8 +7,8 @@ That an abort is refused in some statuses and below some microversions is tested
 
 import pytest
 
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, AtCommit, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, AtCommit, faults, migrate
 
 DRIVER_CALLS = ('live_migration', 'live_migration_abort', 'rollback_live_migration_at_source')
 #: What starting or aborting a job leaves in the hypervisors' log.
@@ -33,53 +33,55 @@ def end(cloud, instance, within=60):
 def test_when_the_guest_runs_at_the_destination_it_is_a_400_that_says_so(cloud, status):
     """What is in post-copy was in none of three lists, and the answers were wrong."""
     instance = cloud.boot('one', 'host1')
-    actions.TO[status](cloud, instance)
-    actions.refused(actions.abort(cloud, instance), 400, status, 'runs at the destination already')
-    assert seen.in_progress(cloud, instance)[0]['status'] == status
-    actions.go_on(cloud)
+    migration_requests.TO[status](cloud, instance)
+    migration_requests.refused(
+        migration_requests.abort(cloud, instance), 400, status, 'runs at the destination already'
+    )
+    assert state.in_progress(cloud, instance)[0]['status'] == status
+    migration_requests.go_on(cloud)
     cloud.wait()
-    seen.moved(cloud, instance, 'host2')
+    state.moved(cloud, instance, 'host2')
     assert cloud.migrations(instance)[-1].abort_requested_at is None
 
 
 def capped(cloud, host='host1', version=2):
     """Start the compute service of a host anew, as one of an older release."""
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
     cloud.options['compute.service_version_cap'] = version
-    seen.restart(cloud, host)
+    state.restart(cloud, host)
     del cloud.options['compute.service_version_cap']
 
 
 @pytest.mark.parametrize('version', ['2.24', '2.80'])
 @pytest.mark.simulated(reason='it starts a service with another option')
-def test_what_runs_on_an_old_host_is_aborted_all_the_same(cloud, version):
+def test_running_migration_on_old_host_is_aborted(cloud, version):
     capped(cloud)
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
-    actions.running(cloud, instance)
-    assert actions.abort(cloud, instance, version).status_int == 202
+    before = state.everything(cloud)
+    migration_requests.running(cloud, instance)
+    assert migration_requests.abort(cloud, instance, version).status_int == 202
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.simulated(reason='it starts a service with another option, and writes a wish past the API')
-def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
+def test_queued_migration_on_old_host_is_aborted_when_it_runs(cloud):
     """An API that did not know the host's version has taken the wish: nothing is sent that the host lacks."""
     capped(cloud)
     instance = cloud.boot('one', 'host1')
-    first = actions.queued(cloud, instance)
+    first = migration_requests.queued(cloud, instance)
     row = cloud.migrations(instance)[-1]
-    cloud.database.requests.request_abort(actions.context(), row, ['queued'])
+    cloud.database.requests.request_abort(migration_requests.context(), row, ['queued'])
     cloud.simulation.advance(12)
-    assert seen.migration(cloud, instance)['status'] == 'queued'
+    assert state.migration(cloud, instance)['status'] == 'queued'
     sent = [message for message in cloud.recorder.messages if message.method == 'live_migration_abort']
     assert sent == []
     assert 'too old' not in (cloud.migrations(instance)[-1].stuck_reason or '')
     faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid)
-    actions.go_on_with(cloud, first)
+    migration_requests.go_on_with(cloud, first)
     end(cloud, instance)
-    assert seen.history(cloud, instance)[-2:] == ['running', 'cancelled']
-    seen.moved(cloud, instance, 'host1')
+    assert state.history(cloud, instance)[-2:] == ['running', 'cancelled']
+    state.moved(cloud, instance, 'host1')
     cloud.wait()
 
 
@@ -92,49 +94,49 @@ def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
 def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
     """A queued abort left the server migrating, and its allocation at the destination."""
     instance = cloud.boot('one', 'host1', dirty_rate=50)
-    other = actions.TO['queued'](cloud, instance) if status == 'queued' else None
+    other = migration_requests.TO['queued'](cloud, instance) if status == 'queued' else None
     if other is None:
-        before = seen.everything(cloud)
-        actions.TO[status](cloud, instance)
+        before = state.everything(cloud)
+        migration_requests.TO[status](cloud, instance)
     else:
-        before = actions.without(cloud, instance)
-    assert actions.abort(cloud, instance).status_int == 202
+        before = migration_requests.without(cloud, instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     if other is not None:
         assert cloud.migrations(other)[-1].status == 'running', 'the other one is not disturbed'
 
 
 @pytest.mark.nova_bug(1949808, 1960412)
 @pytest.mark.simulated(reason='it counts the calls of a driver')
-def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(cloud):
+def test_queued_migration_is_cancelled_without_a_driver_call(cloud):
     """Only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
     instance = cloud.boot('one', 'host1')
-    first = actions.queued(cloud, instance)
-    counted = [actions.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
-    assert seen.guests(cloud, instance).keys() == {'host1', 'host3'}, 'a queued one holds its prepared destination'
-    before = actions.without(cloud, instance)
-    assert actions.abort(cloud, instance).status_int == 202
+    first = migration_requests.queued(cloud, instance)
+    counted = [migration_requests.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
+    assert state.guests(cloud, instance).keys() == {'host1', 'host3'}, 'a queued one holds its prepared destination'
+    before = migration_requests.without(cloud, instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) < 1
-    actions.cancelled(cloud, instance, before)
-    assert actions.effects(cloud, instance, *JOB) == []
-    actions.go_on_with(cloud, first)
+    migration_requests.cancelled(cloud, instance, before)
+    assert migration_requests.effects(cloud, instance, *JOB) == []
+    migration_requests.go_on_with(cloud, first)
     cloud.wait()
     cloud.simulation.advance(30)
     assert [one.count for one in counted[:2]] == [0, 0], 'neither then nor later'
-    assert actions.effects(cloud, instance, *JOB) == []
-    seen.completed(cloud, first, 'host2')
+    assert migration_requests.effects(cloud, instance, *JOB) == []
+    state.completed(cloud, first, 'host2')
 
 
 @pytest.mark.simulated(reason='it looks into a queue')
-def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_order(cloud):
+def test_abort_of_one_queued_migration_keeps_the_order_of_the_others(cloud):
     instances = [cloud.boot(f'vm{number}', 'host1') for number in range(5)]
     stall = faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid)
     for instance in instances:
         migrate(cloud, instance)
-        seen.when(cloud, instance, 'running' if instance is instances[0] else 'queued')
+        state.when(cloud, instance, 'running' if instance is instances[0] else 'queued')
     cloud.simulation.advance(1)
-    assert actions.abort(cloud, instances[2]).status_int == 202
+    assert migration_requests.abort(cloud, instances[2]).status_int == 202
     end(cloud, instances[2])
     waiting = [cloud.migrations(instances[number])[-1].uuid for number in (1, 3, 4)]
     assert cloud.waiting()['host1'] == waiting
@@ -142,23 +144,23 @@ def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_
     cloud.wait()
     started = [one.instance_uuid for one in cloud.world.effects('job started')]
     assert started == [instances[number].uuid for number in (0, 1, 3, 4)]
-    seen.moved(cloud, instances[2], 'host1')
+    state.moved(cloud, instances[2], 'host1')
 
 
 @pytest.mark.nova_bug('abort-waits-for-preparation')
 @pytest.mark.parametrize('after', [0.0, 0.05, 3.33, 9.7])
 @pytest.mark.simulated(reason='it measures the clock')
-def test_one_that_is_being_prepared_is_unwound_within_a_second_and_not_at_the_steps_end(cloud, after):
+def test_abort_during_preparation_is_undone_within_a_second(cloud, after):
     """It was answered in 0.03 s, and took effect when the preparation had run to its end."""
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
-    actions.preparing(cloud, instance, seconds=30)
+    before = state.everything(cloud)
+    migration_requests.preparing(cloud, instance, seconds=30)
     cloud.simulation.advance(after)
-    parts = seen.guests(cloud, instance)
-    assert actions.abort(cloud, instance).status_int == 202
+    parts = state.guests(cloud, instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) <= 1
-    actions.cancelled(cloud, instance, before)
-    assert actions.effects(cloud, instance, *JOB) == []
+    migration_requests.cancelled(cloud, instance, before)
+    assert migration_requests.effects(cloud, instance, *JOB) == []
     if after > 9:
         assert 'host2' in parts, 'there was something to remove'
 
@@ -168,13 +170,13 @@ def test_no_other_destination_is_tried_for_one_that_was_aborted(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('pre_live_migration', 'no')
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     stall.release()
     cloud.wait()
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     assert {one.host for one in cloud.world.log if one.instance_uuid == instance.uuid} == {'host1', 'host2'}
 
 
@@ -183,25 +185,25 @@ def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
     """Put back what was there, not what is usual."""
     instance = cloud.boot('one', 'host1', vm_state='paused')
     cloud.world.hypervisors['host1'].pause(instance.uuid)
-    before = seen.everything(cloud)
-    actions.running(cloud, instance)
-    assert actions.abort(cloud, instance).status_int == 202
+    before = state.everything(cloud)
+    migration_requests.running(cloud, instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    assert seen.everything(cloud) == before
-    assert seen.guests(cloud, instance)['host1'][0] == 'paused'
+    assert state.everything(cloud) == before
+    assert state.guests(cloud, instance)['host1'][0] == 'paused'
 
 
 @pytest.mark.nova_bug(1267862, 1561357, 1669054, 1797580)
 def test_an_aborted_server_can_be_moved_at_once(cloud):
     """Nothing of the first request is in the way of the next."""
     instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
-    assert actions.abort(cloud, instance).status_int == 202
+    migration_requests.running(cloud, instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- asking twice ----------------------------------------------------------------------------------------------------
@@ -211,20 +213,20 @@ def test_an_aborted_server_can_be_moved_at_once(cloud):
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_asking_twice_is_answered_alike_and_done_once(cloud, status):
     instance = cloud.boot('one', 'host1')
-    actions.TO[status](cloud, instance)
+    migration_requests.TO[status](cloud, instance)
     row = cloud.migrations(instance)[-1]
-    for token in (actions.WHO, 'admin:other', actions.WHO):
-        assert actions.abort(cloud, instance, token=token).status_int == 202
-        assert actions.at(cloud, row).abort_requested_by == actions.WHO
-    asked_at = actions.at(cloud, row).abort_requested_at
+    for token in (migration_requests.WHO, 'admin:other', migration_requests.WHO):
+        assert migration_requests.abort(cloud, instance, token=token).status_int == 202
+        assert migration_requests.at(cloud, row).abort_requested_by == migration_requests.WHO
+    asked_at = migration_requests.at(cloud, row).abort_requested_at
     end(cloud, instance)
-    actions.refused(actions.abort(cloud, instance), 409)
-    ended = actions.at(cloud, row)
+    migration_requests.refused(migration_requests.abort(cloud, instance), 409)
+    ended = migration_requests.at(cloud, row)
     assert (ended.abort_requested_at, ended.abort_verdict) == (asked_at, 'cancelled')
-    assert len(actions.actions(cloud, instance, 'live_migration_cancel')) == 1
-    assert len(actions.effects(cloud, instance, 'abort asked')) == (status == 'running')
-    assert [one for one in actions.effects(cloud, instance, 'removed') if one[0] == 'host1'] == []
-    actions.go_on(cloud)
+    assert len(migration_requests.actions(cloud, instance, 'live_migration_cancel')) == 1
+    assert len(migration_requests.effects(cloud, instance, 'abort asked')) == (status == 'running')
+    assert [one for one in migration_requests.effects(cloud, instance, 'removed') if one[0] == 'host1'] == []
+    migration_requests.go_on(cloud)
     cloud.wait()
 
 
@@ -234,35 +236,35 @@ def test_asking_again_after_it_was_too_late_is_answered_as_the_first_time_until_
     post = faults(cloud, 'host1').stall('post_live_migration_at_source')
     migrate(cloud, instance)
     cloud.simulation.run_until(arrived.reached.is_set)
-    assert seen.migration(cloud, instance)['status'] == 'running'
-    assert actions.abort(cloud, instance).status_int == 202
+    assert state.migration(cloud, instance)['status'] == 'running'
+    assert migration_requests.abort(cloud, instance).status_int == 202
     arrived.release()
-    seen.when(cloud, instance, 'post-migrating')
-    assert actions.abort(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'post-migrating')
+    assert migration_requests.abort(cloud, instance).status_int == 202
     post.release()
     cloud.wait()
-    actions.too_late(cloud, instance)
-    assert 'the guest had moved' in actions.verdict(cloud, instance)[1]
-    actions.completed(cloud, instance)
-    actions.refused(actions.abort(cloud, instance), 409)
+    migration_requests.too_late(cloud, instance)
+    assert 'the guest had moved' in migration_requests.verdict(cloud, instance)[1]
+    migration_requests.completed(cloud, instance)
+    migration_requests.refused(migration_requests.abort(cloud, instance), 409)
 
 
 # --- what is told, and where -----------------------------------------------------------------------------------------
 
 
-def test_who_asked_when_and_what_came_of_it_is_in_the_servers_actions(cloud):
+def test_server_actions_show_user_time_and_result_of_an_abort(cloud):
     instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
-    response = actions.abort(cloud, instance, token='admin:admins')
-    (found,) = actions.actions(cloud, instance, 'live_migration_cancel')
+    migration_requests.running(cloud, instance)
+    response = migration_requests.abort(cloud, instance, token='admin:admins')
+    (found,) = migration_requests.actions(cloud, instance, 'live_migration_cancel')
     assert found['request_id'] == response.headers['X-OpenStack-Request-Id']
     assert (found['user_id'], found['project_id'], found['message']) == ('admin', 'admins', None)
     assert found['events'][0]['result'] is None, 'it is not known yet'
     asked = found['start_time']
     end(cloud, instance)
-    (found,) = actions.actions(cloud, instance, 'live_migration_cancel')
+    (found,) = migration_requests.actions(cloud, instance, 'live_migration_cancel')
     assert (found['start_time'], found['events'][0]['result']) == (asked, 'Success')
-    (whole,) = actions.actions(cloud, instance, 'live-migration')
+    (whole,) = migration_requests.actions(cloud, instance, 'live-migration')
     assert whole['message'] == 'Aborted: requested by admin.'
     events = {event['event']: event['result'] for event in whole['events']}
     assert events['conductor_live_migrate_instance'] == 'Error'
@@ -274,19 +276,19 @@ def test_who_asked_when_and_what_came_of_it_is_in_the_servers_actions(cloud):
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_while_it_is_unwound_the_lists_show_it_in_progress_and_then_cancelled(cloud, status):
     instance = cloud.boot('one', 'host1')
-    actions.TO[status](cloud, instance)
+    migration_requests.TO[status](cloud, instance)
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(0.5)
     if stall.reached.is_set():
-        assert seen.migration(cloud, instance)['status'] == seen.in_progress(cloud, instance)[0]['status'] == status
-        assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+        assert state.migration(cloud, instance)['status'] == state.in_progress(cloud, instance)[0]['status'] == status
+        assert state.server(cloud, instance)['status'] == 'MIGRATING'
         stall.release()
     end(cloud, instance)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    assert seen.in_progress(cloud, instance) == []
-    assert seen.server(cloud, instance)['status'] == 'ACTIVE'
-    actions.go_on(cloud)
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.in_progress(cloud, instance) == []
+    assert state.server(cloud, instance)['status'] == 'ACTIVE'
+    migration_requests.go_on(cloud)
     cloud.wait()
 
 
@@ -299,18 +301,20 @@ def judge(cloud, instance, before, taken):
     :param taken: the answers to the aborts.
     """
     row = cloud.migrations(instance)[-1]
-    started = actions.effects(cloud, instance, 'job started')
+    started = migration_requests.effects(cloud, instance, 'job started')
     assert len(started) <= 1
     if 202 not in taken:
         assert row.status == 'completed'
         assert set(taken) <= {400, 409}
-        assert actions.actions(cloud, instance, 'live_migration_cancel') == []
-        seen.moved(cloud, instance, 'host2')
+        assert migration_requests.actions(cloud, instance, 'live_migration_cancel') == []
+        state.moved(cloud, instance, 'host2')
     elif row.status == 'completed':
-        actions.too_late(cloud, instance)
+        migration_requests.too_late(cloud, instance)
     else:
-        actions.cancelled(cloud, instance, before)
-        assert 'job completed' not in {effect for _, effect in actions.effects(cloud, instance, 'job completed')}
+        migration_requests.cancelled(cloud, instance, before)
+        assert 'job completed' not in {
+            effect for _, effect in migration_requests.effects(cloud, instance, 'job completed')
+        }
     assert cloud.world.violations == []
 
 
@@ -324,7 +328,7 @@ def test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
     before = migrate(cloud, instance)
     cloud.simulation.advance(hundredths / 100)
-    response = actions.abort(cloud, instance)
+    response = migration_requests.abort(cloud, instance)
     cloud.wait()
     judge(cloud, instance, before, [response.status_int])
 
@@ -341,7 +345,7 @@ class Asks:
         self._cloud.world_threads.start(self._ask, name='user')
 
     def _ask(self):
-        self.taken.append(actions.abort(self._cloud, self._instance).status_int)
+        self.taken.append(migration_requests.abort(self._cloud, self._instance).status_int)
 
 
 @pytest.mark.seeds(1, 2, 3)
@@ -379,7 +383,7 @@ class AtMessage:
 def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
     """Early, late, in between."""
     instance = cloud.boot('one', 'host1', dirty_rate=200)
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     ask = Asks(cloud, instance)
     AtMessage(cloud, number, ask)
     migrate(cloud, instance)
@@ -394,11 +398,11 @@ def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
 def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud):
     """An abort that came between two halves of the queueing was answered 202 and lost."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
-    first = actions.queued(cloud, instance)
-    before = actions.without(cloud, instance)
+    first = migration_requests.queued(cloud, instance)
+    before = migration_requests.without(cloud, instance)
     ask = Asks(cloud, instance)
     cloud.simulation.on_checkpoint = lambda process, label: None
-    actions.go_on_with(cloud, first)
+    migration_requests.go_on_with(cloud, first)
     ended = cloud.world.hypervisors['host1'].jobs[first.uuid].ended
     cloud.simulation.run_until(ended.is_set)
     ask()
@@ -406,14 +410,14 @@ def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud
     assert ask.taken == [202]
     assert cloud.migrations(instance)[-1].status == 'cancelled'
     cloud.wait()
-    seen.moved(cloud, instance, 'host1')
-    assert seen.everything(cloud)['books'][instance.uuid] == before['books'][instance.uuid]
+    state.moved(cloud, instance, 'host1')
+    assert state.everything(cloud)['allocations'][instance.uuid] == before['allocations'][instance.uuid]
 
 
 @pytest.mark.seeds(1, 2)
 @pytest.mark.parametrize('number', range(4, 13))
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_an_abort_that_meets_a_failure_is_told_which_of_them_came_first(cloud, number):
+def test_action_shows_whether_the_abort_or_the_failure_came_first(cloud, number):
     """One that came while a failure was unwound was answered 202, and nobody was ever told what came of it."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
@@ -424,11 +428,13 @@ def test_an_abort_that_meets_a_failure_is_told_which_of_them_came_first(cloud, n
     cloud.simulation.run_until(lambda: at.struck and ask.taken)
     cloud.wait()
     row = cloud.migrations(instance)[-1]
-    assert seen.everything(cloud) == before
+    assert state.everything(cloud) == before
     if ask.taken == [202]:
         assert row.status in ('cancelled', 'failed')
         assert row.abort_verdict.startswith(row.status)
         cancelled = row.status == 'cancelled'
-        assert actions.verdict(cloud, instance) == (('Success', None) if cancelled else ('Error', row.abort_verdict))
+        assert migration_requests.verdict(cloud, instance) == (
+            ('Success', None) if cancelled else ('Error', row.abort_verdict)
+        )
     else:
         assert (ask.taken, row.status, row.abort_verdict) == ([409], 'failed', None)

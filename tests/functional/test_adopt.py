@@ -12,7 +12,7 @@ import pytest
 from migrator.objects import Flavor, Instance
 from migrator.placement_client import allocations
 from migrator.testing.placement_faults import Fault
-from tests.functional import actions, seen
+from tests.functional import migration_requests, state
 
 pytestmark = [
     pytest.mark.simulated(reason='it puts guests past the books'),
@@ -71,7 +71,7 @@ def test_a_second_start_adopts_nothing_twice(cloud):
 
 
 @pytest.mark.breaks('I1', reason='somebody has moved it past the books')
-def test_a_guest_that_another_host_has_in_the_books_is_told_of_with_both_hosts(cloud, caplog):
+def test_guest_registered_on_another_host_is_logged_with_both_hosts(cloud, caplog):
     uuid = a_stranger(cloud)
     cloud.world.hypervisors['host1'].shut_off(uuid)
     start_again(cloud, **{'compute.adopt_guests': True})
@@ -83,7 +83,7 @@ def test_a_guest_that_another_host_has_in_the_books_is_told_of_with_both_hosts(c
     assert f'guest {uuid}: it is on host host2 (active), but the database has it on host1 (active)' in caplog.text
 
 
-def test_without_the_option_a_guest_is_told_of_and_left_alone(cloud, caplog):
+def test_without_adopt_guests_an_unknown_guest_is_only_logged(cloud, caplog):
     uuid = a_stranger(cloud)
     start_again(cloud)
     assert uuid not in known(cloud)
@@ -91,7 +91,7 @@ def test_without_the_option_a_guest_is_told_of_and_left_alone(cloud, caplog):
     assert '[compute] adopt_guests' in caplog.text
 
 
-def test_a_guest_for_which_placement_has_no_room_is_told_of_and_its_neighbours_are_adopted(cloud, caplog):
+def test_guest_without_room_in_placement_is_logged_and_the_others_are_adopted(cloud, caplog):
     huge = Flavor(name='huge', vcpus=1, memory_mb=10_000_000, root_gb=1)
     too_big, other = a_stranger(cloud, flavor=huge), a_stranger(cloud)
     start_again(cloud, **{'compute.adopt_guests': True})
@@ -127,24 +127,24 @@ def asked_for(cloud, uuids):
 
 def not_adopted(caplog):
     """Return what the log warns of guests that are not adopted."""
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    return [line for line in told if 'Not adopting' in line]
+    reported = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [line for line in reported if 'Not adopting' in line]
 
 
 @pytest.mark.cloud(options={'conductor.poll_concurrency': 1}, auto_converge_after=0)
 def test_while_placement_is_away_for_those_to_be_adopted_a_migration_is_looked_after_as_ever(cloud):
     moving = cloud.boot('one', 'host1', memory_mb=1024, dirty_rate=2000.0)
     assert cloud.live_migrate(moving, 'host2').status_int == 202
-    seen.when(cloud, moving, 'running')
+    state.when(cloud, moving, 'running')
     cloud.simulation.advance(5)
     away_for(cloud, *(a_stranger(cloud, 'host3') for _ in range(5)))
     start_again(cloud, 'host3', **ADOPTS)
     before = cloud.migrations(moving)[-1].memory_processed
     cloud.simulation.advance(6)
     assert cloud.migrations(moving)[-1].memory_processed > before
-    assert actions.force_complete(cloud, moving).status_int == 202
+    assert migration_requests.force_complete(cloud, moving).status_int == 202
     cloud.wait(60)
-    actions.completed(cloud, moving)
+    migration_requests.completed(cloud, moving)
 
 
 def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_start_goes_on(cloud, caplog):
@@ -153,17 +153,17 @@ def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_
     start_again(cloud, **ADOPTS)
     cloud.simulation.advance(60)
     assert known(cloud) == {}
-    (told,) = not_adopted(caplog)
-    assert told.startswith('Not adopting 3 guests of host host1')
-    assert 'compute service starts again' in told
-    assert 'Placement is not reachable' in told
+    (reported,) = not_adopted(caplog)
+    assert reported.startswith('Not adopting 3 guests of host host1')
+    assert 'compute service starts again' in reported
+    assert 'Placement is not reachable' in reported
     assert len(asked_for(cloud, strangers)) == 1
     cloud.adapter._plans.clear()
     start_again(cloud)
     assert set(known(cloud)) == {*strangers}
 
 
-def test_what_goes_wrong_with_one_guest_is_told_and_the_others_are_adopted(cloud, caplog):
+def test_failure_with_one_guest_is_logged_and_the_others_are_adopted(cloud, caplog):
     odd, other = a_stranger(cloud), a_stranger(cloud)
     # no driver should say this, and the conductor cannot count it
     cloud.world.hypervisors['host1'].faults.lie(
@@ -174,7 +174,7 @@ def test_what_goes_wrong_with_one_guest_is_told_and_the_others_are_adopted(cloud
     assert [odd in line for line in not_adopted(caplog)] == [True]
 
 
-def test_what_ends_an_adoption_is_told(cloud, caplog, monkeypatch):
+def test_error_that_ends_an_adoption_is_logged(cloud, caplog, monkeypatch):
     a_stranger(cloud)
     instances = cloud.conductors['conductor1'].tools.database.instances
     listed, times = instances.list, itertools.count(1)
@@ -206,7 +206,7 @@ def test_a_conductor_that_stops_ends_what_it_adopts_and_says_what_is_left(cloud,
     cloud.processes['conductor1'].start(stop, name='stop')
     cloud.simulation.run_until(lambda: stopped)
     assert stopped[0] - before < 1
-    told = not_adopted(caplog)
-    assert [line.partition(' until ')[0] for line in sorted(told)] == [
+    reported = not_adopted(caplog)
+    assert [line.partition(' until ')[0] for line in sorted(reported)] == [
         f'Not adopting 2 guests of host host{n}' for n in (1, 2, 3)
     ]

@@ -13,8 +13,8 @@ from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault
 from tests import slow
-from tests.functional import actions, seen
-from tests.functional.trouble import faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import faults, migrate
 
 pytestmark = [
     pytest.mark.real_placement,
@@ -68,7 +68,7 @@ WRONG = {
     'an instance holds another host': ('instance', {'host3': 'all'}, 'wrong host'),
     'an instance holds its old host': ('instance', {'host1': 'all'}, 'wrong host'),
     'an instance holds less': ('instance', {'host2': {'MEMORY_MB': 512, 'DISK_GB': 1}}, 'wrong amount'),
-    'an instance holds more': ('instance', {'host2': {**seen.CLAIM, 'VCPU': 3}}, 'wrong amount'),
+    'an instance holds more': ('instance', {'host2': {**state.CLAIM, 'VCPU': 3}}, 'wrong amount'),
     'an instance holds two hosts': ('instance', {'host1': 'all', 'host2': 'all'}, 'doubled'),
     'an instance holds a part of a second host': ('instance', {'host1': {'VCPU': 1}, 'host2': 'all'}, 'doubled'),
     'an instance that nobody knows holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
@@ -93,33 +93,33 @@ def plant(cloud, kind):
 @pytest.mark.nova_bug(1724172, 1793569)
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('kind', WRONG)
-def test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched(cloud, operator, kind):
+def test_wrong_allocations_are_found_and_healed_and_nothing_else_changes(cloud, operator, kind):
     other = cloud.boot('other', 'host2')
     consumer, verdict = plant(cloud, kind)
     assert found(cloud) == {consumer: [verdict]}
-    before = seen.books(cloud)
+    before = state.allocations(cloud)
     status, text = operator('placement', 'audit')
     assert (status, consumer in text, verdict in text) == (1, True, True), text
     named = ('--consumer', consumer) if consumer == STRANGER else ()
     status, text = operator('placement', 'heal', *named)
     assert (status, 'Nothing was changed' in text) == (0, True), text
-    assert seen.books(cloud) == before
+    assert state.allocations(cloud) == before
     status, text = operator('placement', 'heal', '--yes', *named)
     assert (status, '1 corrected, 0 left' in text) == (0, True), text
     assert found(cloud) == {}
     instance = cloud.database.instances.list({'name': 'one'})[0]
     right = {one.uuid: {'host2': one.flavor.resources()} for one in (instance, other)}
-    assert seen.books(cloud) == right
+    assert state.allocations(cloud) == right
     assert operator('placement', 'heal', '--yes') == (0, 'Every allocation is correct.\n')
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
+def test_unknown_consumer_is_removed_only_if_it_is_named(cloud, operator):
     consumer, _ = plant(cloud, 'an instance that nobody knows holds something')
-    before = seen.books(cloud)
+    before = state.allocations(cloud)
     status, text = operator('placement', 'heal', '--yes')
     assert (status, 'name it to remove it' in text) == (1, True), text
-    assert seen.books(cloud) == before
+    assert state.allocations(cloud) == before
     document = json.loads(operator('--json', 'placement', 'audit')[1])
     assert [one['consumer'] for one in document['findings']] == [consumer]
     assert set(document['findings'][0]) == {
@@ -127,7 +127,7 @@ def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
     }  # fmt: skip
 
 
-def test_right_books_have_no_finding(cloud, operator):
+def test_right_allocations_have_no_finding(cloud, operator):
     instance, migration = at_rest(cloud)
     assert operator('placement', 'audit') == (0, 'Every allocation is correct.\n')
     for known in (instance.uuid, migration.uuid):
@@ -138,11 +138,11 @@ def test_right_books_have_no_finding(cloud, operator):
 
 
 @pytest.mark.parametrize('yes', [(), ('--yes',)], ids=['dry run', 'yes'])
-def test_a_consumer_of_whom_nobody_has_heard_is_a_mistake_and_is_told_so(cloud, operator, yes):
+def test_naming_a_consumer_that_does_not_exist_is_an_error(cloud, operator, yes):
     at_rest(cloud)
-    told = f'{STRANGER}: it is neither an instance nor a migration here, and holds nothing in Placement: check the'
+    reported = f'{STRANGER}: it is neither an instance nor a migration here, and holds nothing in Placement: check the'
     status, text = operator('placement', 'heal', *yes, '--consumer', STRANGER)
-    assert (status, text) == (1, f'{told} uuid.\n')
+    assert (status, text) == (1, f'{reported} uuid.\n')
     status, text = operator('--json', 'placement', 'heal', *yes, '--consumer', STRANGER)
     assert (status, json.loads(text)) == (
         1,
@@ -164,7 +164,7 @@ def test_in_json_a_heal_has_the_findings_that_it_acts_on_as_an_audit_has_them(cl
     assert healed['unknown'] == []
 
 
-def test_a_placement_that_is_away_is_told_and_nothing_is_changed(cloud, operator):
+def test_unreachable_placement_is_reported_and_nothing_changes(cloud, operator):
     at_rest(cloud)
     cloud.adapter.inject(Fault.UNREACHABLE, times=10)
     assert operator('placement', 'audit') == (3, '')
@@ -175,31 +175,31 @@ def test_a_placement_that_is_away_is_told_and_nothing_is_changed(cloud, operator
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-def test_what_has_changed_since_it_was_looked_at_is_not_written(cloud):
+def test_allocation_changed_since_the_audit_is_not_written(cloud):
     consumer, _ = plant(cloud, 'an instance holds two hosts')
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     write(cloud, consumer, {'host1': {'VCPU': 1}})
     done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
     assert (done, 'audit again' in observed) == (False, True)
-    assert list(seen.books(cloud)[consumer]) == ['host1']
+    assert list(state.allocations(cloud)[consumer]) == ['host1']
     write(cloud, consumer, {'host2': cloud.database.instances.get(consumer).flavor.resources()})
 
 
 @pytest.mark.nova_bug('audit-deletes-what-moves')
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-def test_what_a_migration_in_progress_is_about_is_left_to_it(cloud):
+def test_allocations_of_a_migration_in_progress_are_not_healed(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
     cloud.simulation.advance(120)
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     flavor = instance.flavor.resources()
     write(cloud, instance.uuid, {'host2': flavor, 'host3': flavor})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
     assert (done, 'let it end' in observed) == (False, True)
     write(cloud, instance.uuid, {'host2': flavor})
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.breaks('I3', 'I4', 'I5', reason='the test writes allocations by hand')
@@ -213,15 +213,15 @@ def test_a_guest_whose_allocation_is_on_its_way_is_not_missing_one(cloud):
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-def test_what_an_earlier_migration_has_left_goes_while_the_next_is_in_progress(cloud):
+def test_leftover_of_an_earlier_migration_is_removed_during_the_next(cloud):
     instance, earlier = at_rest(cloud)
     write(cloud, earlier.uuid, {'host3': {'VCPU': 1}}, allocation_state.MIGRATION)
-    actions.running(cloud, instance)
-    before = seen.books(cloud)
+    migration_requests.running(cloud, instance)
+    before = state.allocations(cloud)
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
-    assert seen.books(cloud) == {uuid: held for uuid, held in before.items() if uuid != earlier.uuid}
-    actions.go_on(cloud)
+    assert state.allocations(cloud) == {uuid: held for uuid, held in before.items() if uuid != earlier.uuid}
+    migration_requests.go_on(cloud)
     cloud.wait()
 
 
@@ -240,7 +240,7 @@ def test_a_guest_that_is_deleted_while_it_is_healed_does_not_come_back(cloud):
     cloud.adapter.request = deletes_first
     done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
     assert (asked, done, 'deleted' in observed) == (['/allocations'], False, True)
-    assert consumer not in seen.books(cloud)
+    assert consumer not in state.allocations(cloud)
 
 
 def child(cloud, host, name):
@@ -256,7 +256,7 @@ def child(cloud, host, name):
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('used', [0, 1])
-def test_what_a_guest_holds_rightly_of_a_tree_stays_where_it_is(cloud, used):
+def test_right_allocation_on_a_provider_tree_is_kept(cloud, used):
     """Another device would do for the books, and the guest uses this one."""
     instance, _ = at_rest(cloud)
     children = [child(cloud, 'host2', name) for name in ('one', 'two')]
@@ -286,7 +286,7 @@ def test_what_a_guest_holds_rightly_of_a_tree_stays_where_it_is(cloud, used):
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-def test_what_a_service_from_before_consumer_types_has_left_can_be_removed(cloud, operator):
+def test_leftover_without_a_consumer_type_can_be_removed(cloud, operator):
     at_rest(cloud)
     body = {
         'allocations': {root(cloud, 'host1'): {'resources': {'VCPU': 1}}},
@@ -299,7 +299,7 @@ def test_what_a_service_from_before_consumer_types_has_left_can_be_removed(cloud
     assert adapter.put(f'/allocations/{STRANGER}', json=body, headers=headers).status_code == 204
     status, text = operator('placement', 'heal', '--yes', '--consumer', STRANGER)
     assert (status, 'Done: its allocations are removed' in text) == (0, True), text
-    assert STRANGER not in seen.books(cloud)
+    assert STRANGER not in state.allocations(cloud)
 
 
 def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
@@ -319,13 +319,13 @@ def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
     cloud.database.services.list_nodes = joins_then
     assert audits.audit(cloud.database, cloud.placement_client) == []
     assert joined
-    seen.completed(cloud, cloud.database.instances.get(instance.uuid), 'host9')
+    state.completed(cloud, cloud.database.instances.get(instance.uuid), 'host9')
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('strategy', ['migration-owned', 'doubled'])
 @pytest.mark.parametrize('named', [None, 'host2'], ids=['anywhere', 'to a named host'])
-def test_a_heal_in_the_middle_of_a_migrations_first_write_leaves_the_books_right(cloud, named, strategy):
+def test_heal_during_the_first_write_of_a_migration_leaves_the_allocations_right(cloud, named, strategy):
     """The migration has read what the heal puts right, and the heal what the migration is about to move."""
     if strategy == 'doubled':
         cloud.database.services.report('host3', 'nova-compute', 1)
@@ -362,8 +362,8 @@ def test_a_heal_in_the_middle_of_a_migrations_first_write_leaves_the_books_right
 def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
     consumer, _ = plant(cloud, 'a migration that has ended holds its source')
     cloud.simulation.advance(100)
-    told = [line for line in cloud.monitor.logs if consumer in line and 'leaked' in line]
-    assert len(told) == 1
+    reported = [line for line in cloud.monitor.logs if consumer in line and 'leaked' in line]
+    assert len(reported) == 1
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     cloud.simulation.advance(31)
@@ -406,8 +406,8 @@ def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
     cloud.simulation.advance(120)
     auditor = Auditor(cloud)
     if what == 'abort':
-        actions.running(cloud, instance)
-        assert actions.abort(cloud, instance).status_int == 202
+        migration_requests.running(cloud, instance)
+        assert migration_requests.abort(cloud, instance).status_int == 202
     elif what == 'it fails':
         faults(cloud, 'host1').fail('copying')
         migrate(cloud, instance)
@@ -440,7 +440,7 @@ def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud
     for guest in guests:
         cloud.simulation.advance(0.007)
         assert cloud.live_migrate(guest).status_int == 202
-    seen.when(cloud, guests[0], 'running')
-    assert actions.abort(cloud, guests[0]).status_int == 202
+    state.when(cloud, guests[0], 'running')
+    assert migration_requests.abort(cloud, guests[0]).status_int == 202
     cloud.wait()
     assert (wrong, len(looks) > 10) == ([], True)

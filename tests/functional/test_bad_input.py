@@ -11,7 +11,7 @@ Either way everything is as it was before.
 
 import pytest
 
-from tests.functional import seen
+from tests.functional import state
 
 #: One on either side of 2.34; and with force, which 2.68 has no longer.
 VERSIONS = ['2.30', '2.80']
@@ -20,7 +20,7 @@ FORCED = ['2.30', '2.67']
 NAMES = {400: 'badRequest', 401: 'unauthorized', 404: 'itemNotFound', 409: 'conflictingRequest'}
 
 
-def told(response, code, *words):
+def reported(response, code, *words):
     """Assert that a response is an error of nova's form, with these words in its message."""
     assert response.status_int == code, response.text
     assert list(response.json) == [NAMES[code]]
@@ -40,13 +40,13 @@ def ask(cloud, instance, version, token='admin', **arguments):
 
 
 def forced_down(cloud, _instance):
-    seen.force_down(cloud, 'host3')
+    state.force_down(cloud, 'host3')
 
 
 def unheard(cloud, _instance):
-    seen.kill(cloud, 'host3')
+    state.kill(cloud, 'host3')
     cloud.simulation.advance(75)
-    assert seen.service(cloud, 'host3')['state'] == 'down'
+    assert state.service(cloud, 'host3')['state'] == 'down'
 
 
 def full(*hosts):
@@ -65,13 +65,13 @@ def shrunk(cloud, _instance):
 
 
 def disable(cloud, host):
-    service = seen.service(cloud, host)['id']
+    service = state.service(cloud, host)['id']
     assert cloud.request('PUT', f'/os-services/{service}', {'status': 'disabled'}).status_int == 200
 
 
 def disabled_and_forced_down(cloud, _instance):
     disable(cloud, 'host2')
-    seen.force_down(cloud, 'host3')
+    state.force_down(cloud, 'host3')
 
 
 def shut_off(cloud, instance):
@@ -132,15 +132,15 @@ def test_what_the_conductor_finds_out_fails_the_migration_and_changes_nothing(cl
     prepare, arguments, _, words = FOUND[case]
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     prepare(cloud, instance)
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     response = ask(cloud, instance, version, **arguments)
     words = words.format(uuid=instance.uuid)
     if version == '2.30':
-        told(response, 400, words)
+        reported(response, 400, words)
     else:
         assert (response.status_int, response.body) == (202, b'')
     cloud.wait()
-    seen.failed(cloud, instance, before, words)
+    state.failed(cloud, instance, before, words)
 
 
 def test_a_disabled_host_that_is_named_is_taken(cloud):
@@ -148,7 +148,7 @@ def test_a_disabled_host_that_is_named_is_taken(cloud):
     disable(cloud, 'host2')
     cloud.live_migrate(instance, 'host2')
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- what the API sees -----------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ def test_what_the_api_refuses_leaves_no_migration_and_no_action(cloud, version, 
     """A bad host was looked at after the state had been changed, and left the server migrating."""
     instance = cloud.boot('one', 'host1')
     prepare(cloud, instance)
-    before = seen.everything(cloud)
-    told(ask(cloud, instance, version, **arguments), code, words.format(uuid=instance.uuid))
-    assert seen.everything(cloud) == before
-    assert seen.migrations(cloud, instance) == []
-    assert seen.get(cloud, f'/servers/{instance.uuid}/os-instance-actions')['instanceActions'] == []
+    before = state.everything(cloud)
+    reported(ask(cloud, instance, version, **arguments), code, words.format(uuid=instance.uuid))
+    assert state.everything(cloud) == before
+    assert state.migrations(cloud, instance) == []
+    assert state.get(cloud, f'/servers/{instance.uuid}/os-instance-actions')['instanceActions'] == []
 
 
 @pytest.mark.simulated(reason='it looks twice at the same moment')
@@ -189,10 +189,10 @@ def test_a_server_that_is_being_migrated_is_a_409_and_the_migration_goes_on(clou
     cloud.live_migrate(instance, 'host2')
     for status in ('preparing', 'running'):
         if status == 'running':
-            seen.when(cloud, instance, status)
-        before = seen.everything(cloud)
-        told(cloud.live_migrate(instance, 'host3'), 409, instance.uuid, 'task_state migrating')
-        assert seen.everything(cloud) == before
+            state.when(cloud, instance, status)
+        before = state.everything(cloud)
+        reported(cloud.live_migrate(instance, 'host3'), 409, instance.uuid, 'task_state migrating')
+        assert state.everything(cloud) == before
     cloud.wait()
-    assert len(seen.migrations(cloud, instance)) == 1
-    seen.completed(cloud, instance, 'host2')
+    assert len(state.migrations(cloud, instance)) == 1
+    state.completed(cloud, instance, 'host2')

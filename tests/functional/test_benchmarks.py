@@ -26,15 +26,15 @@ def above(costs):
     return {name: count for name, count in counts.items() if count > {**LIMITS, 'messages': MESSAGES}[name]}
 
 
-def test_on_sqlite_it_tells_what_a_migration_costs_and_that_more_guests_on_the_source_make_it_no_dearer():
+def test_cost_of_a_migration_does_not_grow_with_the_guests_on_the_source():
     command = [sys.executable, control_plane.__file__, '--on', 'sqlite', '--guests', '1,6', '--quick']
     done = forked.run(command, timeout=100)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found['sqlite']) == {'1', '6'}
-    for guests, told in found['sqlite'].items():
-        assert told['one_at_a_time']['migrations'] == found['migrations'] == 4
-        costs = told['one_at_a_time']['per_migration']
+    for guests, reported in found['sqlite'].items():
+        assert reported['one_at_a_time']['migrations'] == found['migrations'] == 4
+        costs = reported['one_at_a_time']['per_migration']
         assert above(costs) == {}
         assert costs['placement_requests'] == 4
         assert costs['rpc']['messages'] == MESSAGES
@@ -42,10 +42,10 @@ def test_on_sqlite_it_tells_what_a_migration_costs_and_that_more_guests_on_the_s
         assert costs['rpc_polls']['messages'] >= 2
         assert sum(costs['sql_by_table'].values()) == pytest.approx(costs['sql_statements'])
         assert {'api', 'conductor1', 'host1', 'host2', 'placement', 'other'} <= set(costs['cpu_seconds'])
-        assert told['idle']['per_second']['placement_requests'] == 0
-        assert told['idle']['per_second']['rpc']['messages'] == 0
-        assert told['abort_latency']['running']['aborts'] == 2
-        assert told['abort_latency']['queued']['queue'] == int(guests)
+        assert reported['idle']['per_second']['placement_requests'] == 0
+        assert reported['idle']['per_second']['rpc']['messages'] == 0
+        assert reported['abort_latency']['running']['aborts'] == 2
+        assert reported['abort_latency']['queued']['queue'] == int(guests)
     assert found['sqlite']['1']['together'] is None
     together = found['sqlite']['6']['together']
     assert together['migrations'] == 6
@@ -62,7 +62,7 @@ def test_on_sqlite_it_tells_what_a_migration_costs_and_that_more_guests_on_the_s
         (['--on', 'mysql'], "--on: invalid choice: 'mysql'"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_in_one_line(capsys, words, said):
+def test_invalid_arguments_are_reported_in_one_line(capsys, words, said):
     with pytest.raises(SystemExit) as ended:
         control_plane.main(words)
     assert ended.value.code == 2

@@ -7,13 +7,13 @@ import pytest
 from migrator.conductor import registry
 from migrator.objects import protocol
 from migrator.objects.protocol import GuestState
-from tests.functional import seen
+from tests.functional import state
 
 #: Seconds of the cloud's clock: longer than a dead host is waited for.
 LONG = 600
 
 
-def owed(cloud):
+def pending(cloud):
     return [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()]
 
 
@@ -21,37 +21,37 @@ def completed_without_its_source(cloud):
     """Migrate a server whose source dies while it copies; return the server."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'running')
-    seen.kill(cloud, 'host1')
+    state.when(cloud, instance, 'running')
+    state.kill(cloud, 'host1')
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert seen.host_of(cloud, instance) == 'host2'
-    assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM | {'MEMORY_MB': 4096}}}
-    assert owed(cloud) == [('host1', 'post_live_migration_at_source')]
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    assert state.host_of(cloud, instance) == 'host2'
+    assert state.allocations(cloud) == {instance.uuid: {'host2': state.CLAIM | {'MEMORY_MB': 4096}}}
+    assert pending(cloud) == [('host1', 'post_live_migration_at_source')]
     return instance
 
 
 @pytest.mark.nova_bug(1753676, 2000069)
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_again(cloud):
+def test_returning_source_runs_its_cleanups_and_can_take_the_server_again(cloud):
     instance = completed_without_its_source(cloud)
     assert cloud.world.hypervisors['host1'].residue(instance.uuid)
-    seen.restart(cloud, 'host1')
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    state.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
     assert cloud.live_migrate(instance, 'host1').status_int == 202
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host1')
+    state.completed(cloud, instance, 'host1')
 
 
 @pytest.mark.breaks('I1', reason='the user deletes the guest, so what is left of it is its last copy')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_debt_is_paid_for_a_server_that_was_deleted_meanwhile(cloud):
+def test_cleanup_of_a_deleted_server_is_run(cloud):
     instance = completed_without_its_source(cloud)
     registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
-    seen.restart(cloud, 'host1')
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    state.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
 
 
@@ -62,17 +62,17 @@ def test_a_cleanup_that_failed_too_often_leaves_the_server_free_and_is_paid_once
     fault = cloud.world.hypervisors['host2'].faults
     fault.fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
     cloud.world.hypervisors['host1'].faults.fail('copying')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    assert {**seen.everything(cloud), 'guests': before['guests']} == before
-    assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')]
+    assert state.migration(cloud, instance)['status'] == 'failed'
+    assert {**state.everything(cloud), 'guests': before['guests']} == before
+    assert pending(cloud) == [('host2', 'rollback_live_migration_at_destination')]
     cloud.simulation.advance(30)
-    assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
+    assert pending(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
     assert 'it will not go' in cloud.database.cleanups.list()[0].reason
     fault.clear()
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
     assert not cloud.world.hypervisors['host2'].residue(instance.uuid)
 
 
@@ -82,7 +82,7 @@ def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cl
     instance = completed_without_its_source(cloud)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].spawn(instance)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
     assert 'look which host runs it' in cloud.database.cleanups.list()[0].alarm
     cloud.simulation.advance(30)
@@ -95,13 +95,13 @@ def completed_at_a_host_that_died(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     cloud.world.hypervisors['host2'].faults.fail('post_live_migration_at_destination', 'not yet', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
-    seen.when(cloud, instance, 'post-migrating')
-    seen.kill(cloud, 'host2')
+    state.when(cloud, instance, 'post-migrating')
+    state.kill(cloud, 'host2')
     cloud.wait(LONG)
     cloud.world.hypervisors['host2'].faults.clear()
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert seen.host_of(cloud, instance) == 'host2'
-    assert owed(cloud) == [('host2', 'post_live_migration_at_destination')]
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    assert state.host_of(cloud, instance) == 'host2'
+    assert pending(cloud) == [('host2', 'post_live_migration_at_destination')]
     return instance
 
 
@@ -111,18 +111,18 @@ def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cl
     """It was told at each sweep for ever, of a guest that nobody had."""
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
-    seen.restart(cloud, 'host2')
+    state.restart(cloud, 'host2')
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
     (cleanup,) = cloud.database.cleanups.list()
     assert 'the guest is not there, where the database has it: look which host has it' in cleanup.alarm
     assert instance.uuid in cleanup.reason, 'what the host said is there to be read'
-    told = count_told(cloud)
+    reported = count_reports(cloud)
     cloud.simulation.advance(60)
-    assert count_told(cloud) == told, 'it is left alone'
+    assert count_reports(cloud) == reported, 'it is left alone'
     # Whoever has looked has it started there, from its disk.
     cloud.world.hypervisors['host2'].spawn(instance)
     assert cloud.database.cleanups.try_again([cleanup]) == 1
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
 
 
 @pytest.mark.breaks('I1', 'I2', reason='the source loses its guest while its service is away')
@@ -134,51 +134,51 @@ def test_a_guest_that_its_source_was_to_restore_and_has_lost_is_an_alarm_unless_
     stall = cloud.world.hypervisors['host2'].faults.stall('rollback_live_migration_at_destination')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     stall.release()
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    assert owed(cloud) == [('host1', 'rollback_live_migration_at_source')]
+    assert state.migration(cloud, instance)['status'] == 'failed'
+    assert pending(cloud) == [('host1', 'rollback_live_migration_at_source')]
     if deleted:
         registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     if deleted:
-        cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+        cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
         return
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
     assert 'the guest is not there, where the database has it' in cloud.database.cleanups.list()[0].alarm
 
 
-def count_told(cloud):
+def count_reports(cloud):
     return sum(one.method == 'post_live_migration_at_destination' for one in cloud.recorder.messages)
 
 
 @pytest.mark.breaks('I1', reason='the user deletes the guest')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_what_was_to_be_done_for_a_guest_that_was_deleted_is_forgotten(cloud):
+def test_cleanup_for_a_deleted_guest_is_forgotten(cloud):
     """It was told at each sweep for ever, of a guest that could not be there."""
     instance = completed_at_a_host_that_died(cloud)
     registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
-    seen.restart(cloud, 'host2')
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    state.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
 
 
 @pytest.mark.breaks('I2', 'I3', 'I5', reason='the test moves the guest past migrator')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_what_was_to_be_done_for_a_guest_that_has_been_brought_up_elsewhere_is_forgotten(cloud):
+def test_cleanup_for_a_guest_started_elsewhere_is_forgotten(cloud):
     """As one is that an embedding service has evacuated while its host was away."""
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     cloud.world.hypervisors['host3'].spawn(instance)
     cloud.database.instances.update(instance.uuid, host='host3', node='host3')
-    seen.restart(cloud, 'host2')
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    state.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
 
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, and speaks to it in an epoch of its own')
-def test_a_host_that_has_seen_a_higher_epoch_than_its_debt_has_pays_all_the_same(cloud):
+def test_cleanup_older_than_the_epoch_of_the_host_is_run(cloud):
     """It refused for ever: each sweep told it in the same epoch again."""
     instance = completed_without_its_source(cloud)
     (cleanup,) = cloud.database.cleanups.list()
@@ -196,5 +196,5 @@ def test_a_host_that_has_seen_a_higher_epoch_than_its_debt_has_pays_all_the_same
     )
     hosts = cloud.conductors['conductor1'].tools.hosts
     assert hosts.ask('host1', [order])[0].epoch == cleanup.epoch + 3
-    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)

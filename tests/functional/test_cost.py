@@ -8,7 +8,7 @@ import collections
 import pytest
 import sqlalchemy as sa
 
-from tests.functional import seen
+from tests.functional import state
 
 pytestmark = [
     pytest.mark.real_placement,
@@ -105,11 +105,11 @@ def show(request):
     return printed
 
 
-def test_one_migration_of_an_idle_cloud_stays_within_its_budget(cloud, show):
+def test_migration_in_an_idle_cloud_stays_within_its_budget(cloud, show):
     instance = cloud.boot('one', 'host1')
     meter = measure(cloud, instance)
     show(meter.table())
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     counts = meter.counts()
     assert {name: count for name, count in counts.items() if count > LIMITS[name]} == {}, meter.table()
 
@@ -166,6 +166,6 @@ def test_every_further_candidate_costs_one_move_back_and_one_more_search(cloud):
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host2'].faults.fail('check_can_live_migrate_destination')
     meter = measure(cloud, instance)
-    seen.completed(cloud, instance, 'host3')
+    state.completed(cloud, instance, 'host3')
     # search, read, move; read the instance, the migration, and the instance again, and move back; then once more
     assert len(meter.requests) == LIMITS['Placement requests'] + 7, meter.table()

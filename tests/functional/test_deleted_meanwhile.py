@@ -12,8 +12,8 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import registry
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it deletes a row past every guard, at single moments')
 
@@ -47,8 +47,8 @@ def gone(cloud, instance):
     """Assert that nothing is left of an instance, nor of its migration but that it has ended."""
     row = cloud.migrations()[-1]
     assert row.ended, (row.status, row.stuck_reason, row.waits_for)
-    assert seen.books(cloud) == {}
-    assert seen.guests(cloud, instance) == {}
+    assert state.allocations(cloud) == {}
+    assert state.guests(cloud, instance) == {}
     assert not cloud.database.cleanups.list()
     return row
 
@@ -61,7 +61,7 @@ def gone(cloud, instance):
 def test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left(cloud, host, phase):
     instance = held(cloud, host, phase)
     delete(cloud, instance)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     assert gone(cloud, instance).status == 'failed'
 
@@ -69,22 +69,22 @@ def test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left(cloud,
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 def test_while_it_waits_in_the_queue_it_leaves_it(cloud):
     instance = cloud.boot('one', 'host1')
-    first = actions.queued(cloud, instance)
+    first = migration_requests.queued(cloud, instance)
     delete(cloud, instance)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     found = [one for one in cloud.migrations() if one.instance_uuid == instance.uuid]
     assert [one.status for one in found] == ['failed']
-    assert seen.guests(cloud, instance) == {}
-    assert set(seen.books(cloud)) == {first.uuid}
+    assert state.guests(cloud, instance) == {}
+    assert set(state.allocations(cloud)) == {first.uuid}
 
 
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
     instance = held(cloud, 'host1', 'copying')
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     delete(cloud, instance)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.start_conductor('conductor2')
     cloud.wait(LONG)
     assert gone(cloud, instance).status == 'failed'
@@ -96,8 +96,8 @@ def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
 def test_when_it_has_moved_nothing_is_left_of_it_but_a_word_to_a_person(cloud, phase):
     instance = held(cloud, 'host1', phase)
     delete(cloud, instance)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.simulation.advance(60)
     row = cloud.migrations()[-1]
     assert row.ended or 'look' in row.stuck_reason
-    assert instance.uuid not in seen.books(cloud)
+    assert instance.uuid not in state.allocations(cloud)

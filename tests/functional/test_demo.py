@@ -69,7 +69,7 @@ def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
     assert sum(one.startswith(('call', 'cast', 'reply')) for one in said) == len(said) <= LIMITS['rpc_messages']
 
 
-def test_what_is_no_terminal_gets_plain_lines_whatever_the_environment_says(tmp_path):
+def test_output_that_is_no_terminal_has_plain_lines_in_any_environment(tmp_path):
     ended = commands.demo(tmp_path, *SMALL, FORCE_COLOR='1', TTY_COMPATIBLE='1', TERM='xterm-256color', COLUMNS='40')
     assert ended.returncode == 0, ended.stderr
     assert '\x1b' not in ended.stdout + ended.stderr
@@ -119,7 +119,7 @@ demo_cloud.DemoCloud.populate = and_plant
 
 
 @pytest.mark.nova_bug(1793569)
-def test_books_that_are_wrong_are_told_and_end_in_1(tmp_path):
+def test_wrong_allocations_are_reported_and_the_exit_status_is_1(tmp_path):
     env = commands.environment(tmp_path)
     ended = forked.run(wrapped(PLANT, *SMALL), env=env, timeout=commands.PATIENCE)
     assert ended.returncode == 1, ended.stderr
@@ -151,7 +151,7 @@ def test_the_identity_of_a_served_cloud_is_marked_as_what_it_is(tmp_path):
 
 
 @pytest.mark.parametrize('option', ['--serve', '--placement'])
-def test_a_port_that_is_taken_is_told_in_one_line(tmp_path, option):
+def test_port_in_use_is_reported_in_one_line(tmp_path, option):
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))
         taken.listen()

@@ -16,9 +16,9 @@ from migrator.conductor import registry
 from migrator.objects import Flavor, Instance, compute_node
 from migrator.placement_client import allocations, candidates
 from migrator.virt.fake import driver
-from tests.functional import actions, seen
-from tests.functional.test_bad_input import told
-from tests.functional.trouble import faults
+from tests.functional import migration_requests, state
+from tests.functional.faults import faults
+from tests.functional.test_bad_input import reported
 
 pytestmark = [
     pytest.mark.real_placement,
@@ -75,8 +75,8 @@ def add_numa(cloud, host):
 
 #: What a kind of host is made by, and how a guest with a device is held there.
 KINDS = {
-    'flat': (add_flat, lambda host: {host: {**seen.CLAIM, **DEVICE}}),
-    'nested': (add_nested, lambda host: {host: seen.CLAIM, f'{host}_gpu': DEVICE}),
+    'flat': (add_flat, lambda host: {host: {**state.CLAIM, **DEVICE}}),
+    'nested': (add_nested, lambda host: {host: state.CLAIM, f'{host}_gpu': DEVICE}),
 }
 
 
@@ -159,7 +159,7 @@ class Before(NamedTuple):
 
 
 def look(cloud):
-    return Before(seen.everything(cloud), ledger(cloud), held(cloud), len(cloud.world.log))
+    return Before(state.everything(cloud), ledger(cloud), held(cloud), len(cloud.world.log))
 
 
 # --- how a move ends -------------------------------------------------------------------------------------------------
@@ -169,26 +169,26 @@ def moves(cloud, instance, _before, response, _version, right):
     """It completes: the instance holds what is right at the destination, and nobody anything else."""
     assert (response.status_int, response.body) == (202, b'')
     cloud.wait()
-    found = seen.migration(cloud, instance)
+    found = state.migration(cloud, instance)
     assert (found['status'], found['source_compute'], found['dest_compute']) == ('completed', 'from', 'to')
-    assert seen.result(cloud, instance) == ('Success', None)
-    shown = seen.server(cloud, instance)
+    assert state.result(cloud, instance) == ('Success', None)
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('ACTIVE', None)
     assert shown['OS-EXT-SRV-ATTR:host'] == 'to'
-    assert {host: state for host, (state, _, _) in seen.guests(cloud, instance).items()} == {'to': 'running'}
+    assert {host: state for host, (state, _, _) in state.guests(cloud, instance).items()} == {'to': 'running'}
     assert held(cloud) == {instance.uuid: right('to')}
 
 
 def fails(cloud, instance, before, response, version, words):
     """It fails and says why, in the answer too where that waits for the checks; no host has done anything."""
     if version == '2.30':
-        told(response, 400, *words)
+        reported(response, 400, *words)
     else:
         assert (response.status_int, response.body) == (202, b'')
     cloud.wait()
     for word in words:
-        seen.failed(cloud, instance, before.everything, word)
-    shown = seen.server(cloud, instance)
+        state.failed(cloud, instance, before.everything, word)
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('ACTIVE', None)
     assert shown['OS-EXT-SRV-ATTR:host'] == 'from'
     assert len(cloud.world.log) == before.effects
@@ -242,19 +242,19 @@ def test_each_case_of_the_thread_ends_as_it_must(cloud, _case, source, destinati
 @pytest.mark.parametrize('host', [None, 'to'])
 @pytest.mark.parametrize('destination', list(KINDS))
 @pytest.mark.parametrize('source', list(KINDS))
-def test_where_there_is_no_force_any_more_every_case_moves(cloud, source, destination, host):
+def test_without_force_every_nested_case_is_migrated(cloud, source, destination, host):
     instance = between(cloud, source, destination)
     response = cloud.live_migrate(instance, host, version='2.68')
     moves(cloud, instance, None, response, '2.68', KINDS[destination][1])
 
 
-def test_what_could_not_be_forced_moves_when_it_is_asked_for_again_without(cloud):
+def test_refused_forced_migration_succeeds_without_force(cloud):
     instance = between(cloud, 'nested', 'nested')
     forced(cloud, instance, 'to')
     cloud.wait()
     response = forced(cloud, instance, 'to', force=False)
     moves(cloud, instance, None, response, '2.67', KINDS['nested'][1])
-    assert [one['status'] for one in seen.migrations(cloud, instance)] == ['completed', 'failed']
+    assert [one['status'] for one in state.migrations(cloud, instance)] == ['completed', 'failed']
 
 
 # --- a whole tree on the way -----------------------------------------------------------------------------------------
@@ -272,20 +272,20 @@ def test_a_tree_is_held_whole_on_both_sides_of_a_move_and_whole_on_one_after_it(
     """nova 66297f0c4a: what was held of child providers was left behind."""
     right = KINDS['nested'][1]
     instance = between(cloud, 'nested', 'nested')
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     moving = cloud.migrations(instance)[-1].uuid
     if is_doubled:
         assert held(cloud) == {instance.uuid: {**right('from'), **right('to')}}
     else:
         assert held(cloud) == {instance.uuid: right('to'), moving: right('from')}
     if comes_back:
-        assert actions.abort(cloud, instance).status_int == 202
+        assert migration_requests.abort(cloud, instance).status_int == 202
     else:
-        actions.go_on(cloud)
+        migration_requests.go_on(cloud)
     cloud.wait()
     status, host = ('cancelled', 'from') if comes_back else ('completed', 'to')
-    assert seen.migration(cloud, instance)['status'] == status
-    assert seen.host_of(cloud, instance) == host
+    assert state.migration(cloud, instance)['status'] == status
+    assert state.host_of(cloud, instance) == host
     assert held(cloud) == {instance.uuid: right(host)}
 
 
@@ -296,15 +296,15 @@ def test_a_tree_is_held_whole_on_both_sides_of_a_move_and_whole_on_one_after_it(
 @pytest.mark.parametrize(
     ('destination', 'ends'), [(add, moves), (add_numa, fails_at_the_claim)], ids=['all at the root', 'all on a child']
 )
-def test_what_is_all_on_one_child_is_forced_onto_a_root_that_has_it(cloud, destination, ends, version):
+def test_allocation_on_one_child_is_forced_onto_a_root_with_the_resources(cloud, destination, ends, version):
     """The edge that the thread names: the root itself holds nothing. It is one provider, so force tries it."""
     add_numa(cloud, 'from')
     destination(cloud, 'to')
     instance = boot(cloud, 'from', {})
-    assert held(cloud) == {instance.uuid: {'from_numa': seen.CLAIM}}
+    assert held(cloud) == {instance.uuid: {'from_numa': state.CLAIM}}
     before = look(cloud)
     response = forced(cloud, instance, 'to', version=version)
-    ends(cloud, instance, before, response, version, lambda host: {host: seen.CLAIM})
+    ends(cloud, instance, before, response, version, lambda host: {host: state.CLAIM})
 
 
 # --- shared storage --------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_a_sharing_provider_counts_and_the_error_says_so(cloud, borrower, versio
     before = look(cloud)
     response = forced(cloud, borrower, 'to', version=version)
     fails_at_once(cloud, borrower, before, response, version, None)
-    assert before.ledger['storage'].uuid in seen.result(cloud, borrower)[1]
+    assert before.ledger['storage'].uuid in state.result(cloud, borrower)[1]
 
 
 @pytest.mark.breaks('I3', reason=IS_LENT)
@@ -354,10 +354,10 @@ def test_a_sharing_provider_counts_and_the_error_says_so(cloud, borrower, versio
 def test_a_guest_that_borrows_its_disk_moves_without_force_and_borrows_twice_meanwhile(cloud, borrower, host):
     faults(cloud, 'from').stall('copying', sticky=True)
     response = cloud.live_migrate(borrower, host)
-    seen.when(cloud, borrower, 'running')
+    state.when(cloud, borrower, 'running')
     right = {name: {name: ON_HOST, 'storage': {'DISK_GB': 1}} for name in ('from', 'to')}
     assert held(cloud) == {borrower.uuid: right['to'], cloud.migrations(borrower)[-1].uuid: right['from']}
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     moves(cloud, borrower, None, response, '2.80', right.get)
 
 
@@ -369,12 +369,12 @@ def test_a_numbered_group_moves_from_child_to_child(cloud):
     for host in ('from', 'to'):
         add(cloud, host, nic={'CUSTOM_NIC': 2}, other={'CUSTOM_OTHER': 2})
     instance = boot(cloud, 'from', {'resources1:CUSTOM_NIC': '2'})
-    assert held(cloud) == {instance.uuid: {'from': seen.CLAIM, 'from_nic': {'CUSTOM_NIC': 2}}}
+    assert held(cloud) == {instance.uuid: {'from': state.CLAIM, 'from_nic': {'CUSTOM_NIC': 2}}}
     response = cloud.live_migrate(instance)
-    moves(cloud, instance, None, response, '2.80', lambda host: {host: seen.CLAIM, f'{host}_nic': {'CUSTOM_NIC': 2}})
+    moves(cloud, instance, None, response, '2.80', lambda host: {host: state.CLAIM, f'{host}_nic': {'CUSTOM_NIC': 2}})
 
 
-def test_what_is_in_one_numbered_group_comes_from_one_child(cloud):
+def test_numbered_group_is_allocated_from_one_child(cloud):
     add(cloud, 'from', both={'CUSTOM_NIC': 1, 'CUSTOM_BANDWIDTH': 100})
     add(cloud, 'apart', nic={'CUSTOM_NIC': 1}, bandwidth={'CUSTOM_BANDWIDTH': 100})
     instance = boot(cloud, 'from', {'resources1:CUSTOM_NIC': '1', 'resources1:CUSTOM_BANDWIDTH': '50'})
@@ -384,7 +384,7 @@ def test_what_is_in_one_numbered_group_comes_from_one_child(cloud):
     add(cloud, 'to', both={'CUSTOM_NIC': 1, 'CUSTOM_BANDWIDTH': 100})
     response = cloud.live_migrate(instance)
     wanted = {'CUSTOM_NIC': 1, 'CUSTOM_BANDWIDTH': 50}
-    moves(cloud, instance, None, response, '2.80', lambda host: {host: seen.CLAIM, f'{host}_both': wanted})
+    moves(cloud, instance, None, response, '2.80', lambda host: {host: state.CLAIM, f'{host}_both': wanted})
 
 
 TWO_GROUPS = {'resources1:PGPU': '1', 'resources2:PGPU': '1'}
@@ -396,7 +396,7 @@ def test_groups_that_need_not_be_isolated_may_share_a_child(cloud, policy):
         add(cloud, host, gpu={'PGPU': 2})
     instance = boot(cloud, 'from', {**TWO_GROUPS, **policy})
     response = cloud.live_migrate(instance)
-    moves(cloud, instance, None, response, '2.80', lambda host: {host: seen.CLAIM, f'{host}_gpu': {'PGPU': 2}})
+    moves(cloud, instance, None, response, '2.80', lambda host: {host: state.CLAIM, f'{host}_gpu': {'PGPU': 2}})
 
 
 def test_groups_that_are_to_be_isolated_are_each_on_a_child_of_their_own(cloud):
@@ -406,7 +406,7 @@ def test_groups_that_are_to_be_isolated_are_each_on_a_child_of_their_own(cloud):
     response = cloud.live_migrate(instance)
 
     def right(host):
-        return {host: seen.CLAIM, f'{host}_gpu1': {'PGPU': 1}, f'{host}_gpu2': {'PGPU': 1}}
+        return {host: state.CLAIM, f'{host}_gpu1': {'PGPU': 1}, f'{host}_gpu2': {'PGPU': 1}}
 
     moves(cloud, instance, None, response, '2.80', right)
 
@@ -428,7 +428,7 @@ def test_a_guest_with_a_numbered_group_can_be_registered_where_a_child_has_it(cl
     assert held(cloud) == {instance.uuid: KINDS['nested'][1]('from')}
 
 
-def test_one_whose_registration_was_cut_off_after_its_claim_is_registered_by_the_same_call_again(cloud):
+def test_registration_interrupted_after_the_claim_is_completed_by_a_second_call(cloud):
     add(cloud, 'from', gpu=DEVICE)
     flavor = Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
     instance = cloud.boot('one', 'from', flavor=flavor)

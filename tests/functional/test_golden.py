@@ -13,9 +13,9 @@ import pytest
 
 from migrator.conductor.migration import settle
 from migrator.testing.placement_faults import Fault
-from tests.functional import actions, seen
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults
 from tests.functional.managing import normal
-from tests.functional.trouble import LONG, faults
 
 pytestmark = pytest.mark.simulated(reason='it tells when what happened, and lets minutes pass')
 
@@ -44,9 +44,9 @@ def test_the_names_are_the_same_in_every_run():
     )
 
 
-def test_every_story_has_its_test():
-    told = {name.removeprefix('test_') for name in globals() if name.startswith('test_')}
-    assert {path.stem for path in GOLDEN.glob('*.txt')} <= told
+def test_every_golden_timeline_has_its_test():
+    reported = {name.removeprefix('test_') for name in globals() if name.startswith('test_')}
+    assert {path.stem for path in GOLDEN.glob('*.txt')} <= reported
 
 
 # --- the main paths --------------------------------------------------------------------------------------------------
@@ -56,8 +56,8 @@ def test_completed(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
-    golden(operator.tells(instance))
+    state.completed(cloud, instance, 'host2')
+    golden(operator.shows(instance))
 
 
 def test_pre_fails_and_the_next_candidate_is_used(cloud, operator, golden):
@@ -65,8 +65,8 @@ def test_pre_fails_and_the_next_candidate_is_used(cloud, operator, golden):
     faults(cloud, 'host2').fail('pre_live_migration', 'no such bridge: br-int', after=True)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host3')
-    golden(operator.tells(instance))
+    state.completed(cloud, instance, 'host3')
+    golden(operator.shows(instance))
 
 
 def test_driver_fails(cloud, operator, golden):
@@ -74,86 +74,86 @@ def test_driver_fails(cloud, operator, golden):
     faults(cloud, 'host1').fail('copying', 'the stream broke')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    golden(operator.tells(instance))
+    assert state.migration(cloud, instance)['status'] == 'failed'
+    golden(operator.shows(instance))
 
 
 def test_waits_in_the_queue(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    actions.queued(cloud, instance)
+    migration_requests.queued(cloud, instance)
     cloud.simulation.advance(5)
-    golden(operator.tells(instance))
-    actions.go_on(cloud)
+    golden(operator.shows(instance))
+    migration_requests.go_on(cloud)
 
 
 def test_abort_queued(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    actions.queued(cloud, instance)
+    migration_requests.queued(cloud, instance)
     cloud.simulation.advance(5)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    golden(operator.tells(instance))
-    actions.go_on(cloud)
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    golden(operator.shows(instance))
+    migration_requests.go_on(cloud)
 
 
 def test_abort_running(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     cloud.simulation.advance(5)
-    assert actions.abort(cloud, instance).status_int == 202
-    actions.go_on(cloud)
+    assert migration_requests.abort(cloud, instance).status_int == 202
+    migration_requests.go_on(cloud)
     cloud.wait()
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    golden(operator.tells(instance))
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    golden(operator.shows(instance))
 
 
 def test_abort_loses_to_cut_over(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=2048)
     stall = faults(cloud, 'host1').stall('live_migration_abort')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     cloud.simulation.advance(1)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait()
     stall.release()
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    golden(operator.tells(instance))
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    golden(operator.shows(instance))
 
 
 def test_planned_stop_with_a_queue(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    actions.queued(cloud, instance)
+    migration_requests.queued(cloud, instance)
     cloud.simulation.advance(5)
     cloud.computes['host1'].cleanup_host()
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended, timeout=LONG)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    golden(operator.tells(instance))
-    actions.go_on(cloud)
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    golden(operator.shows(instance))
+    migration_requests.go_on(cloud)
     cloud.kill('host1')
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
 
 
 def test_takeover(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     cloud.start_conductor('conductor2')
     cloud.simulation.advance(5)
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].epoch > 1, timeout=60)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
-    golden(operator.tells(instance))
+    state.completed(cloud, instance, 'host2')
+    golden(operator.shows(instance))
 
 
 def test_conductor_is_gone(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    actions.running(cloud, instance)
-    seen.kill(cloud, 'conductor1')
+    migration_requests.running(cloud, instance)
+    state.kill(cloud, 'conductor1')
     cloud.simulation.advance(60)
-    golden(operator.tells(instance))
-    actions.go_on(cloud)
+    golden(operator.shows(instance))
+    migration_requests.go_on(cloud)
     cloud.start_conductor('conductor1')
 
 
@@ -163,18 +163,18 @@ def test_post_step_is_tried_again(cloud, operator, golden):
         faults(cloud, 'host1').fail('post_live_migration_at_source', 'the volume is busy')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
-    golden(operator.tells(instance))
+    state.completed(cloud, instance, 'host2')
+    golden(operator.shows(instance))
 
 
-def test_post_step_as_a_debt(cloud, operator, golden):
+def test_post_step_as_a_deferred_cleanup(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
-    seen.when(cloud, instance, 'running')
-    seen.kill(cloud, 'host1')
+    state.when(cloud, instance, 'running')
+    state.kill(cloud, 'host1')
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    golden(operator.tells(instance))
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    golden(operator.shows(instance))
 
 
 @pytest.mark.cloud(post_copy=True)
@@ -182,16 +182,16 @@ def test_post_copy(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').stall('postcopy', sticky=True)
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     cloud.simulation.advance(2)
-    assert actions.force_complete(cloud, instance).status_int == 202
-    seen.when(cloud, instance, 'running (post-copy)')
+    assert migration_requests.force_complete(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running (post-copy)')
     cloud.simulation.advance(5)
-    golden(operator.tells(instance), 'post_copy_goes_on')
-    actions.go_on(cloud)
+    golden(operator.shows(instance), 'post_copy_goes_on')
+    migration_requests.go_on(cloud)
     cloud.wait()
-    actions.completed(cloud, instance)
-    golden(operator.tells(instance))
+    migration_requests.completed(cloud, instance)
+    golden(operator.shows(instance))
 
 
 def test_placement_is_away(cloud, operator, golden):
@@ -199,10 +199,10 @@ def test_placement_is_away(cloud, operator, golden):
     cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.advance(20)
-    golden(operator.tells(instance))
+    golden(operator.shows(instance))
     cloud.adapter._plans.clear()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     away, back = 'Waiting for Placement: ', 'No longer waiting for Placement'
     said = [line for line in cloud.monitor.logs if away in line or back in line]
     assert [away in line for line in said] == [True, False], 'once when it went, and once when it was back'
@@ -217,16 +217,16 @@ def short_copies(monkeypatch):
 def stuck(cloud):
     """Have a migration whose source has lost its power, and return the server."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     cloud.world.hypervisors['host1'].power_off()
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=300)
     cloud.simulation.advance(30)
     return instance
 
 
 def test_stuck(cloud, operator, golden):
-    golden(operator.tells(stuck(cloud)))
+    golden(operator.shows(stuck(cloud)))
 
 
 def test_stuck_and_retried(cloud, operator, golden):
@@ -235,12 +235,12 @@ def test_stuck_and_retried(cloud, operator, golden):
     status, text = operator('migration', 'retry', uuid)
     assert status == 1
     assert 'is still stuck' in text
-    seen.force_down(cloud, 'host1')
+    state.force_down(cloud, 'host1')
     cloud.simulation.advance(1)
     status, text = operator('migration', 'retry', uuid)
     assert (status, 'no longer stuck' in text) == (0, True), text
     cloud.wait(LONG)
-    golden(operator.tells(instance))
+    golden(operator.shows(instance))
 
 
 @pytest.mark.parametrize('guest_on', ['host1', 'host2'])
@@ -249,7 +249,7 @@ def test_abandoned(cloud, operator, golden, guest_on):
     uuid = cloud.migrations(instance)[-1].uuid
     status, text = operator('migration', 'abandon', uuid, '--guest-on', guest_on, '--yes')
     assert (status, 'It has ended error' in text) == (0, True), text
-    golden(operator.tells(instance), f'abandoned_{guest_on}')
+    golden(operator.shows(instance), f'abandoned_{guest_on}')
 
 
 def test_post_copy_goes_on():

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from migrator.virt.fake import driver
-from tests.functional import seen
+from tests.functional import state
 
 MIB = 1024 * 1024
 
@@ -20,19 +20,19 @@ def test_a_server_moves_with_and_without_a_host_in_every_form_of_the_request(clo
     response = cloud.live_migrate(instance, host, version=version)
     assert (response.status_int, response.body) == (202, b'')
     cloud.wait()
-    seen.completed(cloud, instance, host or 'host2')
+    state.completed(cloud, instance, host or 'host2')
 
 
 @pytest.mark.nova_bug(1712008)
 @pytest.mark.parametrize('version', ['2.30', '2.34', '2.67'])
-def test_a_forced_move_goes_where_it_was_told_with_a_claim_there(cloud, version):
+def test_forced_migration_claims_and_uses_the_named_host(cloud, version):
     """A forced move had no allocation at the destination."""
     instance = cloud.boot('one', 'host1')
     arguments = {'host': 'host3', 'block_migration': 'auto', 'force': True}
     path = f'/servers/{instance.uuid}/action'
     assert cloud.request('POST', path, {'os-migrateLive': arguments}, version=version).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host3')
+    state.completed(cloud, instance, 'host3')
 
 
 @pytest.mark.parametrize('version', ['2.1', '2.30'])
@@ -40,16 +40,16 @@ def test_below_2_34_the_answer_comes_when_the_checks_are_done_and_no_later(cloud
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     assert cloud.live_migrate(instance, version=version).status_int == 202
     assert cloud.migrations(instance)[0].checked_at is not None
-    assert seen.in_progress(cloud, instance)[0]['status'] in ('preparing', 'queued', 'running')
+    assert state.in_progress(cloud, instance)[0]['status'] in ('preparing', 'queued', 'running')
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_from_2_34_the_answer_comes_when_the_row_is_committed(cloud):
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance, version='2.34').status_int == 202
-    assert seen.in_progress(cloud, instance)[0]['status'] in ('accepted', 'preparing')
-    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+    assert state.in_progress(cloud, instance)[0]['status'] in ('accepted', 'preparing')
+    assert state.server(cloud, instance)['status'] == 'MIGRATING'
 
 
 @pytest.mark.nova_bug(1561357, 1669054, 1797580)
@@ -59,13 +59,13 @@ def test_two_moves_in_a_row_find_their_way_as_the_first_did(cloud):
     for host in ('host2', None, 'host3', 'host1'):
         assert cloud.live_migrate(instance, host).status_int == 202
         cloud.wait()
-        seen.completed(cloud, instance, host or seen.host_of(cloud, instance))
-    assert len(seen.migrations(cloud, instance)) == 4
+        state.completed(cloud, instance, host or state.host_of(cloud, instance))
+    assert len(state.migrations(cloud, instance)) == 4
 
 
 @pytest.mark.nova_bug(1267862)
 @pytest.mark.cloud(link=16384.0)
-def test_what_has_become_free_can_be_used_by_the_very_next_move(cloud):
+def test_freed_resources_can_be_used_by_the_next_migration(cloud):
     """The capacity was stale after a move."""
     big = cloud.boot('big', 'host1', memory_mb=60000)
     other = cloud.boot('other', 'host2', memory_mb=60000)
@@ -75,8 +75,8 @@ def test_what_has_become_free_can_be_used_by_the_very_next_move(cloud):
     cloud.wait()
     cloud.live_migrate(big, 'host2')
     cloud.wait()
-    seen.completed(cloud, big, 'host2')
-    seen.completed(cloud, other, 'host1')
+    state.completed(cloud, big, 'host2')
+    state.completed(cloud, other, 'host1')
 
 
 def test_a_paused_server_moves_and_stays_paused(cloud):
@@ -84,7 +84,7 @@ def test_a_paused_server_moves_and_stays_paused(cloud):
     cloud.world.hypervisors['host1'].pause(instance.uuid)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2', status='PAUSED')
+    state.completed(cloud, instance, 'host2', status='PAUSED')
     assert not [effect for effect in cloud.world.log if effect.effect == 'running' and effect.host == 'host2']
 
 
@@ -95,33 +95,33 @@ def test_a_guest_that_writes_its_memory_arrives_however_fast_it_does(cloud, dirt
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=dirty_rate)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- what is seen on the way -----------------------------------------------------------------------------------------
 
 
-def test_the_statuses_come_in_the_order_of_the_story(cloud):
+def test_statuses_come_in_the_order_of_the_saga(cloud):
     instance = cloud.boot('one', 'host1')
     cloud.live_migrate(instance)
     cloud.wait()
-    story = ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
-    assert seen.history(cloud, instance) == story
+    statuses = ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
+    assert state.history(cloud, instance) == statuses
     times = [entry['at'] for entry in cloud.history_of(cloud.migrations(instance)[0])]
     assert times == sorted(times)
 
 
 def test_a_server_is_migrating_while_it_moves_and_active_at_its_new_host_afterwards(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    shown = seen.server(cloud, instance)
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == ('ACTIVE', 'host1')
     cloud.live_migrate(instance)
-    seen.when(cloud, instance, 'running')
-    shown = seen.server(cloud, instance)
+    state.when(cloud, instance, 'running')
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('MIGRATING', 'migrating')
     assert shown['OS-EXT-SRV-ATTR:host'] == 'host1', 'the guest still runs there'
     cloud.wait()
-    shown = seen.server(cloud, instance)
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('ACTIVE', None)
     assert shown['OS-EXT-SRV-ATTR:host'] == shown['OS-EXT-SRV-ATTR:hypervisor_hostname'] == 'host2'
 
@@ -130,9 +130,9 @@ def test_a_server_is_migrating_while_it_moves_and_active_at_its_new_host_afterwa
 def test_the_progress_of_the_copy_is_seen_while_it_runs_and_only_grows(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=16384)
     cloud.live_migrate(instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     processed = []
-    while found := seen.in_progress(cloud, instance):
+    while found := state.in_progress(cloud, instance):
         figures = found[0]
         if figures['memory_total_bytes'] is not None:
             assert figures['memory_total_bytes'] == 16384 * MIB
@@ -142,33 +142,33 @@ def test_the_progress_of_the_copy_is_seen_while_it_runs_and_only_grows(cloud):
         cloud.simulation.advance(1)
     assert len(set(processed)) > 4
     assert processed == sorted(processed)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_a_migration_is_shown_in_every_list_with_the_same_figures(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     cloud.live_migrate(instance)
-    seen.when(cloud, instance, 'running')
-    found = seen.in_progress(cloud, instance)[0]
-    assert seen.get(cloud, f'/servers/{instance.uuid}/migrations/{found["id"]}')['migration'] == found
-    listed = seen.migration(cloud, instance)
+    state.when(cloud, instance, 'running')
+    found = state.in_progress(cloud, instance)[0]
+    assert state.get(cloud, f'/servers/{instance.uuid}/migrations/{found["id"]}')['migration'] == found
+    listed = state.migration(cloud, instance)
     for name in ('id', 'uuid', 'status', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'created_at'):
         assert listed[name] == found[name]
     assert (found['source_compute'], found['dest_compute']) == ('host1', 'host2')
     assert (listed['migration_type'], bool(listed['links'])) == ('live-migration', True)
     cloud.wait()
-    assert seen.in_progress(cloud, instance) == []
+    assert state.in_progress(cloud, instance) == []
     response = cloud.request('GET', f'/servers/{instance.uuid}/migrations/{found["id"]}')
     assert response.status_int == 404
-    listed = seen.migration(cloud, instance)
+    listed = state.migration(cloud, instance)
     assert (listed['status'], 'links' in listed) == ('completed', False)
 
 
-def test_the_action_tells_how_it_ended_and_what_was_done_where(cloud):
+def test_action_shows_the_result_and_the_events_of_each_host(cloud):
     instance = cloud.boot('one', 'host1')
     response = cloud.live_migrate(instance)
     cloud.wait()
-    found = seen.action(cloud, instance)
+    found = state.action(cloud, instance)
     assert (found['action'], found['message']) == ('live-migration', None)
     assert found['request_id'] == response.headers['X-OpenStack-Request-Id']
     events = {event['event']: (event['result'], event['host']) for event in found['events']}
@@ -192,7 +192,7 @@ class Ledger:
         cloud.engine.boundary = self._look
 
     def _look(self, _what):
-        page = seen.books(self._cloud)
+        page = state.allocations(self._cloud)
         if page not in self.pages:
             self.pages.append(page)
 
@@ -200,7 +200,7 @@ class Ledger:
 @pytest.mark.nova_bug(1790204, '53ca096750', '66297f0c4a')
 @pytest.mark.parametrize('host', [None, 'host3'])
 @pytest.mark.simulated(reason='it looks after every commit')
-def test_the_books_are_exact_at_every_stage(cloud, host):
+def test_allocations_are_exact_at_every_stage(cloud, host):
     """One consumer for each side of the move, and at no moment anything else."""
     instance = cloud.boot('one', 'host1')
     ledger = Ledger(cloud)
@@ -209,15 +209,15 @@ def test_the_books_are_exact_at_every_stage(cloud, host):
     to = host or 'host2'
     moving = cloud.migrations(instance)[0].uuid
     assert ledger.pages == [
-        {instance.uuid: {'host1': seen.CLAIM}},
-        {instance.uuid: {to: seen.CLAIM}, moving: {'host1': seen.CLAIM}},
-        {instance.uuid: {to: seen.CLAIM}},
+        {instance.uuid: {'host1': state.CLAIM}},
+        {instance.uuid: {to: state.CLAIM}, moving: {'host1': state.CLAIM}},
+        {instance.uuid: {to: state.CLAIM}},
     ]
 
 
 @pytest.mark.nova_bug(1714237, 1715182, '55f4552621')
 @pytest.mark.simulated(reason='it looks after every commit')
-def test_the_books_go_back_the_way_they_came(cloud):
+def test_rollback_restores_the_allocations_in_reverse_order(cloud):
     """Back is the same write, the other way round."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('copying')
@@ -225,9 +225,9 @@ def test_the_books_go_back_the_way_they_came(cloud):
     cloud.live_migrate(instance)
     cloud.wait()
     moving = cloud.migrations(instance)[0].uuid
-    before = {instance.uuid: {'host1': seen.CLAIM}}
-    assert ledger.pages == [before, {instance.uuid: {'host2': seen.CLAIM}, moving: {'host1': seen.CLAIM}}]
-    assert seen.books(cloud) == before
+    before = {instance.uuid: {'host1': state.CLAIM}}
+    assert ledger.pages == [before, {instance.uuid: {'host2': state.CLAIM}, moving: {'host1': state.CLAIM}}]
+    assert state.allocations(cloud) == before
 
 
 def test_the_source_stays_covered_until_nothing_is_left_of_the_guest_there(cloud):
@@ -236,11 +236,11 @@ def test_the_source_stays_covered_until_nothing_is_left_of_the_guest_there(cloud
     cloud.live_migrate(instance)
     cloud.simulation.run_until(stall.reached.is_set)
     moving = cloud.migrations(instance)[0].uuid
-    assert seen.books(cloud)[moving] == {'host1': seen.CLAIM}
-    assert seen.guests(cloud, instance)['host1'][0] == 'paused for cut-over'
+    assert state.allocations(cloud)[moving] == {'host1': state.CLAIM}
+    assert state.guests(cloud, instance)['host1'][0] == 'paused for cut-over'
     stall.release()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_the_destination_is_covered_before_anything_is_prepared_there(cloud):
@@ -248,10 +248,10 @@ def test_the_destination_is_covered_before_anything_is_prepared_there(cloud):
     stall = cloud.world.hypervisors['host2'].faults.stall('check_can_live_migrate_destination')
     cloud.live_migrate(instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    assert seen.books(cloud)[instance.uuid] == {'host2': seen.CLAIM}
+    assert state.allocations(cloud)[instance.uuid] == {'host2': state.CLAIM}
     stall.release()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_a_host_that_is_exactly_full_can_be_left(cloud):
@@ -259,7 +259,7 @@ def test_a_host_that_is_exactly_full_can_be_left(cloud):
     instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=16384) for number in range(4)]
     assert cloud.live_migrate(instances[0]).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instances[0], 'host2')
+    state.completed(cloud, instances[0], 'host2')
 
 
 # --- several ---------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Twelve:
         """Ask for all, and let them go."""
         for instance in self.instances:
             assert self.cloud.live_migrate(instance).status_int == 202
-            seen.when(self.cloud, instance, 'queued', 'running', 'post-migrating', 'completed')
+            state.when(self.cloud, instance, 'queued', 'running', 'post-migrating', 'completed')
         self.cloud.simulation.run_until(self._ended, timeout=600)
 
     def _ended(self):
@@ -297,7 +297,7 @@ def test_twelve_leave_one_host_in_turn_and_never_more_at_once_than_it_allows(clo
     started = [effect.instance_uuid for effect in cloud.world.effects('job started')]
     assert started == [instance.uuid for instance in twelve.instances], 'first in, first out'
     for instance in twelve.instances:
-        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+        state.completed(cloud, instance, state.host_of(cloud, instance))
 
 
 @pytest.mark.cloud(hosts=4)
@@ -305,7 +305,7 @@ def test_twelve_leave_one_host_in_turn_and_never_more_at_once_than_it_allows(clo
 def test_twelve_that_leave_one_host_are_spread_evenly_over_the_others(cloud):
     twelve = Twelve(cloud, 2)
     twelve.leave()
-    hosts = [seen.host_of(cloud, instance) for instance in twelve.instances]
+    hosts = [state.host_of(cloud, instance) for instance in twelve.instances]
     assert sorted(hosts) == ['host2'] * 4 + ['host3'] * 4 + ['host4'] * 4
 
 
@@ -314,13 +314,13 @@ def test_a_limit_that_is_raised_lets_the_next_ones_go_at_once(cloud):
     for instance in twelve.instances:
         cloud.live_migrate(instance)
     cloud.simulation.advance(1)
-    running = [one for one in twelve.instances if seen.migration(cloud, one)['status'] == 'running']
+    running = [one for one in twelve.instances if state.migration(cloud, one)['status'] == 'running']
     assert len(running) == 1
     cloud.set_option('host1', 'max_concurrent_live_migrations', 4)
     cloud.simulation.run_until(lambda: len(cloud.world.hypervisors['host1'].jobs) == 4, timeout=0.5)
     cloud.wait()
     for instance in twelve.instances:
-        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+        state.completed(cloud, instance, state.host_of(cloud, instance))
 
 
 @pytest.mark.nova_bug(1821755, 2153425)
@@ -332,10 +332,10 @@ def test_many_moves_at_once_to_one_host_stop_at_what_fits_there(cloud):
     for instance in instances:
         assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    ends = [seen.migration(cloud, instance)['status'] for instance in instances]
+    ends = [state.migration(cloud, instance)['status'] for instance in instances]
     assert sorted(ends) == ['completed'] * 2 + ['failed'] * 3
-    assert {seen.host_of(cloud, one) for one in instances} == {'host1', 'host2'}
-    assert seen.host_of(cloud, stayer) == 'host2'
+    assert {state.host_of(cloud, one) for one in instances} == {'host1', 'host2'}
+    assert state.host_of(cloud, stayer) == 'host2'
 
 
 def test_hosts_that_swap_their_guests_do_so_without_a_place_between(cloud):
@@ -345,7 +345,7 @@ def test_hosts_that_swap_their_guests_do_so_without_a_place_between(cloud):
         assert cloud.live_migrate(instance, to).status_int == 202
     cloud.wait()
     for instance, to in moves:
-        seen.completed(cloud, instance, to)
+        state.completed(cloud, instance, to)
 
 
 @pytest.mark.seeds(1, 2, 3)
@@ -355,7 +355,7 @@ def test_any_schedule_gives_the_same_end(cloud):
         assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
     for instance in instances:
-        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+        state.completed(cloud, instance, state.host_of(cloud, instance))
 
 
 # --- the computes' trees ---------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_heartbeat_between_every_step_changes_nothing(cloud):
     cloud.wait()
     cloud.simulation.on_checkpoint = None
     assert len(ledger.pages) == 3
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.simulated(reason='it counts every message and request')
@@ -399,4 +399,7 @@ def test_a_cloud_without_work_does_nothing_but_say_that_it_lives(cloud):
     before = len(cloud.placement.requests), len(cloud.recorder.messages)
     cloud.simulation.advance(30)
     assert len(cloud.placement.requests) == before[0]
-    assert {message.method for message in cloud.recorder.messages[before[1] :]} == {'compute_heartbeat', 'heard_itself'}
+    assert {message.method for message in cloud.recorder.messages[before[1] :]} == {
+        'compute_heartbeat',
+        'probe_returned',
+    }

@@ -26,19 +26,19 @@ WRONG = {
 }
 
 
-def told(cloud, name, **labels):
+def reported(cloud, name, **labels):
     """Return a number of the conductor's."""
     return cloud.conductors['conductor1'].metrics.registry.get_sample_value(name, labels)
 
 
 def findings(cloud):
     """Return the verdicts of which there is something, and how much."""
-    numbers = {verdict: told(cloud, 'migrator_placement_findings', verdict=verdict) for verdict in VERDICTS}
+    numbers = {verdict: reported(cloud, 'migrator_placement_findings', verdict=verdict) for verdict in VERDICTS}
     return {verdict: number for verdict, number in numbers.items() if number}
 
 
 def number_of(cloud, result):
-    return told(cloud, 'migrator_placement_audits_total', result=result)
+    return reported(cloud, 'migrator_placement_audits_total', result=result)
 
 
 def audited(cloud, result='done'):
@@ -53,7 +53,7 @@ def heal(cloud, named=()):
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)
-def test_wrong_books_are_counted_under_their_verdict_until_they_are_healed(cloud, verdict):
+def test_wrong_allocations_are_counted_by_verdict_until_they_are_healed(cloud, verdict):
     consumer, planted = plant(cloud, WRONG[verdict])
     assert planted == verdict
     assert findings(cloud) == {}
@@ -67,11 +67,11 @@ def test_wrong_books_are_counted_under_their_verdict_until_they_are_healed(cloud
 def test_while_placement_is_away_what_was_found_stays_and_so_does_when(cloud):
     plant(cloud, WRONG['leaked'])
     audited(cloud)
-    when = told(cloud, 'migrator_placement_audit_time_seconds')
+    when = reported(cloud, 'migrator_placement_audit_time_seconds')
     cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/resource_providers')
     audited(cloud, 'failed')
     assert findings(cloud) == {'leaked': 1}
-    assert told(cloud, 'migrator_placement_audit_time_seconds') == when
+    assert reported(cloud, 'migrator_placement_audit_time_seconds') == when
     audited(cloud)
-    assert told(cloud, 'migrator_placement_audit_time_seconds') > when
+    assert reported(cloud, 'migrator_placement_audit_time_seconds') > when
     heal(cloud)

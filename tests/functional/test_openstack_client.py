@@ -84,7 +84,7 @@ def test_servers_services_and_hypervisors_are_listed(openstack):
         ('aggregate', 'create', 'rack'),
     ],
 )
-def test_what_is_left_to_nova_fails_and_changes_nothing(openstack, words):
+def test_command_that_only_nova_serves_fails_and_changes_nothing(openstack, words):
     said = openstack(*words, listing=False, fails=True)
     assert 'migrator does not serve' in said
     assert 'nova' in said

@@ -13,7 +13,7 @@ import pytest
 from migrator.runtime import http_server
 from migrator.virt.fake import driver
 from tests import backends
-from tests.functional import actions, commands, seen
+from tests.functional import commands, migration_requests, state
 
 pytestmark = pytest.mark.real_placement
 
@@ -46,14 +46,14 @@ def openstack(url, tmp_path):
     """Give the client several commands at once, as lines on its standard input; returns their answers, in order."""
     if not OPENSTACK.exists():
         backends.left_out('python-openstackclient is not installed')
-    told = {
+    reported = {
         'OS_AUTH_TYPE': 'admin_token',
         'OS_ENDPOINT': url,
         'OS_TOKEN': 'admin',
     }
 
     def openstack(*lines, version='1.38'):
-        env = commands.environment(tmp_path, OS_PLACEMENT_API_VERSION=version, **told)
+        env = commands.environment(tmp_path, OS_PLACEMENT_API_VERSION=version, **reported)
         ended = commands.client([str(OPENSTACK)], env, ''.join(f'{line} -f json\n' for line in lines))
         # its exit status says nothing when it reads its commands
         assert ended.stderr == ''
@@ -110,12 +110,12 @@ def show(cloud, openstack):
 def used(*counts):
     """Return what is used where so many guests hold something, by host."""
     return {
-        host: {name: count * amount for name, amount in seen.CLAIM.items()}
+        host: {name: count * amount for name, amount in state.CLAIM.items()}
         for host, count in zip(HOSTS, counts, strict=True)
     }
 
 
-AT_HOST1, AT_HOST2 = ({host: seen.CLAIM} for host in HOSTS)
+AT_HOST1, AT_HOST2 = ({host: state.CLAIM} for host in HOSTS)
 BEFORE = Shown(AT_HOST1, {}, used(1, 0))
 UNDER_WAY = Shown(AT_HOST2, AT_HOST1, used(1, 1))
 AFTER = Shown(AT_HOST2, {}, used(0, 1))
@@ -133,43 +133,43 @@ STRATEGIES = [
 def test_a_move_is_shown_before_it_while_it_runs_and_after_it(cloud, show, under_way):
     instance = cloud.boot('one', 'host1')
     assert show(instance) == BEFORE
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     assert show(instance) == under_way
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait()
-    actions.completed(cloud, instance)
+    migration_requests.completed(cloud, instance)
     assert show(instance) == AFTER
 
 
 @pytest.mark.parametrize('under_way', STRATEGIES)
 def test_a_move_that_is_aborted_while_it_runs_is_shown_as_if_it_had_not_been(cloud, show, under_way):
     instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     assert show(instance) == under_way
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait()
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
     assert show(instance) == BEFORE
 
 
 def test_a_move_that_waits_in_the_queue_holds_both_sides_until_it_is_aborted_there(cloud, show):
     first, instance = cloud.boot('first', 'host1'), cloud.boot('one', 'host1')
-    actions.running(cloud, first)
-    assert seen.migration(cloud, first)['dest_compute'] == 'host2'
+    migration_requests.running(cloud, first)
+    assert state.migration(cloud, first)['dest_compute'] == 'host2'
     assert cloud.live_migrate(instance, 'host2').status_int == 202
-    seen.when(cloud, instance, 'queued')
+    state.when(cloud, instance, 'queued')
     assert show(instance) == UNDER_WAY._replace(usage=used(2, 2))
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
     assert show(instance) == BEFORE._replace(usage=used(2, 1)), 'the other one still runs'
     assert show(first) == UNDER_WAY._replace(usage=used(2, 1))
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait()
     assert show(first) == AFTER._replace(usage=used(1, 1))
 
 
-def test_whoever_moves_a_guest_it_is_its_owners_in_the_books(cloud, openstack):
+def test_allocation_keeps_its_owner_if_an_administrator_migrates_the_guest(cloud, openstack):
     """The administrator asks; what the guest holds counts for the user whose it is, after the move as before."""
     instance = cloud.boot('one', 'host1')
     assert (instance.project_id, instance.user_id) == ('demo', 'demo')
@@ -184,8 +184,8 @@ def test_whoever_moves_a_guest_it_is_its_owners_in_the_books(cloud, openstack):
         owners = {(row['project_id'], row['user_id']) for row in rows}
         return owners, {row['resource_class']: row['usage'] for row in usage}
 
-    assert shown() == ({('demo', 'demo')}, seen.CLAIM)
+    assert shown() == ({('demo', 'demo')}, state.CLAIM)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    actions.completed(cloud, instance)
-    assert shown() == ({('demo', 'demo')}, seen.CLAIM)
+    migration_requests.completed(cloud, instance)
+    assert shown() == ({('demo', 'demo')}, state.CLAIM)

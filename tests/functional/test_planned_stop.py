@@ -7,8 +7,8 @@ That no stop takes more than 2 s besides what it was told to wait is looked at i
 
 import pytest
 
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it stops a service within its process, and decides what becomes of messages')
 
@@ -34,25 +34,25 @@ def stop(cloud, host='host1', within=STOP_SECONDS):
     took = begin_stop(cloud, host)
     cloud.simulation.run_until(lambda: took, timeout=60)
     assert took[0] <= within
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
 
 
 def queue(cloud, count=4, phase='copying'):
     """Have one server whose move runs and does not get on, and others that wait behind it; and what was before."""
     instances = [cloud.boot(f'vm{number}', 'host1') for number in range(count)]
     faults(cloud, 'host1').stall(phase, instance_uuid=instances[0].uuid, sticky=True)
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     for instance in instances:
         assert cloud.live_migrate(instance).status_int == 202
         cloud.simulation.advance(0.5)
-    seen.when(cloud, instances[0], 'running' if phase == 'copying' else 'queued')
+    state.when(cloud, instances[0], 'running' if phase == 'copying' else 'queued')
     for instance in instances[1:]:
-        seen.when(cloud, instance, 'queued')
+        state.when(cloud, instance, 'queued')
     return instances, before
 
 
 def statuses(cloud, instances):
-    return [seen.migration(cloud, instance)['status'] for instance in instances]
+    return [state.migration(cloud, instance)['status'] for instance in instances]
 
 
 def started(cloud):
@@ -61,27 +61,27 @@ def started(cloud):
 
 
 def until_ended(cloud, instances, within=30):
-    cloud.simulation.run_until(lambda: not any(seen.in_progress(cloud, one) for one in instances), timeout=within)
+    cloud.simulation.run_until(lambda: not any(state.in_progress(cloud, one) for one in instances), timeout=within)
 
 
 def assert_cancelled_by_the_stop(cloud, instances, before):
     """Assert that what waited has ended, was told so, and has left nothing anywhere."""
-    after = seen.everything(cloud)
+    after = state.everything(cloud)
     for instance in instances:
         row = cloud.migrations(instance)[-1]
         assert (row.status, row.abort_requested_by) == ('cancelled', 'host stop')
         assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
-        assert seen.result(cloud, instance) == ('Error', 'Aborted: requested by host stop.')
+        assert state.result(cloud, instance) == ('Error', 'Aborted: requested by host stop.')
         assert after['servers'][instance.uuid] == before['servers'][instance.uuid]
         assert after['guests'][instance.uuid] == before['guests'][instance.uuid]
-        assert after['books'][instance.uuid] == before['books'][instance.uuid]
-        assert row.uuid not in after['books']
+        assert after['allocations'][instance.uuid] == before['allocations'][instance.uuid]
+        assert row.uuid not in after['allocations']
 
 
 # --- who is told ---------------------------------------------------------------------------------------------------
 
 
-def state(cloud, host):
+def service_state(cloud, host):
     """Return the state of a host's compute service, as the API tells it."""
     (service,) = cloud.request('GET', f'/os-services?host={host}&binary=nova-compute').json['services']
     return service['state']
@@ -91,33 +91,33 @@ def test_a_host_that_is_stopped_is_down_at_once_and_no_destination_until_it_is_b
     instance = cloud.boot('one', 'host1')
     cloud.simulation.advance(60)  # a conductor that has just begun takes nobody for down
     stop(cloud, 'host2')
-    assert state(cloud, 'host2') == 'down'
+    assert service_state(cloud, 'host2') == 'down'
     cloud.live_migrate(instance, 'host2')
     cloud.wait()
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    assert 'its compute service was stopped' in seen.result(cloud, instance)[1]
-    seen.restart(cloud, 'host2')
-    cloud.simulation.run_until(lambda: state(cloud, 'host2') == 'up', timeout=10)
+    assert state.migration(cloud, instance)['status'] == 'failed'
+    assert 'its compute service was stopped' in state.result(cloud, instance)[1]
+    state.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: service_state(cloud, 'host2') == 'up', timeout=10)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
-def test_what_is_in_progress_waits_for_a_host_that_was_stopped_as_long_as_for_one_that_is_silent(cloud):
+def test_migration_waits_as_long_for_a_stopped_host_as_for_an_unreachable_one(cloud):
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host1').stall('copying', sticky=True)
     cloud.simulation.advance(100)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
     stop(cloud, 'host2')
-    assert state(cloud, 'host2') == 'down'
-    actions.go_on(cloud)
+    assert service_state(cloud, 'host2') == 'down'
+    migration_requests.go_on(cloud)
     cloud.simulation.advance(20)
-    assert seen.in_progress(cloud, instance)
+    assert state.in_progress(cloud, instance)
     assert cloud.database.cleanups.list() == []
-    seen.restart(cloud, 'host2')
+    state.restart(cloud, 'host2')
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- what waits ------------------------------------------------------------------------------------------------------
@@ -125,16 +125,16 @@ def test_what_is_in_progress_waits_for_a_host_that_was_stopped_as_long_as_for_on
 
 @pytest.mark.nova_bug('stop-cancels-what-waits')
 @pytest.mark.parametrize('phase', ['copying', 'live_migration', 'starting'])
-def test_what_waits_is_cancelled_and_clean_and_what_runs_goes_on_however_the_driver_hangs(cloud, phase):
+def test_stop_cancels_queued_migrations_and_running_ones_go_on(cloud, phase):
     (runs, *waiting), before = queue(cloud, 6, phase)
     stop(cloud)
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
-    assert seen.in_progress(cloud, runs)
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    assert state.in_progress(cloud, runs)
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
-    seen.completed(cloud, runs, 'host2')
+    state.completed(cloud, runs, 'host2')
     assert started(cloud) == [runs.uuid]
 
 
@@ -143,31 +143,31 @@ def test_they_end_although_the_host_never_comes_back(cloud):
     stop(cloud)
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
 
 
 @pytest.mark.cloud(options=KEEP)
-def test_what_waits_may_be_kept_and_goes_on_in_its_order_when_the_service_is_back(cloud):
+def test_kept_queue_goes_on_in_order_after_the_restart(cloud):
     instances, _before = queue(cloud)
     stop(cloud)
     cloud.simulation.advance(10)
     assert statuses(cloud, instances) == ['running', 'queued', 'queued', 'queued']
     assert cloud.migrations(instances[1])[-1].abort_requested_at is None
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
     assert started(cloud) == [instance.uuid for instance in instances], 'each once, first in, first out'
 
 
 @pytest.mark.cloud(options=KEEP)
-def test_what_is_kept_can_be_aborted_while_the_host_is_away(cloud):
+def test_kept_migration_can_be_aborted_while_the_host_is_stopped(cloud):
     (runs, first, second, third), _before = queue(cloud)
     stop(cloud)
-    assert actions.abort(cloud, second).status_int == 202
+    assert migration_requests.abort(cloud, second).status_int == 202
     cloud.simulation.advance(5)
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, [runs, first, second, third]) == ['completed', 'completed', 'cancelled', 'completed']
     assert started(cloud) == [runs.uuid, first.uuid, third.uuid]
@@ -179,7 +179,7 @@ def test_a_service_that_is_stopped_twice_is_stopped(cloud):
     stop(cloud)
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
 
 
 # --- nobody hears ----------------------------------------------------------------------------------------------------
@@ -203,14 +203,14 @@ def test_with_a_broker_that_is_away_it_takes_no_longer_and_what_waited_is_queued
     cloud.bus.faults = lambda message: None
     cloud.simulation.advance(down_for)
     assert statuses(cloud, instances[1:]) == ['queued'] * 3
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
     assert started(cloud) == [instance.uuid for instance in instances]
 
 
-def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud):
+def test_poll_during_an_unreported_stop_undoes_nothing(cloud):
     """What the stop has cancelled, and nobody wished aborted, was told as cancelled, and ended as failed."""
     instances, _before = queue(cloud)
     unresponsive(cloud, 'lose', 'compute_stopping', 'step_ended')
@@ -221,10 +221,10 @@ def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud
     cloud.simulation.run_until(lambda: took)
     cloud.simulation.advance(10)
     assert statuses(cloud, instances[1:]) == ['queued'] * 3
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.bus.faults = lambda message: None
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
 
@@ -234,27 +234,27 @@ def test_when_only_the_answer_is_lost_what_waited_is_cancelled_all_the_same(clou
     unresponsive(cloud, 'lose_answer', 'compute_stopping')
     stop(cloud)
     cloud.simulation.advance(10)
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert_cancelled_by_the_stop(cloud, waiting, before)
     assert started(cloud) == [runs.uuid]
 
 
-def test_an_abort_that_reaches_a_host_whose_stop_nobody_heard_cancels_at_once(cloud):
+def test_abort_during_an_unreported_stop_cancels_at_once(cloud):
     (_runs, first, *_others), before = queue(cloud)
     unresponsive(cloud, 'lose', 'compute_stopping')
     took = begin_stop(cloud)
     cloud.computes['host1']._served.stop = lambda: None
     cloud.simulation.run_until(lambda: took)
-    assert actions.abort(cloud, first).status_int == 202
+    assert migration_requests.abort(cloud, first).status_int == 202
     until_ended(cloud, [first], within=10)
-    assert seen.migration(cloud, first)['status'] == 'cancelled'
-    assert seen.everything(cloud)['guests'][first.uuid] == before['guests'][first.uuid]
-    seen.kill(cloud, 'host1')
-    actions.go_on(cloud)
+    assert state.migration(cloud, first)['status'] == 'cancelled'
+    assert state.everything(cloud)['guests'][first.uuid] == before['guests'][first.uuid]
+    state.kill(cloud, 'host1')
+    migration_requests.go_on(cloud)
     cloud.bus.faults = lambda message: None
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
 
 
@@ -263,11 +263,11 @@ def test_without_a_conductor_it_takes_no_longer_and_the_queue_survives_both(clou
     instances, _before = queue(cloud)
     for name, value in options.items():
         cloud.set_option('host1', name, value)
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     stop(cloud)
     cloud.start_conductor('conductor1')
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
     assert started(cloud) == [instance.uuid for instance in instances]
@@ -277,30 +277,30 @@ def test_without_a_conductor_it_takes_no_longer_and_the_queue_survives_both(clou
 
 
 @pytest.mark.cloud(options=WAIT)
-def test_what_runs_may_be_waited_for(cloud):
+def test_stop_can_wait_for_running_migrations(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     took = begin_stop(cloud)
     cloud.simulation.run_until(lambda: took, timeout=40)
     assert cloud.world.active_on(instance.uuid) == ['host2']
     assert 5 < took[0] < 12, 'as long as the copy takes'
-    seen.kill(cloud, 'host1')
-    seen.restart(cloud, 'host1')
+    state.kill(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.cloud(options=WAIT)
-def test_what_runs_is_waited_for_no_longer_than_the_option_says_and_left_unharmed(cloud):
+def test_stop_waits_for_running_migrations_at_most_stop_timeout(cloud):
     (runs, *waiting), before = queue(cloud)
     stop(cloud, within=30 + STOP_SECONDS)
     assert_cancelled_by_the_stop(cloud, waiting, before)
     assert cloud.world.hypervisors['host1'].jobs.keys() == {runs.uuid}
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
-    assert seen.migration(cloud, runs)['status'] == 'completed'
+    assert state.migration(cloud, runs)['status'] == 'completed'
     assert started(cloud) == [runs.uuid]
 
 
@@ -309,7 +309,7 @@ def test_what_runs_is_waited_for_no_longer_than_the_option_says_and_left_unharme
 
 @pytest.mark.cloud(options=WAIT)
 @pytest.mark.parametrize('named', [None, 'host2'])
-def test_what_arrives_during_the_stop_is_refused_and_unwound_and_the_server_is_as_before(cloud, named):
+def test_migration_that_arrives_during_the_stop_is_refused_and_undone(cloud, named):
     (runs,), _ = queue(cloud, 1)
     late = cloud.boot('late', 'host1')
     stalls = [faults(cloud, host).stall('pre_live_migration', instance_uuid=late.uuid) for host in ('host2', 'host3')]
@@ -322,17 +322,17 @@ def test_what_arrives_during_the_stop_is_refused_and_unwound_and_the_server_is_a
         stall.release()
     until_ended(cloud, [late], within=20)
     assert not took
-    assert seen.migration(cloud, late)['status'] == 'failed'
-    assert 'is stopping' in seen.result(cloud, late)[1]
-    after = seen.everything(cloud)
-    for part in ('servers', 'guests', 'books'):
+    assert state.migration(cloud, late)['status'] == 'failed'
+    assert 'is stopping' in state.result(cloud, late)[1]
+    after = state.everything(cloud)
+    for part in ('servers', 'guests', 'allocations'):
         assert after[part][late.uuid] == before[part][late.uuid]
     assert started(cloud) == [runs.uuid]
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
 
 
-def test_what_arrives_when_the_host_has_stopped_is_not_lost(cloud):
+def test_migration_that_arrives_after_the_stop_waits_for_the_restart(cloud):
     """Nobody listens any more: it ends, or goes on when the host is back; the source's time is not up by itself."""
     late = cloud.boot('late', 'host1')
     stalls = [faults(cloud, host).stall('pre_live_migration', instance_uuid=late.uuid) for host in ('host2', 'host3')]
@@ -342,10 +342,10 @@ def test_what_arrives_when_the_host_has_stopped_is_not_lost(cloud):
     for stall in stalls:
         stall.release()
     cloud.simulation.advance(20)
-    assert seen.in_progress(cloud, late)[0]['status'] == 'queued'
-    seen.restart(cloud, 'host1')
+    assert state.in_progress(cloud, late)[0]['status'] == 'queued'
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
-    seen.completed(cloud, late, seen.host_of(cloud, late))
+    state.completed(cloud, late, state.host_of(cloud, late))
 
 
 @pytest.mark.seeds(1, 2, 3, 4, 5, 6)
@@ -361,33 +361,33 @@ def test_wherever_a_stop_meets_migrations_that_come_each_ends_and_none_is_lost(c
         cloud.simulation.advance(0.02 * seed)
     cloud.simulation.run_until(lambda: took)
     assert took[0] <= STOP_SECONDS
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.simulation.advance(3)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     for instance in instances:
-        status = seen.migration(cloud, instance)['status']
+        status = state.migration(cloud, instance)['status']
         assert status in ('completed', 'cancelled', 'failed')
-        assert seen.server(cloud, instance)['status'] == 'ACTIVE'
-        assert cloud.world.active_on(instance.uuid) == [seen.host_of(cloud, instance)]
-        assert (seen.host_of(cloud, instance) == 'host1') == (status != 'completed')
+        assert state.server(cloud, instance)['status'] == 'ACTIVE'
+        assert cloud.world.active_on(instance.uuid) == [state.host_of(cloud, instance)]
+        assert (state.host_of(cloud, instance) == 'host1') == (status != 'completed')
 
 
-def test_what_an_earlier_life_was_sent_is_asked_about_before_it_is_unwound(cloud):
+def test_work_of_an_earlier_boot_is_polled_before_it_is_undone(cloud):
     """The stop's word is about its own life. What the one before has begun only the hypervisors know: a guest was left
     paused, or taken for unmoved though the destination ran it.
     """
     (runs, waits), before = queue(cloud, 2)
-    seen.kill(cloud, 'host1')
-    seen.restart(cloud, 'host1')
+    state.kill(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.migrations(waits)[-1].uuid in cloud.waiting()['host1'])
     stop(cloud)
     assert cloud.migrations(waits)[-1].abort_requested_by == 'host stop'
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     until_ended(cloud, [waits], within=120)
     row = cloud.migrations(waits)[-1]
     assert (row.status, row.abort_verdict) == ('cancelled', 'cancelled')
-    assert seen.everything(cloud)['guests'][waits.uuid] == before['guests'][waits.uuid]
-    actions.go_on(cloud)
+    assert state.everything(cloud)['guests'][waits.uuid] == before['guests'][waits.uuid]
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
-    seen.completed(cloud, runs, 'host2')
+    state.completed(cloud, runs, 'host2')

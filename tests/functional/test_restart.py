@@ -11,8 +11,8 @@ import pytest
 from migrator.conductor.migration import settle_table
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects.protocol import GuestState
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills a service, and acts on hypervisors, at single moments')
 
@@ -28,14 +28,14 @@ def running(cloud, phase='copying', **fields):
     migrate(cloud, instance, 'host2')
     cloud.simulation.run_until(stall.reached.is_set)
     if phase not in ('live_migration', 'starting'):
-        seen.when(cloud, instance, 'running', 'running (post-copy)', 'post-migrating')
+        state.when(cloud, instance, 'running', 'running (post-copy)', 'post-migrating')
     return instance
 
 
 def unattended(cloud, phase='copying'):
     """Have a server whose move is held in a phase of its job, and whose source's service is dead."""
     instance = running(cloud, phase)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     return instance
 
 
@@ -44,10 +44,10 @@ def queued(cloud):
     other = cloud.boot('other', 'host1')
     faults(cloud, 'host1').stall('copying', instance_uuid=other.uuid, sticky=True)
     migrate(cloud, other, 'host2')
-    seen.when(cloud, other, 'running')
+    state.when(cloud, other, 'running')
     instance = cloud.boot('one', 'host1')
     migrate(cloud, instance, 'host2')
-    seen.when(cloud, instance, 'queued')
+    state.when(cloud, instance, 'queued')
     return instance
 
 
@@ -55,13 +55,13 @@ def job_fails(cloud, instance):
     """Have a job fail, and end, while nobody looks."""
     with cloud.world.lock:
         hypervisor(cloud, 'host1').jobs[instance.uuid].fail('the link was lost')
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.simulation.run_until(lambda: not hypervisor(cloud, 'host1').jobs)
 
 
 def job_goes_on(cloud, instance):
     """Have a job go on to its end while nobody looks."""
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.simulation.run_until(lambda: not hypervisor(cloud, 'host1').jobs)
 
 
@@ -72,7 +72,7 @@ def job_goes_on(cloud, instance):
 def here(cloud):
     """It waited behind another one, whose job has ended meanwhile; it is queued again, and moves."""
     instance = queued(cloud)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     job_goes_on(cloud, instance)
     return instance, 'completed'
 
@@ -87,7 +87,7 @@ def here_but_it_had_run(cloud):
 def waits(cloud):
     """It waited behind a job that still runs, and waits behind it again."""
     instance = queued(cloud)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     return instance, 'queued'
 
 
@@ -113,7 +113,7 @@ def cut_over_without_a_job(cloud):
     """Its job failed in the cut-over and has left it paused, and the destination waits for it: it is resumed."""
     instance = running(cloud, 'cutover')
     hypervisor(cloud, 'host1').leave_paused = True
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     job_fails(cloud, instance)
     assert hypervisor(cloud, 'host1').describe(instance.uuid).state == GuestState.CUTOVER
     return instance, 'failed'
@@ -131,7 +131,7 @@ def shut_off(cloud):
     """Its user has shut it off, and so its job failed: it stays shut off, where it is."""
     instance = unattended(cloud)
     hypervisor(cloud, 'host1').shut_off(instance.uuid)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     return instance, 'failed'
 
 
@@ -149,10 +149,10 @@ def post_copy_broken_off(cloud):
     instance = cloud.boot('one', 'host1', dirty_rate=100_000)
     faults(cloud, 'host1').stall('postcopy', sticky=True)
     migrate(cloud, instance, 'host2')
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     # the source's own events and answers are lost, so that nobody has seen it arrive
     cloud.bus.faults = lambda message: 'lose' if message.sender in ('compute:host1', 'compute:host2') else None
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     with cloud.world.lock:
         hypervisor(cloud, 'host1').jobs[instance.uuid].force_complete()
     cloud.simulation.run_until(lambda: hypervisor(cloud, 'host1').jobs[instance.uuid].in_post_copy)
@@ -189,28 +189,28 @@ HARMED = {post_copy_broken_off}
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
 @pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.SOURCE, SOURCE))
-def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_on_from_there(cloud, observed, happens):
+def test_migration_continues_after_a_restart_of_the_source_in_any_state(cloud, observed, happens):
     assert happens is not None, f'nobody says how a source comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
     begun = len(cloud.world.effects('job started', instance.uuid))
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     if status == 'stuck':
         cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
         assert observed in cloud.migrations(instance)[-1].stuck_reason
-        assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+        assert state.server(cloud, instance)['status'] == 'MIGRATING'
         assert any('is stuck' in line for line in cloud.monitor.logs), 'an operator is told'
         return
     if status in ('queued', 'running'):
         cloud.simulation.advance(10)
-        assert seen.in_progress(cloud, instance)[0]['status'] == status
-        actions.go_on(cloud)
+        assert state.in_progress(cloud, instance)[0]['status'] == status
+        migration_requests.go_on(cloud)
         status = 'completed'
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == status
-    assert seen.host_of(cloud, instance) == ('host2' if status == 'completed' else 'host1')
+    assert state.migration(cloud, instance)['status'] == status
+    assert state.host_of(cloud, instance) == ('host2' if status == 'completed' else 'host1')
     power = GuestState.SHUTDOWN if happens is shut_off else GuestState.RUNNING
-    assert hypervisor(cloud, seen.host_of(cloud, instance)).describe(instance.uuid).state == power
-    assert seen.books(cloud)[instance.uuid] == {seen.host_of(cloud, instance): seen.CLAIM}
+    assert hypervisor(cloud, state.host_of(cloud, instance)).describe(instance.uuid).state == power
+    assert state.allocations(cloud)[instance.uuid] == {state.host_of(cloud, instance): state.CLAIM}
     assert len(cloud.world.effects('job started', instance.uuid)) <= max(begun, 1), 'a move is begun once'
 
 
@@ -220,11 +220,11 @@ def test_a_guest_that_neither_host_has_any_more_ends_in_error_and_is_started_now
     job_fails(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     hypervisor(cloud, 'host2').delete(instance.uuid)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'error'
-    assert seen.server(cloud, instance)['status'] == 'ERROR'
-    assert seen.guests(cloud, instance) == {}
+    assert state.migration(cloud, instance)['status'] == 'error'
+    assert state.server(cloud, instance)['status'] == 'ERROR'
+    assert state.guests(cloud, instance) == {}
 
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='the test takes the guest from its hypervisor')
@@ -232,14 +232,14 @@ def test_a_guest_that_the_source_lost_and_the_destination_only_waits_for_is_stuc
     instance = unattended(cloud)
     job_fails(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
-    assert [state for state, _, _ in seen.guests(cloud, instance).values()] == ['waiting']
+    assert [state for state, _, _ in state.guests(cloud, instance).values()] == ['waiting']
     # an operator has found it, and put it back: it is a known case again, and goes on by itself
     hypervisor(cloud, 'host1').spawn(instance)
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    assert seen.host_of(cloud, instance) == 'host1'
+    assert state.migration(cloud, instance)['status'] == 'failed'
+    assert state.host_of(cloud, instance) == 'host1'
 
 
 # --- the same of the destination -------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_a_guest_that_the_source_lost_and_the_destination_only_waits_for_is_stuc
 def prepared(cloud):
     """What was prepared has outlived the service, and is used."""
     instance = queued(cloud)
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     return instance, 'completed'
 
 
@@ -258,7 +258,7 @@ def preparing(cloud):
     stall = faults(cloud, 'host2').stall('pre_live_migration')
     migrate(cloud, instance, 'host2')
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     stall.release()
     return instance, 'completed'
 
@@ -266,7 +266,7 @@ def preparing(cloud):
 def runs(cloud):
     """The guest arrived while the service of the destination was dead."""
     instance = running(cloud)
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     job_goes_on(cloud, instance)
     return instance, 'completed'
 
@@ -274,7 +274,7 @@ def runs(cloud):
 def nothing_prepared(cloud):
     """What was prepared is gone: it is prepared again."""
     instance = queued(cloud)
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     hypervisor(cloud, 'host2').delete(instance.uuid)
     return instance, 'completed'
 
@@ -290,18 +290,16 @@ DESTINATION = {
 
 @pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.DESTINATION, DESTINATION))
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in one of these the test breaks a guest')
-def test_whatever_the_driver_of_a_destination_says_at_its_restart_the_migration_goes_on_from_there(
-    cloud, observed, happens
-):
+def test_migration_continues_after_a_restart_of_the_destination_in_any_state(cloud, observed, happens):
     assert happens is not None, f'nobody says how a destination comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
-    seen.restart(cloud, 'host1' if status == 'stuck' else 'host2')
+    state.restart(cloud, 'host1' if status == 'stuck' else 'host2')
     if status == 'stuck':
         cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
         return
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == status
+    assert state.migration(cloud, instance)['status'] == status
     assert cloud.world.active_on(instance.uuid) == ['host2']
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
@@ -318,11 +316,11 @@ def test_a_host_that_restarts_on_the_way_back_still_undoes_its_part(cloud, host)
     stall = faults(cloud, host).stall(step)
     before = migrate(cloud, instance, 'host2')
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
     stall.release()
-    seen.restart(cloud, host)
+    state.restart(cloud, host)
     cloud.wait(LONG)
-    seen.failed(cloud, instance, before, '')
+    state.failed(cloud, instance, before, '')
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
@@ -332,11 +330,11 @@ def test_a_host_that_restarts_in_its_post_step_does_it_again(cloud, host):
     stall = faults(cloud, host).stall(step, after=True)
     migrate(cloud, instance, 'host2')
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
     stall.release()
-    seen.restart(cloud, host)
+    state.restart(cloud, host)
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     assert cloud.database.cleanups.list() == []
 
 
@@ -349,19 +347,19 @@ def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_i
     job_goes_on(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     hypervisor(cloud, 'host1').spawn(instance)
-    held = seen.books(cloud)
-    seen.restart(cloud, 'host1')
+    held = state.allocations(cloud)
+    state.restart(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
     cloud.simulation.advance(30)
     assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
-    assert seen.books(cloud) == held, 'both are covered as long as nobody has decided'
-    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+    assert state.allocations(cloud) == held, 'both are covered as long as nobody has decided'
+    assert state.server(cloud, instance)['status'] == 'MIGRATING'
     assert any('is stuck' in line and 'runs the guest' in line for line in cloud.monitor.logs)
     # the operator ends one of them: a known case again, which goes on by itself
     hypervisor(cloud, 'host1').delete(instance.uuid)
     cloud.world.violations.clear()
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert state.migration(cloud, instance)['status'] == 'completed'
 
 
 @pytest.mark.breaks('I5', reason="the guest is nobody's, so that nothing covers it")
@@ -370,8 +368,8 @@ def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(clou
     stray = instance.replace(uuid=cloud.new_uuid())
     hypervisor(cloud, 'host1').spawn(stray)
     was = hypervisor(cloud, 'host1').describe(stray.uuid), hypervisor(cloud, 'host1').residue(stray.uuid)
-    seen.kill(cloud, 'host1')
-    seen.restart(cloud, 'host1')
+    state.kill(cloud, 'host1')
+    state.restart(cloud, 'host1')
     (line,) = [line for line in cloud.monitor.logs if 'Unknown guests on host' in line]
     assert 'host1' in line
     assert f'{stray.uuid} (running)' in line
@@ -379,7 +377,7 @@ def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(clou
     migrate(cloud, instance)
     cloud.wait()
     assert (hypervisor(cloud, 'host1').describe(stray.uuid), hypervisor(cloud, 'host1').residue(stray.uuid)) == was
-    assert stray.uuid not in seen.books(cloud)
+    assert stray.uuid not in state.allocations(cloud)
 
 
 # --- the queue over a restart, and limits that change ----------------------------------------------------------------
@@ -393,7 +391,7 @@ def many(cloud, count, **fields):
         migrate(cloud, instance, 'host2')
         cloud.simulation.advance(0.5)
     for instance in instances:
-        seen.when(cloud, instance, 'queued', 'running')
+        state.when(cloud, instance, 'queued', 'running')
     return instances
 
 
@@ -408,36 +406,36 @@ def order(cloud, instances):
 
 
 @pytest.mark.parametrize('times', [1, 3])
-def test_what_waited_keeps_its_order_over_restarts_and_what_ran_keeps_its_slot(cloud, times):
+def test_restart_keeps_the_order_of_the_queue_and_the_slot_of_a_running_migration(cloud, times):
     instances = many(cloud, 5)
     for _ in range(times):
-        seen.kill(cloud, 'host1')
+        state.kill(cloud, 'host1')
         cloud.simulation.advance(1)
-        seen.restart(cloud, 'host1')
+        state.restart(cloud, 'host1')
         cloud.simulation.advance(5)
         assert jobs(cloud) == 1, 'the job that was found holds the only slot'
         assert len(cloud.waiting()['host1']) == 4
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     assert order(cloud, instances) == [0, 1, 2, 3, 4]
     for instance in instances:
-        assert seen.migration(cloud, instance)['status'] == 'completed'
+        assert state.migration(cloud, instance)['status'] == 'completed'
 
 
 def test_a_service_that_comes_back_with_a_lower_limit_starts_nothing_until_there_is_room(cloud):
     cloud.set_option('host1', 'max_concurrent_live_migrations', 3)
     instances = many(cloud, 6)
     assert jobs(cloud) == 3
-    seen.kill(cloud, 'host1')
-    seen.restart(cloud, 'host1')
+    state.kill(cloud, 'host1')
+    state.restart(cloud, 'host1')
     assert cloud.computes['host1']._runner.queue.limit == 1
     cloud.simulation.advance(10)
     assert jobs(cloud) == 3
-    assert actions.abort(cloud, instances[0]).status_int == 202
+    assert migration_requests.abort(cloud, instances[0]).status_int == 202
     cloud.simulation.run_until(lambda: jobs(cloud) == 2)
     cloud.simulation.advance(10)
     assert jobs(cloud) == 2, 'more than the limit still run'
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     began = order(cloud, instances)
     assert (sorted(began[:3]), began[3:]) == ([0, 1, 2], [3, 4, 5])
@@ -452,7 +450,7 @@ def test_a_limit_that_changes_loses_nothing_reorders_nothing_and_interrupts_noth
     cloud.set_option('host1', 'max_concurrent_live_migrations', 2)
     cloud.simulation.advance(5)
     assert set(hypervisor(cloud, 'host1').jobs) == running_then
-    assert actions.abort(cloud, instances[1]).status_int == 202
+    assert migration_requests.abort(cloud, instances[1]).status_int == 202
     cloud.simulation.run_until(lambda: jobs(cloud) == 3)
     cloud.simulation.advance(5)
     # those that get their slots at once may begin in any order
@@ -460,12 +458,12 @@ def test_a_limit_that_changes_loses_nothing_reorders_nothing_and_interrupts_noth
     for limit in (5, 1, 3):
         cloud.set_option('host1', 'max_concurrent_live_migrations', limit)
         cloud.simulation.run_ready()
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     began = order(cloud, instances)
     assert sorted(began) == list(range(8))
     assert all(abs(number - place) < 5 for place, number in enumerate(began)), began
-    ended = [seen.migration(cloud, instance)['status'] for instance in instances]
+    ended = [state.migration(cloud, instance)['status'] for instance in instances]
     assert ended == ['completed', 'cancelled', *['completed'] * 6]
 
 
@@ -481,6 +479,6 @@ def test_a_limit_that_cannot_be_is_logged_and_the_old_one_stays(cloud, tmp_path)
     cloud.simulation.advance(5)
     assert jobs(cloud) == 1
     assert any('Keeping max_concurrent_live_migrations at 1' in line for line in cloud.monitor.logs)
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     assert order(cloud, instances) == [0, 1, 2]

@@ -10,8 +10,8 @@ import pytest
 from migrator import executors
 from migrator.db.engine import Engine
 from migrator.db.schema import sync
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it rewrites the database between two conductors')
 
@@ -78,13 +78,13 @@ def test_a_migration_in_progress_goes_on_after_the_upgrade(cloud, status):
         ahead = cloud.boot('ahead', 'host1')
         faults(cloud, 'host1').stall('copying', instance_uuid=ahead.uuid, sticky=True)
         migrate(cloud, ahead, 'host2')
-        seen.when(cloud, ahead, 'running')
+        state.when(cloud, ahead, 'running')
     instance = cloud.boot('one', 'host1')
     phase = 'post_live_migration_at_source' if status == 'post-migrating' else 'copying'
     faults(cloud, 'host1').stall(phase, instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance, 'host2')
-    seen.when(cloud, instance, status)
-    seen.kill(cloud, 'conductor1')
+    state.when(cloud, instance, status)
+    state.kill(cloud, 'conductor1')
     (migration,) = cloud.migrations(instance)
     steps, history = cloud.database.migrations.steps(migration.uuid), cloud.history_of(migration)
 
@@ -94,9 +94,9 @@ def test_a_migration_in_progress_goes_on_after_the_upgrade(cloud, status):
     assert cloud.database.migrations.steps(migration.uuid) == steps
     assert cloud.history_of(migration) == history
     cloud.start_conductor('conductor2')
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     seqs = [entry.seq for entry in cloud.database.migrations.read_log(migration.uuid)]
     assert seqs == list(range(1, len(seqs) + 1))
 
@@ -105,8 +105,8 @@ def test_deferred_cleanups_are_kept_by_the_upgrade(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').stall('post_live_migration_at_source', instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance, 'host2')
-    seen.when(cloud, instance, 'post-migrating')
-    seen.kill(cloud, 'host1')
+    state.when(cloud, instance, 'post-migrating')
+    state.kill(cloud, 'host1')
     cloud.wait(LONG)
     before = cloud.database.cleanups.list()
     assert [(one.host, one.step) for one in before] == [('host1', 'post_live_migration_at_source')]

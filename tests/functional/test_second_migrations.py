@@ -8,8 +8,8 @@ from webob import exc
 from migrator.conductor import registry
 from migrator.conductor.migration import settle
 from migrator.objects.protocol import GuestState
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults
 
 pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 
@@ -25,7 +25,7 @@ def deferred_restore(cloud, **guest):
     slow = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.run_until(slow.reached.is_set)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     slow.release()
     cloud.simulation.run_until(lambda: rows(cloud, instance)[0].ended, timeout=LONG)
     assert [cleanup.step for cleanup in cloud.database.cleanups.list()] == ['rollback_live_migration_at_source']
@@ -46,12 +46,12 @@ def aborts(cloud, instance):
 def test_the_restore_of_an_earlier_migration_is_done_before_the_next_one_begins(cloud, asked):
     """It aborted the job of the next migration, or resumed the source while the destination ran the guest."""
     instance = deferred_restore(cloud, dirty_rate=100.0)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     if asked == 'after some seconds':
         cloud.simulation.advance(3)
     ask(cloud, instance, 'host3')
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host3')
+    state.completed(cloud, instance, 'host3')
     assert aborts(cloud, instance) == []
     assert cloud.database.cleanups.list() == []
 
@@ -59,20 +59,20 @@ def test_the_restore_of_an_earlier_migration_is_done_before_the_next_one_begins(
 def test_a_restore_that_hangs_is_what_the_next_migration_waits_for_and_an_abort_ends_that(cloud, operator):
     instance = deferred_restore(cloud)
     hang = faults(cloud, 'host1').stall('rollback_live_migration_at_source', sticky=True)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     ask(cloud, instance, 'host3')
     cloud.simulation.advance(100)
     second = rows(cloud, instance)[-1]
     first = rows(cloud, instance)[0].uuid
     why = f'for host1 to do rollback_live_migration_at_source, the deferred cleanup of migration {first}'
     assert (second.status, second.waits_for) == ('accepted', why)
-    assert 'It waits: for host1 to do rollback_live_migration_at_source' in operator.tells(instance)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert 'It waits: for host1 to do rollback_live_migration_at_source' in operator.shows(instance)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: rows(cloud, instance)[-1].ended, timeout=60)
     assert rows(cloud, instance)[-1].status == 'cancelled'
     hang.release()
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
-    assert list(seen.guests(cloud, instance)) == ['host1']
+    assert list(state.guests(cloud, instance)) == ['host1']
 
 
 @pytest.mark.breaks('I2', reason='the test moves the guest by itself')
@@ -95,7 +95,7 @@ def test_a_guest_that_was_brought_back_is_not_removed_by_the_cleanup_that_is_pen
     assert 'migrator-manage cleanup list' in rows(cloud, instance)[-1].stuck_reason
     assert operator('cleanup', 'discard', str(cleanup.id), '--yes')[0] == 0
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host3')
+    state.completed(cloud, instance, 'host3')
 
 
 def bring_back(cloud, instance):
@@ -114,10 +114,10 @@ def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
     hang = faults(cloud, 'host1').stall('live_migration_force_complete')
     faults(cloud, 'host1').stall('copying', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
-    seen.when(cloud, instance, 'running')
-    assert actions.force_complete(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running')
+    assert migration_requests.force_complete(cloud, instance).status_int == 202
     cloud.simulation.run_until(hang.reached.is_set, timeout=60)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: rows(cloud, instance)[0].ended, timeout=LONG)
     assert rows(cloud, instance)[0].status == 'cancelled'
     faults(cloud, 'host1').stall('copying', sticky=True)
@@ -125,10 +125,10 @@ def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
     cloud.simulation.advance(20)
     assert len(cloud.world.effects('job started', instance.uuid)) == 1, 'the call of the first one has not returned'
     hang.release()
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     assert cloud.world.effects('force complete asked', instance.uuid) == []
-    actions.go_on(cloud)
-    assert actions.abort(cloud, instance).status_int == 202
+    migration_requests.go_on(cloud)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait(LONG)
 
 
@@ -139,9 +139,9 @@ def test_the_abandonment_of_the_next_migration_blocks_what_earlier_ones_have_lef
     faults(cloud, 'host1').fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait(LONG)
-    actions.running(cloud, cloud.database.instances.get(instance.uuid))
+    migration_requests.running(cloud, cloud.database.instances.get(instance.uuid))
     cloud.world.hypervisors['host2'].power_off()
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     cloud.simulation.run_until(lambda: rows(cloud, instance)[-1].stuck_reason, timeout=300)
     uuid, destination = rows(cloud, instance)[-1].uuid, rows(cloud, instance)[-1].dest_compute
     assert operator('migration', 'abandon', uuid, '--guest-on', destination, '--yes')[0] == 0

@@ -17,7 +17,7 @@ from migrator.db.schema import sync
 from migrator.testing.placement_faults import Fault
 from migrator.virt.fake.driver import FakeDriver
 from tests import forked
-from tests.functional import commands, seen
+from tests.functional import commands, state
 
 USAGE = 2
 
@@ -49,7 +49,7 @@ def test_a_limit_that_is_no_number_of_1_or_more_is_named_with_what_would_do(tmp_
 
 @pytest.mark.parametrize('value', ['0', 'many', ''])
 @pytest.mark.simulated(reason='it reaches into a service')
-def test_whoever_embeds_a_compute_host_gets_the_same_error(cloud, tmp_path, value):
+def test_embedding_service_gets_the_same_error(cloud, tmp_path, value):
     file = tmp_path / 'compute.conf'
     file.write_text(f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
     conf = cfg.ConfigOpts()
@@ -64,7 +64,7 @@ def test_whoever_embeds_a_compute_host_gets_the_same_error(cloud, tmp_path, valu
 
 
 @pytest.mark.simulated(reason='it reaches into a service')
-def test_a_limit_that_is_wrong_when_the_service_is_told_to_reload_changes_nothing(cloud):
+def test_reload_with_an_invalid_limit_changes_nothing(cloud):
     compute = cloud.computes['host1']
     with pytest.raises(ValueError, match='1'):
         compute.conf.set_override('max_concurrent_live_migrations', 0)
@@ -72,7 +72,7 @@ def test_a_limit_that_is_wrong_when_the_service_is_told_to_reload_changes_nothin
     instance = cloud.boot('one', 'host1')
     cloud.live_migrate(instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- the database ----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_database_that_is_not_there_is_a_clear_error(tmp_path, cloud):
 
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_a_conductor_that_starts_while_the_database_refuses_says_so_and_leaves_nothing_behind(cloud):
-    outage = seen.Outage(cloud, 5)
+    outage = state.Outage(cloud, 5)
     with pytest.raises(exception.DatabaseUnreachable):
         cloud.start_conductor('conductor2')
     assert outage.refused
@@ -111,19 +111,19 @@ def test_a_conductor_that_starts_while_the_database_refuses_says_so_and_leaves_n
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_while_the_database_is_away_a_request_is_a_503_and_nothing_was_accepted(cloud):
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
-    seen.Outage(cloud, 5)
+    before = state.everything(cloud)
+    state.Outage(cloud, 5)
     response = cloud.live_migrate(instance)
     assert response.status_int == 503
     assert response.headers['Retry-After']
     assert 'The database is not reachable at present: try again.' in response.text
     assert 'planned by the test' not in response.text, 'why is for the log alone'
-    assert seen.everything(cloud) == before
-    assert seen.migrations(cloud, instance) == []
+    assert state.everything(cloud) == before
+    assert state.migrations(cloud, instance) == []
     cloud.simulation.advance(6)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- Placement, and the others ---------------------------------------------------------------------------------------
@@ -135,13 +135,13 @@ def test_a_host_that_starts_while_placement_is_away_is_up_and_is_a_destination_w
     cloud.adapter.inject(fault, times=5)
     cloud.add_host('host4')
     cloud.simulation.advance(5)
-    listed = {one['host']: one['state'] for one in seen.get(cloud, '/os-services?binary=nova-compute')['services']}
+    listed = {one['host']: one['state'] for one in state.get(cloud, '/os-services?binary=nova-compute')['services']}
     assert listed == dict.fromkeys(['host1', 'host2', 'host3', 'host4'], 'up')
     cloud.simulation.run_until(cloud.up)
     instance = cloud.boot('one', 'host1')
     cloud.live_migrate(instance, 'host4')
     cloud.wait()
-    seen.completed(cloud, instance, 'host4')
+    state.completed(cloud, instance, 'host4')
 
 
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
@@ -151,17 +151,17 @@ def test_a_host_that_is_started_again_while_placement_is_away_goes_on_with_its_m
     cloud.live_migrate(instance, 'host2')
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.adapter.inject(Fault.UNREACHABLE, times=30)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.start_compute('host1')
     cloud.simulation.advance(20)
     stall.release()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.simulated(reason='it adds a host to what is there')
 def test_a_host_that_starts_before_any_conductor_waits_for_one(cloud):
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     cloud.add_host('host4')
     cloud.simulation.advance(100)
     assert not cloud.up()
@@ -173,23 +173,23 @@ def test_a_host_that_starts_before_any_conductor_waits_for_one(cloud):
 @pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_migration_that_is_asked_for_while_no_conductor_lives_is_taken_up_by_the_first_that_does(cloud):
     instance = cloud.boot('one', 'host1')
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     assert cloud.live_migrate(instance).status_int == 202
     cloud.simulation.advance(100)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'accepted'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'accepted'
     cloud.start_conductor('conductor1')
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_below_2_34_the_answer_is_202_when_no_conductor_has_looked_within_sync_timeout(cloud):
     instance = cloud.boot('one', 'host1')
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     asked = cloud.simulation.time
     assert cloud.live_migrate(instance, version='2.30').status_int == 202
     assert cloud.simulation.time - asked >= 20
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'accepted', 'the row stands'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'accepted', 'the row stands'
     cloud.start_conductor('conductor1')
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')

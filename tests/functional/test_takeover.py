@@ -4,8 +4,8 @@
 
 import pytest
 
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills a conductor, and loses messages, at single moments')
 
@@ -15,10 +15,10 @@ def orphaned(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance, 'host2')
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     cloud.start_conductor('conductor2')
-    seen.kill(cloud, 'conductor1')
-    actions.go_on(cloud)
+    state.kill(cloud, 'conductor1')
+    migration_requests.go_on(cloud)
     cloud.simulation.run_until(lambda: not cloud.world.hypervisors['host1'].jobs)
     return instance
 
@@ -38,4 +38,4 @@ def test_a_question_that_gets_no_answer_is_asked_again_and_the_same_answer_then_
     cloud.bus.faults = refused
     cloud.wait(LONG)
     assert len(asked) >= min(number, 3)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')

@@ -5,8 +5,8 @@
 import pytest
 
 from migrator.db.actions import LIVE_MIGRATION_CANCEL, LIVE_MIGRATION_FORCE_COMPLETE
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it lets the seconds of a time-out pass')
 
@@ -24,7 +24,7 @@ def hung(cloud, name='one', phase='copying', **fields):
     instance = cloud.boot(name, 'host1', **fields)
     faults(cloud, 'host1').stall(phase, instance_uuid=instance.uuid, sticky=True)
     before = migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     return instance, before
 
 
@@ -32,7 +32,7 @@ def never_converging(cloud):
     """Have a server whose guest changes its memory faster than it can be copied."""
     instance = cloud.boot('one', 'host1', dirty_rate=100_000)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     return instance
 
 
@@ -40,54 +40,56 @@ def never_converging(cloud):
 
 
 @pytest.mark.cloud(options=TEN)
-def test_a_move_that_takes_longer_than_it_may_is_aborted_and_it_is_told_who_asked_and_why(cloud):
+def test_migration_beyond_its_timeout_is_aborted_and_the_action_shows_why(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(19)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.wait(SOON)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     assert cloud.migrations(instance)[-1].abort_requested_by == WHO
-    (action,) = actions.actions(cloud, instance, LIVE_MIGRATION_CANCEL)
+    (action,) = migration_requests.actions(cloud, instance, LIVE_MIGRATION_CANCEL)
     assert action['user_id'] == WHO
-    assert actions.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: requested by {WHO}.'
+    assert (
+        migration_requests.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: requested by {WHO}.'
+    )
 
 
 @pytest.mark.cloud(options=TEN)
 def test_the_server_may_be_moved_again_and_the_next_move_has_its_own_time(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(15)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait(SOON)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     cloud.simulation.advance(19)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.wait(SOON)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
 
 
 @pytest.mark.cloud(options={PER_GIB: 0})
 def test_0_is_no_time_out(cloud):
     instance, _before = hung(cloud)
     cloud.simulation.advance(120)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
 
 
 @pytest.mark.cloud(options=TEN)
-def test_what_waits_in_the_queue_does_not_run_out_of_time(cloud):
+def test_time_in_the_queue_does_not_count_for_the_timeout(cloud):
     first, _before = hung(cloud)
     cloud.set_option('host1', PER_GIB, 0)
     second = cloud.boot('two', 'host1')
     migrate(cloud, second)
-    seen.when(cloud, second, 'queued')
+    state.when(cloud, second, 'queued')
     cloud.set_option('host2', PER_GIB, 1)
     cloud.simulation.advance(60)
-    assert seen.in_progress(cloud, second)[0]['status'] == 'queued'
+    assert state.in_progress(cloud, second)[0]['status'] == 'queued'
     cloud.set_option('host1', PER_GIB, 10)
     cloud.wait(SOON)
-    assert seen.migration(cloud, first)['status'] == 'cancelled'
-    seen.completed(cloud, second, seen.host_of(cloud, second))
+    assert state.migration(cloud, first)['status'] == 'cancelled'
+    state.completed(cloud, second, state.host_of(cloud, second))
 
 
 @pytest.mark.cloud(options={PER_GIB: 1000})
@@ -96,31 +98,31 @@ def test_a_time_out_that_is_changed_while_a_move_runs_holds_for_it(cloud):
     cloud.simulation.advance(60)
     cloud.set_option('host1', PER_GIB, 10)
     cloud.wait(SOON)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
 def test_the_time_goes_on_over_a_restart_of_the_source(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(12)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.simulation.advance(3)
-    seen.restart(cloud, 'host1')
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    state.restart(cloud, 'host1')
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     # anew it would have 20 s from here
     cloud.wait(5 + SOON - 1)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
-def test_a_conductor_that_is_away_when_the_time_is_up_hears_of_it_when_it_is_back(cloud):
+def test_timeout_during_an_outage_of_the_conductor_is_applied_after_it(cloud):
     instance, before = hung(cloud)
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     cloud.simulation.advance(60)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.start_conductor('conductor1')
     cloud.wait(30)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -133,7 +135,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_loses_a_time_out(cloud, 
     )
     cloud.wait(60)
     assert not left
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -145,7 +147,7 @@ def test_a_time_out_whose_abort_comes_after_the_cut_over_changes_nothing_and_say
     cloud.simulation.run_until(lambda: 'host2' in cloud.world.active_on(instance.uuid), timeout=30)
     abort.release()
     cloud.wait(60)
-    actions.too_late(cloud, instance)
+    migration_requests.too_late(cloud, instance)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -155,39 +157,39 @@ def test_a_guest_that_has_moved_when_the_time_is_up_is_left_alone(cloud):
     migrate(cloud, instance)
     cloud.simulation.advance(60)
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(60)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.cloud(options=TEN, post_copy=True)
 def test_a_guest_that_runs_at_its_destination_already_is_not_aborted_however_long_its_memory_takes(cloud):
     instance = never_converging(cloud)
     faults(cloud, 'host1').stall('postcopy', sticky=True)
-    assert actions.force_complete(cloud, instance).status_int == 202
-    seen.when(cloud, instance, 'running (post-copy)')
+    assert migration_requests.force_complete(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running (post-copy)')
     cloud.simulation.advance(60)
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(60)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    seen.moved(cloud, instance, 'host2')
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    state.moved(cloud, instance, 'host2')
 
 
 @pytest.mark.cloud(options=TEN)
-def test_an_abort_that_somebody_asked_for_before_stays_theirs(cloud):
+def test_earlier_abort_request_of_a_user_keeps_its_requester(cloud):
     instance = cloud.boot('one', 'host1')
     # the hypervisor hangs in the abort, too
     stalls = [faults(cloud, 'host1').stall(phase, sticky=True) for phase in ('copying', 'live_migration_abort')]
     before = migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
-    assert actions.abort(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running')
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(60)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     stalls[1].release()
     cloud.wait(SOON)
-    actions.cancelled(cloud, instance, before)
-    assert cloud.migrations(instance)[-1].abort_requested_by == actions.WHO
+    migration_requests.cancelled(cloud, instance, before)
+    assert cloud.migrations(instance)[-1].abort_requested_by == migration_requests.WHO
 
 
 # --- force_complete --------------------------------------------------------------------------------------------------
@@ -205,17 +207,17 @@ def test_an_abort_that_somebody_asked_for_before_stays_theirs(cloud):
         ),
     ],
 )
-def test_a_move_that_takes_longer_than_it_may_is_made_to_complete_and_it_is_told_who_asked(cloud, end):
+def test_migration_beyond_its_timeout_is_force_completed_and_the_action_shows_it(cloud, end):
     instance = never_converging(cloud)
     cloud.simulation.advance(18)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.wait(SOON)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    seen.moved(cloud, instance, 'host2')
-    assert bool(actions.effects(cloud, instance, 'last page arrived')) == (end == 'post-copy')
-    (action,) = actions.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE)
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    state.moved(cloud, instance, 'host2')
+    assert bool(migration_requests.effects(cloud, instance, 'last page arrived')) == (end == 'post-copy')
+    (action,) = migration_requests.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE)
     assert action['user_id'] == WHO
-    assert actions.verdict(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == ('Success', None)
+    assert migration_requests.verdict(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == ('Success', None)
 
 
 @pytest.mark.cloud(options={**TEN, ACTION: 'force_complete'}, auto_converge_after=0)
@@ -224,19 +226,19 @@ def test_the_action_may_be_changed_while_a_move_runs(cloud):
     cloud.simulation.advance(10)
     cloud.set_option('host1', ACTION, 'abort')
     cloud.wait(20)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    assert actions.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == []
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    assert migration_requests.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == []
 
 
 @pytest.mark.cloud(options={**TEN, ACTION: 'force_complete'}, auto_converge_after=0)
 def test_a_move_that_cannot_be_made_to_complete_can_still_be_aborted(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(40)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     assert cloud.migrations(instance)[-1].force_complete_requested_at is not None
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait(SOON)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 # --- drivers that hang -----------------------------------------------------------------------------------------------
@@ -253,15 +255,15 @@ def beside(cloud, request):
     if request.param in ('get_guest', 'live_migration_abort'):
         faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
         migrate(cloud, instance)
-        seen.when(cloud, instance, 'running')
+        state.when(cloud, instance, 'running')
         faults(cloud, 'host1').stall(request.param, instance_uuid=instance.uuid, sticky=True)
     else:
         faults(cloud, 'host1').stall(request.param, instance_uuid=instance.uuid, sticky=True)
         migrate(cloud, instance)
-        seen.when(cloud, instance, 'queued', 'running')
+        state.when(cloud, instance, 'queued', 'running')
     cloud.simulation.advance(5)
     if request.param == 'live_migration_abort':
-        assert actions.abort(cloud, instance).status_int == 202
+        assert migration_requests.abort(cloud, instance).status_int == 202
         cloud.simulation.advance(5)
     return instance
 
@@ -275,12 +277,12 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_other_guests_move(cloud, 
     others = [cloud.boot(f'vm{number}', 'host1') for number in range(3)]
     for other in others:
         migrate(cloud, other)
-    cloud.simulation.run_until(lambda: not any(seen.in_progress(cloud, other) for other in others), timeout=60)
+    cloud.simulation.run_until(lambda: not any(state.in_progress(cloud, other) for other in others), timeout=60)
     for other in others:
-        assert seen.migration(cloud, other)['status'] == 'completed'
-        assert cloud.world.active_on(other.uuid) == [seen.host_of(cloud, other)]
-        assert seen.host_of(cloud, other) != 'host1'
-    actions.go_on(cloud)
+        assert state.migration(cloud, other)['status'] == 'completed'
+        assert cloud.world.active_on(other.uuid) == [state.host_of(cloud, other)]
+        assert state.host_of(cloud, other) != 'host1'
+    migration_requests.go_on(cloud)
 
 
 @each_hang
@@ -289,12 +291,12 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_poll_of_another(cloud, be
     other = cloud.boot('other', 'host1', memory_mb=32768)
     cloud.world.hypervisors['host1'].set_link(100.0)
     migrate(cloud, other)
-    seen.when(cloud, other, 'running')
+    state.when(cloud, other, 'running')
     cloud.simulation.advance(10)
-    first = seen.in_progress(cloud, other)[0]['memory_processed_bytes']
+    first = state.in_progress(cloud, other)[0]['memory_processed_bytes']
     cloud.simulation.advance(10)
-    assert seen.in_progress(cloud, other)[0]['memory_processed_bytes'] > first > 0
-    actions.go_on(cloud)
+    assert state.in_progress(cloud, other)[0]['memory_processed_bytes'] > first > 0
+    migration_requests.go_on(cloud)
     cloud.world.hypervisors['host1'].set_link(1000.0)
     cloud.wait(LONG)
 
@@ -308,14 +310,14 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_abort_of_another(cloud, b
         migrate(cloud, other)
         cloud.simulation.advance(1)
     for other, status in zip(reversed(others), ['queued', 'running'], strict=True):
-        seen.when(cloud, other, status)
-        assert actions.abort(cloud, other).status_int == 202
-        cloud.simulation.run_until(lambda: not seen.in_progress(cloud, other), timeout=SOON)  # noqa: B023 -- run now
-        assert seen.migration(cloud, other)['status'] == 'cancelled'
-        assert seen.server(cloud, other)['status'] == 'ACTIVE'
-        assert seen.books(cloud)[other.uuid] == {'host1': seen.CLAIM}
-        assert seen.guests(cloud, other).keys() == {'host1'}
-    actions.go_on(cloud)
+        state.when(cloud, other, status)
+        assert migration_requests.abort(cloud, other).status_int == 202
+        cloud.simulation.run_until(lambda: not state.in_progress(cloud, other), timeout=SOON)  # noqa: B023 -- run now
+        assert state.migration(cloud, other)['status'] == 'cancelled'
+        assert state.server(cloud, other)['status'] == 'ACTIVE'
+        assert state.allocations(cloud)[other.uuid] == {'host1': state.CLAIM}
+        assert state.guests(cloud, other).keys() == {'host1'}
+    migration_requests.go_on(cloud)
 
 
 @each_hang
@@ -328,9 +330,9 @@ def test_a_driver_that_hangs_holds_up_no_stop(cloud, beside):
     cloud.processes['host1'].start(lambda: stopped.append(compute.cleanup_host()), name='stop')
     cloud.simulation.run_until(lambda: stopped, timeout=5)
     assert cloud.simulation.time - began <= 5
-    seen.kill(cloud, 'host1')
-    actions.go_on(cloud)
-    seen.restart(cloud, 'host1')
+    state.kill(cloud, 'host1')
+    migration_requests.go_on(cloud)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert len(cloud.world.active_on(beside.uuid)) == 1
 
@@ -340,9 +342,9 @@ def test_a_time_out_is_acted_on_while_the_hypervisor_hangs_in_the_abort_of_anoth
     first, _ = hung(cloud, 'one')
     faults(cloud, 'host1').stall('live_migration_abort', instance_uuid=first.uuid, sticky=True)
     second, _ = hung(cloud, 'two')
-    cloud.simulation.run_until(lambda: not seen.in_progress(cloud, second), timeout=60)
-    assert seen.migration(cloud, second)['status'] == 'cancelled'
-    assert seen.in_progress(cloud, first)[0]['status'] == 'running'
-    actions.go_on(cloud)
+    cloud.simulation.run_until(lambda: not state.in_progress(cloud, second), timeout=60)
+    assert state.migration(cloud, second)['status'] == 'cancelled'
+    assert state.in_progress(cloud, first)[0]['status'] == 'running'
+    migration_requests.go_on(cloud)
     cloud.wait(60)
-    assert seen.migration(cloud, first)['status'] in ('cancelled', 'completed')
+    assert state.migration(cloud, first)['status'] in ('cancelled', 'completed')

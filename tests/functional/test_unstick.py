@@ -12,8 +12,8 @@ from migrator.db import cleanups, models
 from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, AtCommit, by_turns, faults
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, AtCommit, by_turns, faults
 
 pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 
@@ -36,9 +36,9 @@ def is_stuck(cloud, instance):
 def lost_power(cloud):
     """The source has lost its power while it copied; nobody says that it is fenced."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     cloud.world.hypervisors['host1'].power_off()
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     return is_stuck(cloud, instance)
 
 
@@ -48,11 +48,11 @@ def split(cloud):
     stall = faults(cloud, 'host1').stall('post_live_migration_at_source')
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     stall.release()
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].spawn(instance)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     return is_stuck(cloud, instance)
 
 
@@ -61,13 +61,13 @@ def ended(cloud, instance, host):
     found = row(cloud, instance)
     assert (found.status, found.stuck_reason) == ('error', None)
     assert found.failure == f'Abandoned by ada with the guest on {host}.'
-    shown = seen.server(cloud, instance)
+    shown = state.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-SRV-ATTR:host'], shown['OS-EXT-STS:task_state']) == ('ERROR', host, None)
     assert cloud.database.instances.get(instance.uuid).node == getattr(
         found, 'source_node' if host == 'host1' else 'dest_node'
     )
-    assert seen.books(cloud) == {instance.uuid: {host: instance.flavor.resources()}}
-    assert seen.result(cloud, instance) == ('Error', found.failure)
+    assert state.allocations(cloud) == {instance.uuid: {host: instance.flavor.resources()}}
+    assert state.result(cloud, instance) == ('Error', found.failure)
 
 
 def everything_in(cloud):
@@ -78,25 +78,25 @@ def everything_in(cloud):
             table.__tablename__: [dict(one) for one in session.execute(sa.select(table.__table__)).mappings()]
             for table in tables
         }
-    guests = {one.uuid: seen.guests(cloud, one) for one in cloud.database.instances.list()}
-    return json.dumps([rows, seen.books(cloud), guests, cloud.waiting()], default=str)
+    guests = {one.uuid: state.guests(cloud, one) for one in cloud.database.instances.list()}
+    return json.dumps([rows, state.allocations(cloud), guests, cloud.waiting()], default=str)
 
 
 # --- refusals, and the dry run ---------------------------------------------------------------------------------------
 
 
-def test_one_that_is_not_stuck_is_neither_retried_nor_abandoned(cloud, operator):
+def test_migration_that_is_not_stuck_is_neither_retried_nor_abandoned(cloud, operator):
     instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     uuid = row(cloud, instance).uuid
     before = everything_in(cloud)
     assert operator('migration', 'retry', uuid) == (1, '')
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
     assert everything_in(cloud) == before
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait()
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_a_host_that_has_no_part_in_it_is_refused(cloud, operator):
@@ -130,7 +130,7 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
     faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no such socket', sticky=True)
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     is_stuck(cloud, instance)
     uuid = row(cloud, instance).uuid
@@ -140,26 +140,26 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
     status, text = operator('migration', 'retry', uuid)
     assert (status, 'no longer stuck' in text) == (0, True), text
     cloud.wait()
-    seen.failed(cloud, instance, before, '')
+    state.failed(cloud, instance, before, '')
     assert row(cloud, instance).retry_requested_at is None
-    told = operator.tells(instance)
-    assert 'ada requested a retry' in told
-    assert 'rollback_live_migration_at_source at host1: done' in told
+    reported = operator.shows(instance)
+    assert 'ada requested a retry' in reported
+    assert 'rollback_live_migration_at_source at host1: done' in reported
 
 
-def test_a_retry_that_nobody_is_told_of_is_found_by_the_sweep_and_by_whoever_adopts_it(cloud):
+def test_retry_request_without_a_wake_up_is_found_by_the_sweep_and_by_a_takeover(cloud):
     instance = lost_power(cloud)
     cloud.database.requests.request_retry(row(cloud, instance), 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).retry_requested_at is None, timeout=30)
     assert row(cloud, instance).stuck_reason
     cloud.database.requests.request_retry(row(cloud, instance), 'ada')
-    seen.kill(cloud, 'conductor1')
+    state.kill(cloud, 'conductor1')
     cloud.start_conductor('conductor2')
     cloud.world.hypervisors['host1'].power_on()
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert row(cloud, instance).retry_requested_at is None
-    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert state.migration(cloud, instance)['status'] == 'failed'
 
 
 # --- abandon ---------------------------------------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def test_abandoned_on_the_source_its_destination_is_cleaned(cloud, operator):
     status, text = operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')
     assert (status, 'host2: done' in text) == (0, True), text
     ended(cloud, instance, 'host1')
-    assert list(seen.guests(cloud, instance)) == ['host1']
+    assert list(state.guests(cloud, instance)) == ['host1']
     assert cloud.database.cleanups.list() == []
 
 
-def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(cloud, operator, caplog):
+def test_abandon_on_the_destination_defers_a_blocked_cleanup_at_a_source_that_is_down(cloud, operator, caplog):
     """Nobody but the operator says that the guest is there, and the source may have the last copy of it."""
     instance = lost_power(cloud)
     uuid = row(cloud, instance).uuid
@@ -186,7 +186,7 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     (line,) = [one for one in caplog.records if one.getMessage().endswith(cleanup.alarm)]
     assert line.levelname == 'ERROR'
     cloud.world.hypervisors['host1'].power_on()
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN, 'it is not touched'
     # Somebody has looked, and has started it where he said that it was: now it may go.
@@ -196,7 +196,7 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     assert len(cloud.database.cleanups.list()) == 1
     assert operator('migration', 'retry', uuid)[0] == 0
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
-    assert 'host1' not in seen.guests(cloud, instance)
+    assert 'host1' not in state.guests(cloud, instance)
 
 
 @pytest.mark.breaks('I1', 'I2', 'I5', reason='the test runs the guest a second time')
@@ -223,14 +223,14 @@ def test_abandoned_after_the_move_the_host_that_has_lost_its_copy_is_cleaned(clo
     cloud.world.hypervisors[other].delete(instance.uuid)
     cloud.wait(LONG)
     ended(cloud, instance, host)
-    assert list(seen.guests(cloud, instance)) == [host]
+    assert list(state.guests(cloud, instance)) == [host]
     assert cloud.database.cleanups.list() == []
 
 
 @pytest.mark.breaks('I4', 'I5', reason='the test writes an allocation by hand')
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 @pytest.mark.parametrize('held', ['nothing', 'something else'])
-def test_books_that_fit_no_known_case_are_written_as_the_journal_has_them(cloud, operator, host, held):
+def test_unknown_allocations_are_written_as_the_journal_has_them(cloud, operator, host, held):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
     faults(cloud, 'host1').fail('copying')
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
@@ -256,9 +256,9 @@ def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
     cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
     status, text = operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes', '--wait', '20')
     assert (status, 'has not ended yet' in text) == (1, True), text
-    told = operator.tells(instance)
-    assert 'It waits: Placement is not reachable' in told
-    assert 'It is being abandoned' in told
+    reported = operator.shows(instance)
+    assert 'It waits: Placement is not reachable' in reported
+    assert 'It is being abandoned' in reported
     assert operator('migration', 'retry', uuid) == (1, '')
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host2', '--yes') == (1, '')
     cloud.adapter._plans.clear()
@@ -267,10 +267,10 @@ def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
     ended(cloud, instance, 'host1')
 
 
-def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
+def test_abandoned_migration_is_first_removed_from_the_queue(cloud, operator):
     """Whatever could still move the guest is gone before the books say where it is."""
     instance = cloud.boot('one', 'host1')
-    actions.queued(cloud, instance)
+    migration_requests.queued(cloud, instance)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     found = row(cloud, instance)
     other = found.dest_compute
@@ -281,8 +281,8 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=LONG)
     assert found.uuid not in cloud.waiting()['host1']
-    assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
-    actions.go_on(cloud)
+    assert (row(cloud, instance).status, state.host_of(cloud, instance)) == ('error', 'host1')
+    migration_requests.go_on(cloud)
     cloud.wait()
     assert cloud.world.effects('job started', instance.uuid) == []
 
@@ -291,18 +291,18 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
 def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_down(cloud, operator):
     """No job of it was seen, so nothing says that the destination has it, and an abort is not answered "completed"."""
     instance = cloud.boot('one', 'host1')
-    actions.queued(cloud, instance)
+    migration_requests.queued(cloud, instance)
     destination = row(cloud, instance).dest_compute
-    seen.kill(cloud, destination)
+    state.kill(cloud, destination)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     is_stuck(cloud, instance)
     assert 'No migration job of the guest was seen' in row(cloud, instance).stuck_reason
-    assert seen.host_of(cloud, instance) == 'host1'
+    assert state.host_of(cloud, instance) == 'host1'
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
-    assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
-    assert actions.verdict(cloud, instance) == ('Error', 'error: the migration was abandoned')
-    actions.go_on(cloud)
+    assert (row(cloud, instance).status, state.host_of(cloud, instance)) == ('error', 'host1')
+    assert migration_requests.verdict(cloud, instance) == ('Error', 'error: the migration was abandoned')
+    migration_requests.go_on(cloud)
 
 
 # --- what hosts owe, and what they do not say ------------------------------------------------------------------------
@@ -325,38 +325,38 @@ def defer(cloud, instance, host, step, alarm=None):
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
-def test_what_was_owed_before_does_not_remove_the_last_copy(cloud, operator, host):
+def test_earlier_deferred_cleanup_does_not_remove_the_last_copy(cloud, operator, host):
     """It was owed when the migration was to go forward, and nobody has seen then where the guest is now."""
     instance = lost_power(cloud)
     defer(cloud, instance, 'host1', 'post_live_migration_at_source')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
     ended(cloud, instance, host)
     cloud.world.hypervisors['host1'].power_on()
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
     # Where the guest is by a person's word, it is not to be done at all.
-    owed = [(cleanup.host, 'look' in cleanup.alarm) for cleanup in cloud.database.cleanups.list()]
-    assert owed == ([] if host == 'host1' else [('host1', True)])
+    deferred = [(cleanup.host, 'look' in cleanup.alarm) for cleanup in cloud.database.cleanups.list()]
+    assert deferred == ([] if host == 'host1' else [('host1', True)])
 
 
-def test_what_was_owed_and_is_done_now_is_owed_no_more(cloud, operator):
+def test_deferred_cleanup_done_by_abandon_is_removed(cloud, operator):
     instance = lost_power(cloud)
     defer(cloud, instance, 'host2', 'rollback_live_migration_at_destination', alarm='look first')
     defer(cloud, instance, 'host2', 'post_live_migration_at_destination', alarm='look first')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
     ended(cloud, instance, 'host1')
-    assert list(seen.guests(cloud, instance)) == ['host1']
+    assert list(state.guests(cloud, instance)) == ['host1']
     assert cloud.database.cleanups.list() == []
 
 
-def test_a_destination_that_answers_and_does_not_get_it_done_owes_it_in_the_end(cloud, operator):
+def test_cleanup_that_keeps_failing_at_the_destination_is_deferred(cloud, operator):
     instance = lost_power(cloud)
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
     uuid = row(cloud, instance).uuid
     status, text = operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes', '--wait', '20')
     assert (status, 'has not ended yet' in text) == (1, True), text
-    assert 'It waits: for host2 to end rollback_live_migration_at_destination.' in operator.tells(instance)
+    assert 'It waits: for host2 to end rollback_live_migration_at_destination.' in operator.shows(instance)
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=75)
     ended(cloud, instance, 'host1')
     assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host2']
@@ -366,14 +366,14 @@ def test_a_destination_that_answers_and_does_not_get_it_done_owes_it_in_the_end(
 
 def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, operator):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    actions.running(cloud, instance)
+    migration_requests.running(cloud, instance)
     with cloud.engine.writer() as session:
         stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
         session.execute(stuck.values(stuck_reason='the test says so'))
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.advance(30)
-    assert 'It waits: for host1 to abort the job' in operator.tells(instance)
+    assert 'It waits: for host1 to abort the job' in operator.shows(instance)
     cloud.simulation.run_until(
         lambda: 'did not abort the job' in (row(cloud, instance).stuck_reason or ''), timeout=150
     )
@@ -389,16 +389,16 @@ def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(c
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.world.hypervisors['host1'].power_on()
     cloud.world.hypervisors['host1'].delete(instance.uuid)
-    before = seen.guests(cloud, instance)
-    seen.restart(cloud, 'host1')
+    before = state.guests(cloud, instance)
+    state.restart(cloud, 'host1')
     cloud.wait(LONG)
     ended(cloud, instance, 'host1')
-    assert seen.guests(cloud, instance) == before
+    assert state.guests(cloud, instance) == before
     (cleanup,) = cloud.database.cleanups.list()
     assert (cleanup.host, 'does not have the guest' in cleanup.alarm) == ('host2', True)
 
 
-def test_a_retry_whose_hosts_are_silent_says_nothing_of_what_it_has_not_seen(cloud, operator):
+def test_retry_with_unreachable_hosts_claims_nothing_about_the_guest(cloud, operator):
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'poll_live_migrations' else None
     status, text = operator('migration', 'retry', row(cloud, instance).uuid, '--wait', '20')
@@ -411,7 +411,7 @@ def test_a_retry_whose_hosts_are_silent_says_nothing_of_what_it_has_not_seen(clo
 
 
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 1})
-def test_what_a_driver_says_does_not_command_the_terminal(cloud, operator):
+def test_control_characters_of_a_driver_are_escaped(cloud, operator):
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
@@ -430,7 +430,7 @@ COMMITS = range(1, 8)
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_same_end(cloud, number, moment, host):
     instance = lost_power(cloud)
-    at = AtCommit(cloud, number, moment, lambda: seen.kill(cloud, 'conductor1'))
+    at = AtCommit(cloud, number, moment, lambda: state.kill(cloud, 'conductor1'))
     cloud.database.requests.request_abandon(row(cloud, instance), host, 'ada')
     cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
     assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
@@ -443,11 +443,11 @@ def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_sam
     assert steps.count(abandon.CLEAN) == steps.count(abandon.ALLOCATIONS) == 1
 
 
-def test_an_owner_that_does_not_know_of_the_wish_writes_nothing_more(cloud):
+def test_owner_that_does_not_know_the_request_cannot_write(cloud):
     """It was stuck when that was asked for; what has become a known case since is not gone on with."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
     cloud.database.requests.request_abandon(row(cloud, instance), 'host2', 'ada')
-    seen.force_down(cloud, 'host1')
+    state.force_down(cloud, 'host1')
     cloud.wait(LONG)
     ended(cloud, instance, 'host2')

@@ -40,7 +40,7 @@ def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'compute.service_version_cap': 3})
 @pytest.mark.parametrize('method', ENDS)
-def test_below_version_4_post_that_takes_long_holds_nobody_up_and_is_not_asked_for_again(cloud, method):
+def test_long_post_step_below_version_4_blocks_no_other_work_and_is_sent_once(cloud, method):
     stall = moving(cloud, method)
     cloud.simulation.advance(90)
     assert stall.reached.is_set()
@@ -53,7 +53,7 @@ def test_below_version_4_post_that_takes_long_holds_nobody_up_and_is_not_asked_f
 
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'compute.service_version_cap': 3, 'conductor.post_max_attempts': 1})
-def test_below_version_4_a_host_that_takes_its_time_to_pay_is_told_by_one_call_at_a_time(cloud):
+def test_long_cleanup_below_version_4_is_sent_by_one_call_at_a_time(cloud):
     faults = cloud.world.hypervisors['host1'].faults
     faults.fail('post_live_migration_at_source', 'planned: not at once')
     stall = faults.stall('post_live_migration_at_source')
@@ -94,7 +94,7 @@ def test_below_version_4_a_rollback_that_fails_is_tried_again(cloud):
 @pytest.mark.nova_bug(1377644)
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'upgrade_levels.compute': '1.0'})
-def test_a_pin_has_new_hosts_told_as_old_ones_are(cloud):
+def test_pinned_version_sends_new_hosts_the_old_messages(cloud):
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()

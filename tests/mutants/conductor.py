@@ -7,8 +7,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 ABANDON = 'migrator/conductor/migration/abandon.py'
-BOOKS = 'migrator/conductor/migration/allocations.py'
-DEBTS = 'migrator/conductor/cleanups.py'
+ALLOCATIONS = 'migrator/conductor/migration/allocations.py'
+CLEANUPS = 'migrator/conductor/cleanups.py'
 DESTINATIONS = 'migrator/conductor/migration/destinations.py'
 HOSTS = 'migrator/conductor/compute_client.py'
 LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
@@ -89,7 +89,7 @@ MUTANTS = (
         'running-step-outlives-a-restart',
         REPLIES,
         'del self.reports[host, step]',
-        'self.heard_at = self._clock.monotonic()',
+        'self.received_at = self._clock.monotonic()',
         'The owner waits for ever for a step that its restarted host knows nothing of.',
     ),
     Mutant(
@@ -171,35 +171,35 @@ MUTANTS = (
     ),
     Mutant(
         'move-retried-without-the-guard',
-        BOOKS,
+        ALLOCATIONS,
         'm.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
         'm.journal.put([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
         'A conductor that has lost its lease moves the allocation of a migration that has ended.',
     ),
     Mutant(
         'orphan-consumer-blocks-the-move',
-        BOOKS,
+        ALLOCATIONS,
         'new = allocations.ORPHAN_GENERATION if new is None else None',
         'new = None',
         'A migration waits for ever after Placement was killed in the middle of an earlier write.',
     ),
     Mutant(
         'deleted-instance-gets-its-allocation-back',
-        BOOKS,
+        ALLOCATIONS,
         'if m.is_deleted():\n                return _bury(strategy, reading)\n            match',
         'if m.ended:\n                return _bury(strategy, reading)\n            match',
         'The rollback gives an allocation to an instance that was deleted meanwhile.',
     ),
     Mutant(
         'guest-on-its-way-counts-as-gone',
-        DEBTS,
+        CLEANUPS,
         'if instance.task_state is not None:',
         "if instance.task_state == 'deleting':",
         'A deferred cleanup is dropped, or blocked as a lost guest, while the guest is being migrated.',
     ),
     Mutant(
         'older-report-ends-a-cleanup',
-        DEBTS,
+        CLEANUPS,
         'if same_step and cleanup.epoch == report.epoch and cleanup.owner == tools.owner:',
         'if same_step and cleanup.owner == tools.owner:',
         'A deferred cleanup counts as done by a report from before it was deferred.',
@@ -256,8 +256,8 @@ MUTANTS = (
     Mutant(
         'host-with-a-pending-cleanup-is-chosen',
         DESTINATIONS,
-        'if place.owes:',
-        'if place.owes and named:',
+        'if place.has_cleanup:',
+        'if place.has_cleanup and named:',
         'A late cleanup removes a guest that has come back to the host.',
     ),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-DEBTS = 'migrator/db/cleanups.py'
+CLEANUPS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
 SERVICES = 'migrator/db/services.py'
 REQUESTS = 'migrator/db/actions.py'
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         'cleanup-taken-from-a-living-owner',
-        DEBTS,
+        CLEANUPS,
         'owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)',
         'owner, row.epoch, (_T.c.epoch == row.epoch,), beside=beside)',
         'Every conductor runs the same deferred cleanup and cancels what the others have begun.',

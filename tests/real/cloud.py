@@ -109,7 +109,7 @@ class ProcessCloud(Face):
         self._changed: set[str] = set()
         self._boots: dict[str, str] = {}
         # Placement is the session's, and its hosts may be called like those of a site that has ended
-        self.clear_books()
+        self.clear_allocations()
 
     # --- as a user sees it -------------------------------------------------------------------------------------------
 
@@ -250,16 +250,16 @@ class ProcessCloud(Face):
             else:
                 self.site.configure(name)
         self._changed.clear()
-        self.clear_books()
+        self.clear_allocations()
         forget_rows(self.database)
         with self.database.engine.writer() as connection:
             connection.execute(
                 sa.update(models.Service).values(disabled=False, disabled_reason=None, forced_down=False)
             )
 
-    def clear_books(self) -> None:
+    def clear_allocations(self) -> None:
         """Remove every allocation from Placement."""
-        clear_books(self.placement_client, self.placement.adapter())
+        clear_allocations(self.placement_client, self.placement.adapter())
 
     def close(self) -> None:
         """Close the connections."""
@@ -277,7 +277,7 @@ def forget_rows(database: Database) -> None:
                 connection.execute(sa.delete(table))
 
 
-def clear_books(client: PlacementClient, way: adapter.Adapter) -> None:
+def clear_allocations(client: PlacementClient, way: adapter.Adapter) -> None:
     """Remove every allocation from Placement.
 
     :param way: to the same Placement, past our own code.

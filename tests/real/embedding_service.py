@@ -49,10 +49,10 @@ def main() -> int:
     """Serve until SIGTERM; read the configuration again at SIGHUP."""
     logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
     _how, host, world, *arguments = sys.argv[1:]
-    with signals.Signals() as told, example().compute_host(arguments, connected(world, host)) as embedded:
+    with signals.Signals() as reported, example().compute_host(arguments, connected(world, host)) as embedded:
         threads = threading.Thread.start.__globals__['_start_new_thread'].__module__
         print(f'Started service, in threads of {threads}', flush=True)
-        while (word := told.next()) not in signals.STOP:
+        while (word := reported.next()) not in signals.STOP:
             if word == signal.SIGHUP:
                 embedded.reset()
                 print('The configuration was reloaded', flush=True)

@@ -102,7 +102,7 @@ class Clouds:
         if cloud is not None:
             cloud.site.end()
             # the next site has hosts of the same names in the same Placement
-            cloud.clear_books()
+            cloud.clear_allocations()
             cloud.close()
 
 

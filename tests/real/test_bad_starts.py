@@ -133,7 +133,7 @@ def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_
 
 
 @pytest.mark.parametrize('kind', ['api', 'conductor'])
-def test_a_database_that_lets_nobody_in_is_a_configuration_to_be_mended(start, database_url, kind):
+def test_database_that_refuses_the_login_ends_the_service(start, database_url, kind):
     wrong = sa.engine.make_url(database_url).set(password=starts.HUSH).render_as_string(hide_password=False)
     line = start.refused(kind, database__connection=wrong)
     assert 'Option [database] connection is ' in line
@@ -220,7 +220,7 @@ def answering(status, body=b'{}'):
         (500, b'', 'Placement is not reachable: it answered 500'),
     ],
 )
-def test_a_placement_that_is_none_or_lets_nobody_in_is_said_once_and_the_conductor_goes_on(start, status, body, words):
+def test_unusable_placement_is_logged_once_and_the_conductor_goes_on(start, status, body, words):
     start.sync()
     with answering(status, body) as server, start.running('conductor', placement__endpoint_override=server.url) as one:
         one.wait_for('Started service migrator-conductor')

@@ -144,7 +144,7 @@ def test_the_schema_that_the_versions_make_from_nothing_is_that_of_the_models(da
     sync.check(database.engine)
 
 
-def test_a_schema_that_is_empty_or_from_the_future_is_told(url, new_database):
+def test_empty_or_newer_schema_is_reported(url, new_database):
     made = new_database(url)
     with pytest.raises(exception.SchemaTooOld, match='no version at all'):
         sync.check(made.engine)
@@ -159,7 +159,7 @@ def test_a_schema_that_is_empty_or_from_the_future_is_told(url, new_database):
 # --- one code path ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read_with_its_kind(database):
+def test_values_are_read_with_their_type(database):
     guest = instance(database)
     found = database.instances.get(guest.uuid)
     assert found == guest
@@ -174,7 +174,7 @@ def test_what_is_written_is_read_with_its_kind(database):
 
 
 @pytest.mark.parametrize('odd', ['a\0b', 'a\ud800b', 'x' * 100_000, '\U0001f600' * 70_000], ids=ODD)
-def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd):
+def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
     """A text that a database cannot hold must keep no host from registering, and no migration from being settled."""
     provider = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=odd, inventory={'VCPU': {'total': odd}})
     node = compute_node.ComputeNode(
@@ -211,7 +211,7 @@ def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd)
 
 
 @pytest.mark.parametrize('odd', ['a\0b', '\ud800', 'x' * 300], ids=ODD[:3])
-def test_what_is_looked_for_and_cannot_be_there_is_not_found(database, odd):
+def test_lookup_of_an_impossible_value_finds_nothing(database, odd):
     instance(database)
     with pytest.raises(exception.InstanceNotFound):
         database.instances.get(odd)
@@ -265,7 +265,7 @@ def racers(on_postgresql, database_url, new_database):
     return [new_database(database_url) for _ in range(RACERS)]
 
 
-def test_of_many_who_ask_for_the_same_instance_one_is_accepted(on_postgresql, racers):
+def test_concurrent_requests_for_one_instance_accept_one(on_postgresql, racers):
     guest = instance(on_postgresql)
     asks = [lambda each=each: each.migrations.accept(CONTEXT, migration(guest), 'live-migration') for each in racers]
     outcomes = at_once(asks)
@@ -275,7 +275,7 @@ def test_of_many_who_ask_for_the_same_instance_one_is_accepted(on_postgresql, ra
     assert len(on_postgresql.migrations.list()) == len(on_postgresql.actions.list(guest.uuid)) == 1
 
 
-def test_of_many_who_adopt_the_same_migration_one_has_it(on_postgresql, racers):
+def test_concurrent_takeovers_of_one_migration_have_one_owner(on_postgresql, racers):
     for _round in range(5):
         moved = accepted(on_postgresql)
         owners = [owner(on_postgresql) for _ in racers]
@@ -345,7 +345,7 @@ def test_the_time_of_a_statement_is_not_that_of_its_transaction(on_postgresql):
 # --- patience --------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_waits_for_a_lock_as_long_as_a_third_of_the_lease(on_postgresql, racers):
+def test_lock_wait_is_shorter_than_a_third_of_the_lease(on_postgresql, racers):
     one = owner(on_postgresql)
     with racers[0].engine.writer() as session:
         session.execute(sa.update(models.Conductor).values(server='held'))
@@ -357,7 +357,7 @@ def test_nobody_waits_for_a_lock_as_long_as_a_third_of_the_lease(on_postgresql, 
     assert on_postgresql.conductors.renew(one, 60)
 
 
-def test_nobody_holds_a_lock_idly_as_long_as_a_third_of_the_lease(on_postgresql, racers):
+def test_idle_lock_is_released_within_a_third_of_the_lease(on_postgresql, racers):
     one = owner(on_postgresql)
     scope = on_postgresql.engine.writer()
     session = scope.__enter__()
@@ -435,7 +435,7 @@ def test_a_column_that_must_be_unique_says_so_in_one_way_on_both(database):
         database.conductors.register(one, 'other', 1)
 
 
-def test_of_four_who_give_old_migrations_their_uuids_one_wins_each_row_and_all_agree(on_postgresql, racers):
+def test_concurrent_writers_of_missing_uuids_agree_on_each_row(on_postgresql, racers):
     with on_postgresql.engine.writer() as session:
         bare.insert(session.connection().exec_driver_sql, 40)
 
@@ -505,7 +505,7 @@ def test_a_server_that_is_read_only_is_said_to_be_and_then_takes_changes_again(o
     ('right', 'wrong', 'reason'),
     [('guessed', 'wrong', 'password authentication failed'), ('test_', 'no_', 'does not exist')],
 )
-def test_what_the_server_refuses_is_said_in_one_line(database_url, new_database, right, wrong, reason):
+def test_refusal_of_the_server_is_reported_in_one_line(database_url, new_database, right, wrong, reason):
     with pytest.raises(exception.DatabaseUnreachable, match=reason) as caught:
         sync.check(new_database(database_url.replace(right, wrong), max_retries=0).engine)
     assert '\n' not in str(caught.value)
@@ -525,7 +525,7 @@ def test_a_purge_leaves_the_last_migration_of_each_guest(database):
     assert all(len(database.actions.list(guest.uuid)) == 1 for guest in guests)
 
 
-def test_of_many_who_purge_at_once_each_row_is_purged_by_one_and_the_last_one_stays(on_postgresql, racers):
+def test_concurrent_purges_delete_each_row_once_and_keep_the_newest(on_postgresql, racers):
     guest = instance(on_postgresql)
     last = [ended(on_postgresql, guest) for _ in range(20)][-1]
     before = on_postgresql.services.now()

@@ -140,7 +140,7 @@ class Adoptions:
         return [(uuid, name) for (uuid, _), (at, name) in self._open.items() if now - at > ADOPTED_WITHIN]
 
 
-def test_whatever_is_killed_a_hundred_migrations_end_right(cloud, rabbitmq, postgresql, placement_http):
+def test_hundred_migrations_end_right_when_any_process_is_killed(cloud, rabbitmq, postgresql, placement_http):
     servers = {one.name: one for one in (rabbitmq, postgresql, placement_http)}
     guests = [cloud.boot(f'vm-{n}', f'host{1 + n % 2}', MEMORY, dirty_rate=20) for n in range(GUESTS)]
     user = User(cloud, guests, MOVES)

@@ -95,6 +95,6 @@ def test_two_hundred_migrations_end_right_though_broker_database_and_placement_a
     assert tap.taps == 2
     services = {f'{each.kind}:{name}' for name, each in cloud.site.services.items()}
     for before in (True, False):
-        heard = {one.sender for one in tap.messages if (one.at < at['rabbitmq']) is before}
-        assert heard == services, f'{"before" if before else "after"} the broker was killed'
+        received = {one.sender for one in tap.messages if (one.at < at['rabbitmq']) is before}
+        assert received == services, f'{"before" if before else "after"} the broker was killed'
     assert tap.recorder.compute_to_compute() == []

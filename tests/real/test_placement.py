@@ -89,7 +89,7 @@ def findings(client, pair, at):
 
 
 @pytest.mark.parametrize('strategy', list(Strategy))
-def test_a_pair_moves_reverts_moves_and_is_released_and_the_books_are_right(client, host, strategy):
+def test_allocations_are_right_after_move_revert_move_and_release(client, host, strategy):
     pair = new_pair(client, host)
     writer = allocations.strategy_for(client, strategy)
     assert findings(client, pair, 'source') == []
@@ -120,9 +120,7 @@ def test_a_move_that_comes_after_the_rewrite_of_the_source_is_refused_and_change
     assert writer.observe(pair).state is allocation_state.PairState.NOT_MOVED
 
 
-def test_racers_with_one_generation_get_yes_or_conflict_and_the_books_agree_with_what_they_were_told(
-    client, host, record_property
-):
+def test_concurrent_writers_of_one_generation_succeed_or_conflict_as_placement_shows(client, host, record_property):
     """What Placement does with eight migrations that move one instance at once.
 
     One is told yes here, round after round. It is nothing to build on: after a deadlock Placement runs the transaction
@@ -177,7 +175,7 @@ def race(writer, racers, generation):
 
 
 @pytest.mark.parametrize('strategy', list(Strategy))
-def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_until_all_have_moved(
+def test_placement_on_sqlite_with_two_writers_is_retried_until_all_have_moved(
     workspace, new_client, strategy, record_property
 ):
     """Placement on SQLite answers 500, "database is locked", to who comes at the same moment as another."""
@@ -191,15 +189,15 @@ def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_
         away = 0
         left = movers
         while left:
-            told = race(writer, left, allocations.FIRST_GENERATION)
-            kinds = {type(one) for one in told}
-            assert kinds <= {type(None), exception.PlacementUnreachable, exception.PlacementConflict}, told
+            reported = race(writer, left, allocations.FIRST_GENERATION)
+            kinds = {type(one) for one in reported}
+            assert kinds <= {type(None), exception.PlacementUnreachable, exception.PlacementConflict}, reported
             states = [writer.observe(pair).state for pair in left]
-            for outcome, state in zip(told, states, strict=True):
+            for outcome, state in zip(reported, states, strict=True):
                 assert state is allocation_state.PairState.MOVED or (
                     outcome is not None and state is allocation_state.PairState.NOT_MOVED
                 )
-            away += sum(isinstance(one, exception.PlacementUnreachable) for one in told)
+            away += sum(isinstance(one, exception.PlacementUnreachable) for one in reported)
             left = [
                 pair for pair, state in zip(left, states, strict=True) if state is allocation_state.PairState.NOT_MOVED
             ]
@@ -240,14 +238,14 @@ def answers(client):
         return False
 
 
-def test_one_that_is_killed_and_started_between_two_requests_is_asked_again_at_most(client, placement_http):
+def test_placement_restarted_between_two_requests_is_retried_at_most_once(client, placement_http):
     providers.list_providers(client)
     placement_http.kill()
     placement_http.start()
     process.wait_until(lambda: answers(client), 'Placement to be asked again', 10)
 
 
-def test_one_that_hangs_is_unreachable_after_the_time_out(new_client, placement_http):
+def test_hanging_placement_is_unreachable_after_the_timeout(new_client, placement_http):
     hasty = new_client(auth_type='none', endpoint_override=placement_http.url, timeout=1)
     placement_http.pause()
     try:
@@ -258,7 +256,7 @@ def test_one_that_hangs_is_unreachable_after_the_time_out(new_client, placement_
     process.wait_until(lambda: answers(hasty), 'Placement to be asked again')
 
 
-def test_one_whose_database_is_away_is_unreachable_and_then_it_works(client, postgresql):
+def test_placement_without_its_database_is_unreachable_until_it_returns(client, postgresql):
     providers.list_providers(client)
     postgresql.stop()
     with pytest.raises(exception.PlacementUnreachable, match='it answered 500'):
@@ -271,7 +269,7 @@ def test_one_whose_database_is_away_is_unreachable_and_then_it_works(client, pos
 
 
 @pytest.mark.parametrize('auth_type', ['none', 'noauth', 'admin_token'])
-def test_it_lets_us_in_with(new_client, placement_http, auth_type):
+def test_placement_accepts_the_login(new_client, placement_http, auth_type):
     options = {'endpoint': placement_http.url, 'token': 'admin'} if auth_type == 'admin_token' else {}
     made = new_client(auth_type=auth_type, endpoint_override=placement_http.url, **options)
     assert providers.list_providers(made) is not None

@@ -37,20 +37,20 @@ def test_ports_are_given_once():
     assert not any(process.listens(port) for port in ports)
 
 
-def test_one_that_ends_before_it_is_ready_is_told_with_its_last_words(script):
+def test_process_that_ends_before_it_is_ready_is_reported_with_its_last_output(script):
     one = script('print("no such file"); raise SystemExit(3)', ready=lambda each: False)
     with pytest.raises(process.ServerError, match=r'(?s)ended with 3 before it was ready.*no such file'):
         one.start()
 
 
-def test_one_that_never_gets_ready_is_told_with_its_last_words(script):
+def test_process_that_never_gets_ready_is_reported_with_its_last_output(script):
     one = script('import time; print("waiting"); time.sleep(100)', ready=lambda each: False)
     one.start_timeout = 5
     with pytest.raises(process.ServerError, match=r'(?s)waited 5 s in vain: script to be ready.*waiting'):
         one.start()
 
 
-def test_one_that_does_not_heed_its_signal_is_killed_and_told(script):
+def test_process_that_ignores_its_signal_is_killed_and_reported(script):
     text = 'import signal, time; signal.signal(15, signal.SIG_IGN); print("deaf"); time.sleep(100)'
     one = script(text, ready=lambda each: 'deaf' in each.tail())
     one.stop_timeout = 0.5
@@ -77,7 +77,7 @@ def test_the_children_of_one_that_is_stopped_end_too(script):
     )
 
 
-def test_what_is_not_installed_is_left_out_with_the_way_to_have_it_and_never_in_ci(monkeypatch):
+def test_missing_server_skips_with_the_package_and_fails_in_ci(monkeypatch):
     monkeypatch.setattr(plugin.rabbitmqs, 'binaries', lambda: None)
     monkeypatch.delenv('CI', raising=False)
     assert plugin.missing()['rabbitmq'] == 'RabbitMQ (rabbitmq-server)'
@@ -92,7 +92,7 @@ def test_what_is_not_installed_is_left_out_with_the_way_to_have_it_and_never_in_
 def test_a_session_that_is_interrupted_leaves_nothing_behind(postgresql, rabbitmq, placement_http, tmp_path, number):
     """The fixtures are asked for only so that this is left out where they are."""
     note = tmp_path / 'root'
-    arguments = ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', str(HERE / 'waits_for_ever.py')]
+    arguments = ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', str(HERE / 'never_ends.py')]
     with (tmp_path / 'output').open('wb') as output:
         session = subprocess.Popen(
             [sys.executable, *arguments], env=os.environ | {'MIGRATOR_TEST_NOTE': str(note)}, cwd=HERE.parents[1],

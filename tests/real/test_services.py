@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.functional import seen
+from tests.functional import state
 from tests.real.cloud import ProcessCloud
 from tests.real.site import Shape, Site
 
@@ -35,7 +35,7 @@ def test_a_migration_completes_and_every_service_ends_with_0_on_sigterm(site, cl
     instance = cloud.boot('guest', 'host1', dirty_rate=50.0)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     cloud.judge(set())
     assert cloud.tap.recorder.per_migration()[cloud.migrations(instance)[0].uuid] == {'call': 6, 'reply': 6, 'cast': 6}
 

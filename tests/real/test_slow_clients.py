@@ -16,7 +16,7 @@ def start(tmp_path):
     return starts.Start(tmp_path)
 
 
-def test_clients_that_send_half_a_request_keep_nobody_from_an_answer(start):
+def test_clients_that_send_half_a_request_delay_no_other_client(start):
     start.sync()
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with start.running('api', api__threads=2) as api, contextlib.ExitStack() as stack:

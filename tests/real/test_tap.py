@@ -67,7 +67,7 @@ def tap(rabbitmq, vhost):
 HOST2 = rpc.Target('compute', 'host2')
 
 
-def test_a_call_its_answer_and_a_cast_are_heard_in_order_with_who_said_them(tap, peers):
+def test_call_reply_and_cast_are_received_in_order_with_their_senders(tap, peers):
     args = {'migration_uuid': MIGRATION, 'words': 'left'}
     assert peers['conductor:one'].call(CONTEXT, HOST2, 'look', timeout=30, **args) == 'tfel'
     peers['conductor:one'].cast(CONTEXT, rpc.Target('compute'), 'look', **args)
@@ -97,7 +97,7 @@ def test_a_compute_that_calls_another_is_caught(tap, peers):
     assert judged[0] == 'compute:host1 sent the call look to compute.host2'
 
 
-def test_the_signs_of_life_of_who_is_still_at_work_are_told_from_his_answer(tap, peers, endpoint):
+def test_heartbeats_of_a_call_are_distinguished_from_its_reply(tap, peers, endpoint):
     endpoint.may_answer.clear()
     args = {'migration_uuid': MIGRATION, 'words': 'x'}
     caller = threading.Thread(
@@ -113,7 +113,7 @@ def test_the_signs_of_life_of_who_is_still_at_work_are_told_from_his_answer(tap,
     assert (beat.sender, beat.target) == (reply.sender, reply.target) == ('compute:host2', 'conductor:one')
 
 
-def test_what_was_said_before_is_heard_when_it_has_caught_up_however_much_it_was(tap, peers):
+def test_all_earlier_messages_are_received_after_catch_up(tap, peers):
     for number in range(200):
         peers['conductor:one'].cast(CONTEXT, rpc.Target('nobody'), 'count', words=str(number))
     tap.catch_up()

@@ -20,20 +20,20 @@ from migrator.simulator import matrix, scenarios, workloads
 from migrator.testing import backends
 from tests.simulation import (
     plant,
-    planted_books,
-    planted_fence,
+    planted_allocations,
+    planted_epoch_check,
     planted_guests,
     planted_hosts,
     planted_queue,
-    planted_story,
+    planted_saga,
 )
 
 PLANTS: tuple[plant.Plant, ...] = (
-    *planted_books.SHELF,
-    *planted_story.SHELF,
+    *planted_allocations.SHELF,
+    *planted_saga.SHELF,
     *planted_queue.SHELF,
     *planted_hosts.SHELF,
-    *planted_fence.SHELF,
+    *planted_epoch_check.SHELF,
     *planted_guests.SHELF,
 )
 

@@ -96,7 +96,7 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
 
 
 @SHELF.plant('I7', 'bad-nights seed 65')
-def nobody_says_what_is_waited_for() -> Iterator[object]:
+def wait_has_no_reason() -> Iterator[object]:
     """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
     with patched(waiting, 'wait_for', lambda m, pause: pause) as there:
         yield there
@@ -124,7 +124,7 @@ def hosts_are_called_down_right_after_an_outage() -> Iterator[object]:
 
 
 @SHELF.plant('I7', 'outages seed 91', 'outages seed 52')
-def nobody_notices_that_the_broker_is_away() -> Iterator[object]:
+def broker_outage_is_not_noticed() -> Iterator[object]:
     """A conductor takes a broker that is away for hosts that are silent."""
     with (
         patched(broker.Broker, 'check', lambda self: None),

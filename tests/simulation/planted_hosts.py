@@ -117,14 +117,14 @@ def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
     end."""
     end = StepRunner.end
 
-    def told_first(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
+    def report_first(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
         if send_event and work.step != LIVE_MIGRATION:
             record = self._records[work.uuid]
             report = dataclasses.replace(self._report(record, work), state=str(outcome.state), result=outcome.result)
             self._events.step_ended(record.reply_to, report)
         end(self, work, outcome, send_event and work.step == LIVE_MIGRATION)
 
-    with patched(StepRunner, 'end', told_first) as there:
+    with patched(StepRunner, 'end', report_first) as there:
         yield there
 
 
@@ -150,27 +150,27 @@ def destination_asks_the_source_itself() -> Iterator[object]:
 
 
 @SHELF.plant('I18', 'next move')
-def debt_is_not_written_down() -> Iterator[object]:
+def cleanup_is_not_recorded() -> Iterator[object]:
     """What a host that is down could not do is forgotten."""
     with patched(MigrationContext, 'defer', lambda self, *_args, **_rest: None) as there:
         yield there
 
 
 @SHELF.plant('1852610', 'next move')
-def debt_is_never_paid() -> Iterator[object]:
+def cleanup_is_never_run() -> Iterator[object]:
     """What was left of a move kept its host from being deleted, or orphaned its provider; here a host that is back is
     never told what it owes."""
-    with patched(cleanups, 'run_all', lambda tools, pool, owed: None) as there:
+    with patched(cleanups, 'run_all', lambda tools, pool, deferred: None) as there:
         yield there
 
 
 @SHELF.plant('I5', 'next move')
-def host_that_owes_is_taken_as_destination() -> Iterator[object]:
+def host_with_a_cleanup_is_taken_as_destination() -> Iterator[object]:
     """A guest goes back to a host that still has to tidy up after it."""
     places = Services.places
 
     def forgiving(self: Any, *args: Any, **rest: Any) -> Any:
-        return [dataclasses.replace(place, owes=False) for place in places(self, *args, **rest)]
+        return [dataclasses.replace(place, has_cleanup=False) for place in places(self, *args, **rest)]
 
     with patched(Services, 'places', forgiving) as there:
         yield there

@@ -173,7 +173,7 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
 
 
 @SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
-def abort_is_told_once() -> Iterator[object]:
+def abort_is_sent_once() -> Iterator[object]:
     """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
     send = hosts.send_request
 
@@ -231,7 +231,7 @@ def answered_before_it_is_accepted() -> Iterator[object]:
 
 
 @SHELF.plant('nova 34', 'stop with a queue')
-def stop_tells_nobody() -> Iterator[object]:
+def stop_is_not_reported() -> Iterator[object]:
     """What a clean stop had cancelled was left to itself; here no conductor is told that it is to be unwound."""
     within = _Manager._run_within
 

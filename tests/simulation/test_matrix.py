@@ -82,15 +82,15 @@ def test_no_step_is_without_its_cells(backend):
     cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in SEVEN])
     assert len(cells) == CELLS
     written = {record for cell in cells for record in cell.steps}
-    for step in matrix.story().steps:
+    for step in matrix.saga().steps:
         wanted = {f'{step.name} do done'}
         if step.intent is not None:
             wanted.add(f'{step.name} do intent')
         assert wanted <= written, f'{step.name}: no cell at {wanted - written}'
     # Steps that share an undo are undone by the last of them.
-    undone = {name for name in (step.name for step in matrix.story().steps) if f'{name} undo done' in written}
-    assert {step.undo for step in matrix.story().steps if step.undo} == {
-        step.undo for step in matrix.story().steps if step.name in undone
+    undone = {name for name in (step.name for step in matrix.saga().steps) if f'{name} undo done' in written}
+    assert {step.undo for step in matrix.saga().steps if step.undo} == {
+        step.undo for step in matrix.saga().steps if step.name in undone
     }
 
 
@@ -116,6 +116,6 @@ def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(backend):
 @pytest.mark.parametrize(
     'name', ['success', 'success | x', 'success | a: b #1 | no such fault', 'no such path | a: b #1 | message lost']
 )
-def test_what_is_no_cell_is_refused(name):
+def test_unknown_cell_is_refused(name):
     with pytest.raises(ValueError, match='is no cell'):
         matrix.Cell.parse(name)

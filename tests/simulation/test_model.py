@@ -37,9 +37,9 @@ def explored(system: search.System, name: str) -> search.Found:
 
 def is_well(found: search.Found) -> None:
     """Nothing is broken, and an end stays in reach of every state."""
-    told = __main__.show(found)
-    assert not found.violations, told
-    assert not found.traps, told
+    reported = __main__.show(found)
+    assert not found.violations, reported
+    assert not found.traps, reported
     assert found.finished, 'no end was reached at all'
 
 
@@ -70,7 +70,7 @@ def test_a_planted_mistake_is_caught(name):
     print('caught in {} steps: {}'.format(*min(fitting)))
 
 
-def test_a_debt_is_paid_once_and_harms_nobody():
+def test_cleanup_is_run_once_and_removes_no_valid_guest():
     is_well(explored(cleanups.system(crashes=2, messages=2), 'one debt, two crashes, two messages'))
 
 
@@ -83,7 +83,7 @@ def test_a_debt_is_paid_once_and_harms_nobody():
         ('stale', 'owed'),
     ],
 )
-def test_a_mistake_with_debts_is_caught(plant, word):
+def test_planted_bug_of_cleanups_is_caught(plant, word):
     found = explored(cleanups.system(2, 1, frozenset({plant})), f'planted: {plant}')
     caught = {**found.traps, **found.violations}
     fitting = [(len(trace), what) for what, (_count, trace) in caught.items() if word in what]

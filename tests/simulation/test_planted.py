@@ -67,7 +67,7 @@ def test_without_a_plant_nothing_is_wrong(backend, name):
 
 
 @pytest.mark.parametrize('one', PLANTS, ids=lambda one: one.name)
-def test_what_is_planted_is_caught(backend, record_property, one):
+def test_planted_bug_is_caught(backend, record_property, one):
     record_property('planted', 1)
     for name in one.cells:
         with one.patch():

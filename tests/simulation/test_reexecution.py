@@ -51,10 +51,10 @@ class Again:
         self.dones = {}
         self.wrapped = {}
 
-    def story(self, story):
+    def saga(self, saga):
         """Return a story whose bodies are run again and again."""
         items = []
-        for group in story.groups:
+        for group in saga.groups:
             steps = tuple(
                 dataclasses.replace(
                     step,
@@ -64,7 +64,7 @@ class Again:
                 for step in group
             )
             items.append(steps if len(steps) > 1 else steps[0])
-        return Saga(*items, settle=story.settle, abandon=story.abandon)
+        return Saga(*items, settle=saga.settle, abandon=saga.abandon)
 
     def body(self, name, direction, real):
         if real in self.wrapped:
@@ -112,7 +112,7 @@ class Again:
             'instances': {uuid: plain(one) for uuid, one in world.instances.items()},
             'migrations': {uuid: plain(one) for uuid, one in world.migrations.items()},
             'journal': {uuid: [plain(one) for one in records] for uuid, records in world.journal.items()},
-            'books': {uuid: one.holders for uuid, one in world.providers.items()},
+            'allocations': {uuid: one.holders for uuid, one in world.providers.items()},
             'guests': {
                 host.name: {
                     uuid: (guest.state, guest.job, sorted(host.parts.get(uuid, ())))
@@ -141,9 +141,9 @@ def difference(before, after):
 @pytest.mark.parametrize('name', DONE)
 def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
-    real = live_migrate.story
+    real = live_migrate.saga
     again = Again(None)
-    monkeypatch.setattr(live_migrate, 'story', lambda: again.story(real()))
+    monkeypatch.setattr(live_migrate, 'saga', lambda: again.saga(real()))
     cloud = again.cloud = SimulatedCloud(
         backend.directory, path.hosts, backend=backend, options=path.options, **path.knobs
     )
@@ -174,7 +174,7 @@ def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_pr
     record_property('pairs', again.pairs)
 
 
-def test_every_step_of_the_story_is_run_again():
-    steps = live_migrate.story().steps
+def test_every_step_of_the_saga_is_run_again():
+    steps = live_migrate.saga().steps
     assert DONE['success'] == (len(steps), 0)
     assert DONE['driver fails'][1] == len({step.undo for step in steps if step.undo})

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1200)
 def judged(backend, seed):
     plan = workloads.of_second_migrations(seed)
     found = runs.run(backend, plan)
-    assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
+    assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
     return found
 
 
@@ -36,10 +36,10 @@ def test_these_runs_reach_what_they_are_for(backend):
     seen = set()
     for seed in (4, 194):
         seen |= judged(backend, seed).states
-    told = '\n'.join(sorted(seen))
+    reported = '\n'.join(sorted(seen))
     for what in (
         'the deferred cleanup of migration',
         'Ran deferred cleanup rollback_live_migration_at_source',
         'which is blocked',
     ):
-        assert what in told, what
+        assert what in reported, what

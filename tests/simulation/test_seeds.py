@@ -38,7 +38,7 @@ def green(backend, seeds, record_property):
         plan = workloads.of(seed)
         found = runs.run(backend, plan)
         struck += len(found.struck)
-        assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
+        assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))
     record_property('faults', struck)
 
@@ -93,11 +93,11 @@ def test_a_failure_is_made_short(backend, monkeypatch):
     assert still.violations
     assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
     assert shorter.struck == ()
-    assert 'was aborted' in runs.told(shorter, still)
+    assert 'was aborted' in runs.reported(shorter, still)
 
 
 @pytest.mark.parametrize('argument', [['--seeds', '0'], ['--jobs', '0'], ['--seeds', 'many']])
-def test_what_cannot_be_run_is_refused(argument, capsys):
+def test_invalid_plan_is_refused(argument, capsys):
     with pytest.raises(SystemExit) as stopped:
         runs.main(argument)
     assert stopped.value.code == 2

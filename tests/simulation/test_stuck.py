@@ -10,7 +10,7 @@ POSTS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 LONG, MOST = 20.0, 20
 
 
-def test_two_post_steps_that_are_both_stuck_are_not_told_again_and_again(tmp_path):
+def test_two_stuck_post_steps_are_not_sent_in_a_loop(tmp_path):
     """The guest is started at its source by somebody, and gone from its destination, when it had moved."""
     cloud = SimulatedCloud(tmp_path, hosts=2)
     operator = Operator(cloud)
@@ -32,7 +32,7 @@ def test_two_post_steps_that_are_both_stuck_are_not_told_again_and_again(tmp_pat
     before = sent()
     operator.user.until(lambda: sent() - before > MOST, within=LONG)
     stuck = [row.stuck_reason for row in cloud.migrations()]
-    told = sent() - before
+    reported = sent() - before
     cloud.stop()
     assert all(stuck)
-    assert told <= MOST
+    assert reported <= MOST

@@ -348,8 +348,8 @@ def test_invalid_url_raises_configuration_error_without_password(tmp_path, url, 
     conf = cfg.ConfigOpts()
     conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
     for given, option in ((None, '[DEFAULT] transport_url'), (url, 'url' if url else '[DEFAULT] transport_url')):
-        with pytest.raises(exception.ConfigurationError) as told:
+        with pytest.raises(exception.ConfigurationError) as reported:
             rpc.get_transport(conf, given)
         for word in [f'Option {option} is ', *words, 'write it as rabbit://USER:PASSWORD@HOST:5672/VHOST.']:
-            assert word in str(told.value)
-        assert 'hush' not in str(told.value)
+            assert word in str(reported.value)
+        assert 'hush' not in str(reported.value)

@@ -287,13 +287,13 @@ def saga_diagram(saga):
 
 
 class SagaDiagram(SphinxDirective):
-    """``.. saga-diagram::``, from ``migrator.conductor.tasks.live_migrate.story()``."""
+    """``.. saga-diagram::``, from ``migrator.conductor.tasks.live_migrate.saga()``."""
 
     def run(self):
         """Render the saga, and say in words what it shows."""
         from migrator.conductor.tasks import live_migrate
 
-        saga = live_migrate.story()
+        saga = live_migrate.saga()
         undos = ', then '.join(f'``{step.undo.__name__}``' for step in undo_order(saga))
         caption = f'When every step up to the pivot may have had an effect, the undos run in this order: {undos}.'
         return [saga_diagram(saga), *self.parse_text_to_nodes(caption)]

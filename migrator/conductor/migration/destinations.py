@@ -177,7 +177,7 @@ def _why_not(place: Place, by_state: bool, named: bool) -> str | None:
         return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
     if place.service.disabled and not named:
         return 'it is disabled'
-    if place.owes:
+    if place.has_cleanup:
         return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None
 

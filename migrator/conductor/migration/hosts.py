@@ -262,7 +262,7 @@ def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
 def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     # The earlier observation no longer counts. A later poll with the same content is news then, and wakes the run.
     m.replies.seen.pop(host, None)
-    if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
+    if m.tools.hosts.was_unreachable(host, m.tools.options.poll_interval):
         # Another migration has just polled the host in vain. Waiting for a second time-out would add nothing.
         m.ledger.waits_on.add(host)
         return _unreachable(m, host)

@@ -36,7 +36,7 @@ class Replies:
         self.seen: dict[str, protocol.Observation] = {}
         self.unheard: set[str] = set()
         self.unasked: set[str] = set()
-        self.heard_at = clock.monotonic()
+        self.received_at = clock.monotonic()
         self.must_ask: set[str] = set()
         self.unsure: set[tuple[str, str]] = set()
         self.woken_for_silence = -math.inf
@@ -63,7 +63,7 @@ class Replies:
         """
         if not same_epoch:
             self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask
-        self.seen, self.heard_at = {}, fresh.heard_at
+        self.seen, self.received_at = {}, fresh.received_at
         self.begin_run()
 
     # --- what was sent -----------------------------------------------------------------------------------------------
@@ -100,14 +100,14 @@ class Replies:
         if newer or (known and report.epoch == known.epoch and known.state == protocol.WorkState.RUNNING):
             self.reports[key] = report
         self.unsure.discard(key)
-        self.heard_at = self._clock.monotonic()
+        self.received_at = self._clock.monotonic()
 
     def take_observation(self, observation: protocol.Observation, epoch: int) -> None:
         """Keep what a host reported when it was polled.
 
         :param epoch: the present epoch.
         """
-        self.heard_at = self._clock.monotonic()
+        self.received_at = self._clock.monotonic()
         self._unresponsive.pop(observation.host, None)
         if observation.refusal is not None:
             return

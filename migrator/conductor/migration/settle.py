@@ -258,7 +258,7 @@ def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Ho
     # The migration waits with the source down only while its hypervisor may still copy.
     alone = source.observed is Observed.DOWN and destination.observed is Observed.WAITING
     if alone:
-        waiting.note_silence(m, m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
+        waiting.note_unreachable(m, m.source, m.tools.hosts.unreachable_for(m.source), answers=False, helps=_COPIES)
     # Force completion pauses a guest long before it moves.
     forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
     goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None

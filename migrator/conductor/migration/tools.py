@@ -48,7 +48,7 @@ class Tools:
         self.turns = provider_locks.Turns(self.threads)
         self.running_cleanups: set[int] = set()
         self.asking: set[str] = set()
-        self.placement.heard = broker.Outage('Placement', self.threads).heard
+        self.placement.on_result = broker.Outage('Placement', self.threads).on_result
 
     def is_down(self, host: str) -> bool:
         """Return whether a host is down.
@@ -56,14 +56,14 @@ class Tools:
         It is down if an operator has declared it forced down, or if its service has not reported for a long time and
         it does not answer this conductor either. A host that only does not answer is not down.
         """
-        silent = self.hosts.silent_for(host)
-        if silent < 2 * self.options.poll_interval:
+        unreachable = self.hosts.unreachable_for(host)
+        if unreachable < 2 * self.options.poll_interval:
             return False
         down_time = self.options.service_down_time
         service = self.database.services.get_compute(host)
         if service.forced_down:
             return True
-        if silent < down_time:
+        if unreachable < down_time:
             return False
         stopped = service.last_seen_up is None
-        return service.is_silent(self.database.services.now(), down_time) if stopped else bool(service.down_since)
+        return service.is_unreachable(self.database.services.now(), down_time) if stopped else bool(service.down_since)

@@ -117,7 +117,7 @@ def note_waiting(m: MigrationContext, why: str | None) -> None:
         m.row = m.row.replace(waits_for=why)
 
 
-def note_silence(m: MigrationContext, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:
+def note_unreachable(m: MigrationContext, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:
     """Write which unresponsive host the migration waits for.
 
     :param seconds: how long the host has not answered.
@@ -134,7 +134,7 @@ def note_silence(m: MigrationContext, host: str, seconds: float, answers: bool, 
     return m.row.waits_for
 
 
-def is_said_silent(m: MigrationContext, host: str) -> bool:
+def is_reported_unreachable(m: MigrationContext, host: str) -> bool:
     """Return whether the row says that a host has not answered."""
     return (m.row.waits_for or '').startswith(_SILENCES[False].format(host))
 

@@ -21,7 +21,7 @@ from migrator.saga.saga import Saga
 from migrator.saga.step import Done, Failed, Kind, Parked, Step, Verdict
 
 
-def story() -> Saga[MigrationContext]:
+def saga() -> Saga[MigrationContext]:
     """Return the saga of a live migration.
 
     A new step is one entry here, and its functions below.

@@ -81,7 +81,7 @@ def one_cloud(
 ) -> Iterator[Cloud]:
     """The session's site on the lab's hosts; a test takes it by :func:`cloud`."""
     made = Cloud(LibvirtSite(lab, QUICK, rabbitmq, postgresql, placement_http))
-    made.clear_books()
+    made.clear_allocations()
     made.site.start()
     yield made
     made.close()

@@ -19,7 +19,7 @@ import rich.text
 from migrator import exception
 from migrator.demo import run as plain_demo
 from migrator.demo.screen import Lines, Screen, View
-from tests.real.libvirt import demo_cloud, demo_story
+from tests.real.libvirt import demo_cloud, demo_scenario
 from tests.real.libvirt.lab import hosts
 from tests.real.servers import process
 
@@ -90,7 +90,7 @@ def run(as_json: bool) -> int:
     return 0 if report.right else WRONG
 
 
-def _play(teller: _Teller) -> demo_story.Report:
+def _play(teller: _Teller) -> demo_scenario.Report:
     """Build the stage, tell the story, and take everything away again, whatever has happened."""
     teller.say(f'Starting two libvirt hosts, {demo_cloud.SOURCE} and {demo_cloud.DESTINATION}')
     lab = hosts.Lab()
@@ -106,7 +106,7 @@ def _play(teller: _Teller) -> demo_story.Report:
         cloud = demo_cloud.LibvirtCloud(lab)
         cloud.start_computes(adopted=len(those))
         with teller.view() as view:
-            report = demo_story.Story(cloud, those, teller.say).run(view)
+            report = demo_scenario.Scenario(cloud, those, teller.say).run(view)
         cloud.stop()
         return report
     except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def _hear_no_more() -> None:
 # --- the summary -----------------------------------------------------------------------------------------------------
 
 
-def _show(console: rich.console.Console, report: demo_story.Report) -> None:
+def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
     console.print()
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD if console.is_terminal else None)
     table.add_column('Guest', no_wrap=True)
@@ -180,7 +180,7 @@ def _show(console: rich.console.Console, report: demo_story.Report) -> None:
         console.print('Something is not as it should be.', style=_BAD)
 
 
-def _praise(move: demo_story.Move, report: demo_story.Report) -> str:
+def _praise(move: demo_scenario.Move, report: demo_scenario.Report) -> str:
     counted = report.counted[move.guest.name]
     if move.plan == 'aborted':
         return f'went on at {demo_cloud.SOURCE} as it was'

@@ -288,12 +288,12 @@ class Cloud:
             else:
                 self.site.configure(name)
         self._changed.clear()
-        self.clear_books()
+        self.clear_allocations()
         cloud.forget_rows(self.database)
 
-    def clear_books(self) -> None:
+    def clear_allocations(self) -> None:
         """Remove every allocation from Placement, which is the session's."""
-        cloud.clear_books(self.placement, self._adapter)
+        cloud.clear_allocations(self.placement, self._adapter)
 
     def close(self) -> None:
         """Close the connections."""

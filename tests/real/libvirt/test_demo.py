@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.real.libvirt import demo, demo_story
+from tests.real.libvirt import demo, demo_scenario
 from tests.real.libvirt.test_lab_close import mounted, of_the_machine
 from tests.real.servers import process, reaper
 
@@ -28,10 +28,10 @@ def backends_of(pid):
     found = set()
     for one in reaper.descendants(pid):
         try:
-            told = pathlib.Path(f'/proc/{one}/environ').read_bytes().split(b'\0')
+            reported = pathlib.Path(f'/proc/{one}/environ').read_bytes().split(b'\0')
         except OSError:
             continue  # it has ended
-        found |= {each.partition(b'=')[2].decode() for each in told if each.startswith(b'MIGRATOR_TEST_ROOT=')}
+        found |= {each.partition(b'=')[2].decode() for each in reported if each.startswith(b'MIGRATOR_TEST_ROOT=')}
     return {pathlib.Path(each) for each in found}
 
 
@@ -114,7 +114,7 @@ def test_ctrl_c_at_its_terminal_leaves_nothing_and_the_cursor_is_back(lab):
 # --- where it cannot be -----------------------------------------------------------------------------------------------
 
 
-def test_who_is_not_root_is_told_so(monkeypatch, capsys):
+def test_demo_without_root_reports_it(monkeypatch, capsys):
     monkeypatch.setattr(os, 'geteuid', lambda: 1000)
     assert demo.main([]) == 2
     assert capsys.readouterr() == (
@@ -124,7 +124,7 @@ def test_who_is_not_root_is_told_so(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('command', [COMMAND, ['tools/demo-libvirt.sh']], ids=['module', 'script'])
-def test_where_namespaces_are_not_permitted_it_says_so(lab, command):
+def test_demo_without_namespaces_reports_it(lab, command):
     done = subprocess.run(
         ['setpriv', '--bounding-set=-sys_admin', *command], cwd=TREE, capture_output=True, text=True, check=False
     )
@@ -146,9 +146,9 @@ def test_an_option_that_there_is_not(capsys):
 def test_a_report_with_anything_wrong_is_not_right():
     def report(**fields):
         made = {'moves': [], 'seconds': 1.0, 'counted': {}, 'findings': [], 'looked_at': {}, 'wrong': []}
-        return demo_story.Report(**{**made, **fields})
+        return demo_scenario.Report(**{**made, **fields})
 
-    wrong = demo_story.Move(guest=None, plan='moved', migration=None, wrong=['it has a gap'])
+    wrong = demo_scenario.Move(guest=None, plan='moved', migration=None, wrong=['it has a gap'])
     assert report().right
     assert not report(moves=[wrong]).right
     assert not report(findings=[{'verdict': 'leaked'}]).right

@@ -49,7 +49,7 @@ def another_life(bench: LibvirtBench, patched: bool = False) -> subprocess.Popen
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={'PYTHONPATH': str(TREE)})
 
 
-def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: LibvirtBench) -> None:
+def test_hanging_daemon_is_reported_in_time_and_recovers(bench: LibvirtBench) -> None:
     driver = LibvirtDriver(bench.confs['alpha'], executors.NativeThreads(), deadline=1.0)
     driver.init_host('alpha')
     bench.alpha.stop_daemon()
@@ -67,7 +67,7 @@ def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: Libvirt
     driver.connection.close()
 
 
-def test_a_daemon_that_is_away_is_told_of_and_found_again(bench: LibvirtBench) -> None:
+def test_stopped_daemon_is_reported_and_reconnected(bench: LibvirtBench) -> None:
     bench.alpha.kill_daemon(comes_back=False)
     with pytest.raises(exception.ServiceUnreachable, match='libvirt of alpha'):
         bench.source.get_guest(bench.instance.uuid)
@@ -123,7 +123,7 @@ def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: L
 
 
 @pytest.mark.parametrize('seconds', [0.0, 0.01, 0.05, 0.3])
-def test_what_a_killed_life_had_asked_for_is_a_job_by_then_or_never(bench: LibvirtBench, seconds: float) -> None:
+def test_request_of_a_killed_process_is_a_job_by_its_restart_or_never(bench: LibvirtBench, seconds: float) -> None:
     bench.slow()
     process = another_life(bench)
     assert process.stdout is not None
@@ -183,7 +183,7 @@ def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench:
         ('live_migration_permit_post_copy', True, libvirt.VIR_MIGRATE_POSTCOPY),
     ],
 )
-def test_what_may_be_made_use_of_is_asked_for(bench: LibvirtBench, option: str, value: object, flag: int) -> None:
+def test_migration_uses_the_enabled_features(bench: LibvirtBench, option: str, value: object, flag: int) -> None:
     for conf in bench.confs.values():
         conf.set_override(option, value, group='libvirt')
     call = bench.move(bench.prepare())

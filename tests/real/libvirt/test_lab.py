@@ -105,7 +105,7 @@ def test_a_guest_does_not_start_where_it_is_not_to(lab, alpha):
     guest.start(alpha)
 
 
-def test_whatever_a_test_did_the_next_one_has_fresh_hosts(lab, alpha, beta):
+def test_hosts_are_fresh_after_any_test(lab, alpha, beta):
     lab.start_guest(alpha, 'zero')
     # without having to switch it off for that
     alpha.remove_guests()
@@ -151,7 +151,7 @@ time.sleep(100)
 """
 
 
-def test_a_service_on_a_host_has_that_hosts_places_and_hears_its_signals(alpha, beta, service):
+def test_service_on_a_host_has_its_paths_and_receives_signals(alpha, beta, service):
     (alpha.images / 'an-image').touch()
     on_alpha, on_beta = service(alpha, LOOK), service(beta, LOOK)
     assert on_alpha.tail() == "alpha ['an-image'] ready"
@@ -275,7 +275,7 @@ def test_an_emulated_guest_has_a_little_more_memory_than_was_asked_for(given, be
 # --- where it cannot be ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(process, 'which', lambda name, *folders: None if name in ('gcc', 'virsh') else f'/{name}')
     monkeypatch.setattr(machine.os, 'geteuid', lambda: 1000)
     monkeypatch.setattr(machine.importlib.util, 'find_spec', lambda name: object())
@@ -283,6 +283,6 @@ def test_what_is_missing_is_named(monkeypatch):
     assert machine.missing.__wrapped__() == 'virsh (package libvirt-clients), gcc (package gcc), root'
 
 
-def test_where_namespaces_cannot_be_made_it_is_said_why(monkeypatch):
+def test_lab_without_namespaces_reports_the_reason(monkeypatch):
     monkeypatch.setattr(machine, 'UNSHARE', (sys.executable, '-c', 'raise SystemExit("not for you")'))
     assert machine._no_namespaces() == 'not for you'

@@ -65,7 +65,7 @@ def of_the_machine():
         *(('starting', number, delay) for number in (signal.SIGINT, signal.SIGKILL) for delay in (0, 0.2, 0.4)),
     ],
 )
-def test_nothing_is_left(lab, when, number, delay):
+def test_closed_lab_leaves_nothing_behind(lab, when, number, delay):
     before = of_the_machine()
     with subprocess.Popen(
         [sys.executable, '-c', SCENE, when], cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -87,7 +87,7 @@ def test_nothing_is_left(lab, when, number, delay):
     assert of_the_machine() == before
 
 
-def test_a_host_ends_also_if_nobody_knows_of_it_any_more(lab):
+def test_host_ends_with_the_process_that_started_it(lab):
     with hosts.Lab() as own:
         alpha = own.start_host('alpha')
         # who would have ended it deletes this last
@@ -153,7 +153,7 @@ def said(*ticks, audits=0, bad=0, boot=False):
     ],
     ids=itertools.count(),
 )
-def test_what_a_guest_said_is_what_came_of_it(lab, alpha, beta, on_alpha, on_beta, complaint):
+def test_output_of_a_guest_decides_its_verdict(lab, alpha, beta, on_alpha, on_beta, complaint):
     guest = guests.Guest(lab, 'demo')
     alpha.console('demo').write_bytes(on_alpha)
     beta.console('demo').write_bytes(on_beta)

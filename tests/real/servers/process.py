@@ -152,10 +152,10 @@ def left_of(root: pathlib.Path) -> list[str]:
         try:
             command = (entry / 'cmdline').read_bytes().replace(b'\0', b' ').decode(errors='replace').strip()
             where = str((entry / 'cwd').readlink())
-            told = str(root).encode() in (entry / 'environ').read_bytes()
+            reported = str(root).encode() in (entry / 'environ').read_bytes()
         except OSError:
             continue  # gone, or another user's
-        if told or str(root) in where or str(root) in command:
+        if reported or str(root) in where or str(root) in command:
             found.append(f'{entry.name} {command}')
     return found
 

@@ -35,7 +35,7 @@ _MARK = 'tap-mark-'
 
 
 @dataclasses.dataclass(frozen=True)
-class Heard(rpc.Recorded):
+class Received(rpc.Recorded):
     """One message that was heard.
 
     Its kind is one more than those of :class:`migrator.testing.rpc.Recorded`: ``beat`` is the sign of life of who is
@@ -68,9 +68,9 @@ class Tap:
         self._broker = broker
         self._vhost = vhost
         self._name_of = name_of
-        self._calls: dict[str, Heard] = {}
+        self._calls: dict[str, Received] = {}
         self._marks: set[str] = set()
-        self._heard = threading.Condition()
+        self._received = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name='tap', daemon=True)
         self._thread.start()
@@ -92,9 +92,9 @@ class Tap:
             mark = _MARK + uuid.uuid4().hex
             with contextlib.suppress(OSError, amqp.AMQPError), self._connection() as connection:
                 connection.channel().basic_publish(amqp.Message(''), exchange='', routing_key=mark)
-                with self._heard:
+                with self._received:
                     # One that was published just before the tap was on is never heard: another one will be.
-                    if self._heard.wait_for(lambda mark=mark: mark in self._marks, timeout=5):
+                    if self._received.wait_for(lambda mark=mark: mark in self._marks, timeout=5):
                         return
             time.sleep(_AGAIN)
         raise process.ServerError(f'waited {timeout:g} s in vain: the tap on {self._vhost} to catch up')
@@ -139,14 +139,14 @@ class Tap:
     def _take(self, message: amqp.Message) -> None:
         headers = message.headers
         keys = headers['routing_keys']
-        with self._heard:
+        with self._received:
             if keys[0].startswith(_MARK):
                 self._marks.add(keys[0])
-                self._heard.notify_all()
+                self._received.notify_all()
                 return
             self.messages.append(self._read(self._name_of(headers['user']), keys[0], message.body))
 
-    def _read(self, sender: str, key: str, body: str | bytes) -> Heard:
+    def _read(self, sender: str, key: str, body: str | bytes) -> Received:
         """Make out what a message is."""
         wire = len(body.encode() if isinstance(body, str) else body)
         inner = json.loads(json.loads(body)['oslo.message'])
@@ -156,15 +156,15 @@ class Tap:
             args = {name: base.from_primitive(value) for name, value in inner['args'].items()}
             kind = 'call' if call_id else 'cast'
             migration_uuid = rpc.migration_of(args)
-            heard = Heard(sender, key, inner['method'], kind, _size(inner['args']), migration_uuid, at, wire)
+            received = Received(sender, key, inner['method'], kind, _size(inner['args']), migration_uuid, at, wire)
             if call_id:
-                self._calls[call_id] = heard
-            return heard
+                self._calls[call_id] = received
+            return received
         call = self._calls.get(call_id)
         kind, said = ('reply', inner.get('failure') or inner.get('result')) if inner.get('ending') else ('beat', None)
         if call is None:
-            return Heard(sender, key, '?', kind, _size(said), None, at, wire)
-        return Heard(sender, call.sender, call.method, kind, _size(said), call.migration_uuid, at, wire)
+            return Received(sender, key, '?', kind, _size(said), None, at, wire)
+        return Received(sender, call.sender, call.method, kind, _size(said), call.migration_uuid, at, wire)
 
 
 def _size(value: Any) -> int:

@@ -33,7 +33,7 @@ bound to the instance's generation 2, with no consumer of the migration (0: the 
 *stuck* counts how often a person is called, which is none if the world can still get on by itself.
 
 ``python -m tests.simulation.model --crashes 1 --messages 2`` searches one variant. The files: :mod:`.state`,
-:mod:`.search` (knows nothing of migrations), :mod:`.story`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
+:mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
 :mod:`.conductor`, :mod:`.settling`, :mod:`.placement`,
 :mod:`.hosts`, :mod:`.messages`, :mod:`.faults`, :mod:`.debt`, :mod:`.safety`, :mod:`.world` (puts it together),
 :mod:`.plants`, :mod:`.debts`.

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from migrator.conductor.migration.settle_table import Host, Observed
 from tests.simulation.model import settling
+from tests.simulation.model.next_act import Next, next_act
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
-    NOBODY,
+    NO_OWNER,
     Conductor,
     Destination,
     Row,
     Source,
-    Told,
+    StopReport,
     Up,
 )
-from tests.simulation.model.story import Next, next_act
 from tests.simulation.model.teller import Steps, Teller
 
 _JOB = (Observed.JOB, Observed.CUTOVER_JOB)
@@ -33,14 +33,14 @@ class Asking(Teller):
             after = me._replace(at=('half', me.at == ('settle', True), settling.CALLED_OFF))
             yield self.step('knows from its stop that S had not begun', after)
         elif source.up in (Up.DEAD, Up.UNREACHABLE):
-            yield self._heard(me, ask, 'S', settling.DOWN)
-        elif source.up != Up.STARTING and not isinstance(source.up, Told):
+            yield self._received(me, ask, 'S', settling.DOWN)
+        elif source.up != Up.STARTING and not isinstance(source.up, StopReport):
             after, refused = self._poll(me, row, source)
             if refused:
                 yield Step(f'{self.side} asks S: refused', {self.side: refused, 'source': after})
                 return
             word = settling.of_source(source, hasty='h' in self.plants)
-            step = self._heard(me, ask, 'S', word)
+            step = self._received(me, ask, 'S', word)
             yield step._replace(changes={**step.changes, 'source': after})
 
     def ask_destination(self, me: Conductor, row: Row, host: Destination, name: str, part: str) -> Steps:
@@ -49,13 +49,13 @@ class Asking(Teller):
         if not ask:
             return
         if host.up in (Up.DEAD, Up.UNREACHABLE):
-            yield self._heard(me, ask, name, settling.DOWN)
+            yield self._received(me, ask, name, settling.DOWN)
         elif host.up == Up.UP:
             after, refused = self._poll(me, row, host)
             if refused:
                 yield Step(f'{self.side} asks {name}: refused', {self.side: refused, part: after})
                 return
-            step = self._heard(me, ask, name, settling.of_destination(host), host.work)
+            step = self._received(me, ask, name, settling.of_destination(host), host.work)
             yield step._replace(changes={**step.changes, part: after})
 
     def _what_to_ask(self, me: Conductor, row: Row, host: str) -> str:
@@ -88,13 +88,13 @@ class Asking(Teller):
         if row.boot('S' if isinstance(host, Source) else row.destination) != host.boot:
             # A dead boot's registration was committed late: it refuses, and registers again.
             return host._replace(up=Up.STARTING) if host.up == Up.UP else host, me._replace(at=('refused',))
-        if me.epoch < host.seen or (me.epoch == host.seen and host.seen_of not in (self.index, NOBODY)):
+        if me.epoch < host.seen or (me.epoch == host.seen and host.seen_of not in (self.index, NO_OWNER)):
             return host, me._replace(at=('refused', host.seen))
         return host._replace(
-            seen=me.epoch, seen_of=NOBODY if row.destination == 'E' and isinstance(host, Destination) else self.index
+            seen=me.epoch, seen_of=NO_OWNER if row.destination == 'E' and isinstance(host, Destination) else self.index
         ), None
 
-    def _heard(self, me: Conductor, ask: str, name: str, word: Host, work: str = '') -> Step:
+    def _received(self, me: Conductor, ask: str, name: str, word: Host, work: str = '') -> Step:
         down = word == settling.DOWN
         label = f'(epoch {me.epoch}) asks {name}: {word.observed}{" " + word.verdict if word.verdict else ""}'
         run = me._replace(at=('run',))

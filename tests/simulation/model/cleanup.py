@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation.model import messages
 from tests.simulation.model.search import Step
-from tests.simulation.model.state import NOBODY, Cleanup, Conductor, Destination, Message, Row, Source, Up
+from tests.simulation.model.state import NO_OWNER, Cleanup, Conductor, Destination, Message, Row, Source, Up
 
 _KIND = {'clean': 'clean', 'restore': 'restore', 'post': 'post'}
 
@@ -24,10 +24,10 @@ def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iter
     side, part = ('left', 'right')[index], 'source' if name == 'S' else 'destination'
 
     def steps(row: Row, host: Any, me: Conductor, other: Conductor) -> Iterator[Step]:
-        cleanup = row.debt_s if name == 'S' else row.debt_d
+        cleanup = row.cleanup_s if name == 'S' else row.cleanup_d
         if cleanup is None or host.up != Up.UP or me.paused:
             return
-        free = cleanup.owner == NOBODY or (cleanup.owner == 1 - index and other.paused)
+        free = cleanup.owner == NO_OWNER or (cleanup.owner == 1 - index and other.paused)
         if cleanup.owner != index and not free:
             return
         mine = cleanup if cleanup.owner == index else Cleanup(cleanup.what, cleanup.epoch + 1, index)
@@ -37,10 +37,10 @@ def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iter
             # The host has seen a newer epoch, or this one of the migration's owner: as for a migration, one above it.
             mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
         left = None if answer == 'ok' else mine
-        paid = row._replace(debt_s=left) if name == 'S' else row._replace(debt_d=left)
+        cleaned_up = row._replace(cleanup_s=left) if name == 'S' else row._replace(cleanup_d=left)
         alarm = f'{name} is to pay {cleanup.what}, and says {answer}' if answer in ('here', 'gone') else ''
         label = f'{side} has {name} pay {cleanup.what} in epoch {order.first}: {answer}'
-        yield Step(label, {'row': paid, part: after}, broken=broken, stuck=alarm)
+        yield Step(label, {'row': cleaned_up, part: after}, broken=broken, stuck=alarm)
 
     return steps
 

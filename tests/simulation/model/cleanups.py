@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tests.simulation.model.search import FAULT, PERSON, Promise, Rule, Step, System
 
-NOBODY = 2
+NO_OWNER = 2
 _SIDES = ('left', 'right')
 
 
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
     state: str = 'owed'
     epoch: int = 1
-    owner: int = NOBODY
+    owner: int = NO_OWNER
 
 
 class Host(NamedTuple):
@@ -115,7 +115,7 @@ def _sketch(world: Mapping[str, Any]) -> str:
 def _at_rest(row: Row, host: Host) -> str:
     if row.state == 'owed':
         return 'the debt is left'
-    return 'paid, and the debris is there' if row.state == 'paid' and host.holds == 'debris' else ''
+    return 'paid, and the debris is there' if row.state == 'cleaned_up' and host.holds == 'debris' else ''
 
 
 # --- D ---------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def take(host: Host, order: Order, plants: frozenset[str]) -> tuple[Host, str, s
     """Return D after an order to clean, its answer, and what is broken."""
     if order.boot != host.boot:
         return host, 'refused', ''
-    older = order.epoch < host.seen or (order.epoch == host.seen and host.of not in (NOBODY, order.owner))
+    older = order.epoch < host.seen or (order.epoch == host.seen and host.of not in (NO_OWNER, order.owner))
     if older and 'old-epoch' not in plants:
         return host, f'seen {host.seen}', ''
     host = host._replace(seen=max(host.seen, order.epoch), of=order.owner)
@@ -158,7 +158,7 @@ def _host_fails(host: Host, budget: Budget) -> Iterator[Step]:
 
 def _host_starts(host: Host) -> Iterator[Step]:
     if not host.up:
-        fresh = host._replace(up=True, boot=host.boot + 1, seen=0, of=NOBODY, done=0)
+        fresh = host._replace(up=True, boot=host.boot + 1, seen=0, of=NO_OWNER, done=0)
         yield Step('D starts', {'host': fresh})
     else:
         yield Step('D is registered', {'host': host._replace(known=host.boot)})
@@ -168,7 +168,7 @@ def _visit(row: Row, host: Host, budget: Budget) -> Iterator[Step]:
     if not budget.visits or not host.up:
         return
     less = budget._replace(visits=0)
-    if row.state == 'paid' and host.holds == 'nothing':
+    if row.state == 'cleaned_up' and host.holds == 'nothing':
         # While the debt is owed, D is no destination for the instance.
         prepared = host._replace(holds='prepared')
         yield Step('PERSON another migration prepares D', {'host': prepared, 'budget': less}, PERSON)
@@ -223,7 +223,7 @@ class _Payer:
             same = row.state == 'owed' and row.epoch == me.epoch
         after = row
         if same and me.answer == 'done':
-            after = row._replace(state='paid')
+            after = row._replace(state='cleaned_up')
         elif same and me.answer == 'here':
             after = row._replace(state='alarm')
         elif same and me.answer.startswith('seen') and not self.plants & {'stale', 'two-owners'}:
@@ -235,6 +235,6 @@ class _Payer:
             yield Step(f'{self.side} wakes', {self.side: me._replace(paused=False)})
         elif budget.crashes and me.at != 'idle':
             less = budget._replace(crashes=budget.crashes - 1)
-            freed = row._replace(owner=NOBODY) if row.owner == self.index else row
+            freed = row._replace(owner=NO_OWNER) if row.owner == self.index else row
             yield Step(f'FAULT {self.side} crashes', {self.side: Payer(), 'row': freed, 'budget': less}, FAULT)
             yield Step(f'FAULT {self.side} is paused', {self.side: me._replace(paused=True), 'budget': less}, FAULT)

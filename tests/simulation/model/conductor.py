@@ -7,7 +7,7 @@ Where it stands (``Conductor.at``):
 
 ``idle``                      it has nothing
 ``ask``, hosts                it has adopted, or read its row anew: these have to answer in its epoch first
-``run``                       woken: what comes next is in the row (story.py)
+``run``                       woken: what comes next is in the row (next_act.py)
 ``settle``, again             about to ask the source, for the second time if ``again``
 ``half``, again, word         the source has answered; now the destination is asked
 ``both``, again, word, word   both have: to be decided
@@ -32,12 +32,13 @@ from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import placement, settling
 from tests.simulation.model.asking import Asking
 from tests.simulation.model.ledger import Ledger
+from tests.simulation.model.next_act import Next, next_act
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
     BACK,
     FORWARD,
     IDLE,
-    NOBODY,
+    NO_OWNER,
     Cleanup,
     Conductor,
     Message,
@@ -47,21 +48,20 @@ from tests.simulation.model.state import (
     Undo,
     moved,
 )
-from tests.simulation.model.story import Next, next_act
 
 Steps = Iterator[Step]
 _JOB = (Observed.JOB, Observed.CUTOVER_JOB)
-_DEBT = {('clean', 'D'): 'clean', ('restore', 'S'): 'restore', ('post', 'S'): 'post', ('post', 'D'): 'post'}
+_CLEANUP = {('clean', 'D'): 'clean', ('restore', 'S'): 'restore', ('post', 'S'): 'post', ('post', 'D'): 'post'}
 
 
-class Story(Asking, Ledger):
+class Saga(Asking, Ledger):
     """The rules of one conductor."""
 
     # --- the row -----------------------------------------------------------------------------------------------------
 
     def adopt(self, me: Conductor, row: Row, other: Conductor) -> Steps:
         """Take a migration that nobody living owns; that raises the epoch, and both hosts are asked first."""
-        if me != IDLE or row.ended or not (row.owner == NOBODY or (row.owner == 1 - self.index and other.paused)):
+        if me != IDLE or row.ended or not (row.owner == NO_OWNER or (row.owner == 1 - self.index and other.paused)):
             return
         epoch = row.epoch + 1
         adopted = row._replace(owner=self.index, epoch=epoch)
@@ -75,7 +75,12 @@ class Story(Asking, Ledger):
         """
         mine = Conductor(at=('run',), epoch=row.epoch, settling=True, against=against)
         act = next_act(row, self.index, mine)
-        if 'f' in self.plants or act not in (Next.CHECK, Next.AWAIT_PRE, Next.READ_BOOKS) or row.outcome or row.undo:
+        if (
+            'f' in self.plants
+            or act not in (Next.CHECK, Next.AWAIT_PRE, Next.READ_ALLOCATIONS)
+            or row.outcome
+            or row.undo
+        ):
             return mine
         return mine._replace(at=('ask', 'S' + row.destination))
 
@@ -159,9 +164,9 @@ class Story(Asking, Ledger):
 
     def _defer(self, me: Conductor, row: Row) -> Steps:
         kind, host = me.at[1:]
-        cleanup = Cleanup(_DEBT[kind, 'S' if host == 'S' else 'D'], row.epoch)
-        owed = row._replace(debt_s=cleanup) if host == 'S' else row._replace(debt_d=cleanup)
-        yield self._done(me, owed, kind, host, f'commits that {host} owes {kind}')
+        cleanup = Cleanup(_CLEANUP[kind, 'S' if host == 'S' else 'D'], row.epoch)
+        deferred = row._replace(cleanup_s=cleanup) if host == 'S' else row._replace(cleanup_d=cleanup)
+        yield self._done(me, deferred, kind, host, f'commits that {host} owes {kind}')
 
     def _done(self, me: Conductor, row: Row, kind: str, host: str, label: str) -> Step:
         run = me._replace(at=('run',))
@@ -292,18 +297,18 @@ class Story(Asking, Ledger):
         yield self.step('ends it: completed', IDLE, after, broken)
 
 
-_AT_ROW: dict[str, Callable[[Story, Conductor, Row], Steps]] = {
-    'moved': Story._moved,
-    'checked': Story._checked,
-    'prepared': Story._prepared,
-    'pre again': Story._pre_again,
-    'did': Story._did,
-    'owe': Story._defer,
-    'refused': Story._refused,
-    'both': Story._both,
-    'read': Story._read,
-    'job ended': Story._job_ended,
-    'released': Story._released,
-    'returned': Story._returned,
-    'back by time-out': Story._back_by_time_out,
+_AT_ROW: dict[str, Callable[[Saga, Conductor, Row], Steps]] = {
+    'moved': Saga._moved,
+    'checked': Saga._checked,
+    'prepared': Saga._prepared,
+    'pre again': Saga._pre_again,
+    'did': Saga._did,
+    'owe': Saga._defer,
+    'refused': Saga._refused,
+    'both': Saga._both,
+    'read': Saga._read,
+    'job ended': Saga._job_ended,
+    'released': Saga._released,
+    'returned': Saga._returned,
+    'back by time-out': Saga._back_by_time_out,
 }

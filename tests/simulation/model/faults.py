@@ -10,7 +10,7 @@ from tests.simulation.model import hosts
 from tests.simulation.model.search import FAULT, PERSON, Step
 from tests.simulation.model.state import (
     IDLE,
-    NOBODY,
+    NO_OWNER,
     Budget,
     Cleanup,
     Conductor,
@@ -38,7 +38,7 @@ def user_aborts(row: Row, budget: Budget) -> Iterator[Step]:
 
 def forget_cleanup(cleanup: Cleanup | None, index: int) -> Cleanup | None:
     """Return a debt as it stands when the life of its owner is over."""
-    return cleanup._replace(owner=NOBODY) if cleanup is not None and cleanup.owner == index else cleanup
+    return cleanup._replace(owner=NO_OWNER) if cleanup is not None and cleanup.owner == index else cleanup
 
 
 def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
@@ -53,8 +53,11 @@ def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
     def steps(me: Conductor, row: Row, budget: Budget) -> Iterator[Step]:
         if not budget.crashes or me.paused:
             return
-        owner = NOBODY if row.owner == index else row.owner
-        cleanups = {'debt_s': forget_cleanup(row.debt_s, index), 'debt_d': forget_cleanup(row.debt_d, index)}
+        owner = NO_OWNER if row.owner == index else row.owner
+        cleanups = {
+            'cleanup_s': forget_cleanup(row.cleanup_s, index),
+            'cleanup_d': forget_cleanup(row.cleanup_d, index),
+        }
         changes = {side: IDLE, 'row': row._replace(owner=owner, **cleanups), 'budget': _less(budget)}
         yield Step(f'FAULT {side} crashes', changes, FAULT)
         if me.at == ('read late',):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from migrator.objects.migration import MigrationStatus
 from tests.simulation.model.search import FAULT, OWN, PERSON, Step
 from tests.simulation.model.state import (
-    NOBODY,
+    NO_OWNER,
     Budget,
     Conductor,
     Destination,
@@ -19,7 +19,7 @@ from tests.simulation.model.state import (
     Phase,
     Row,
     Source,
-    Told,
+    StopReport,
     Up,
     add,
     refuse_all,
@@ -31,7 +31,7 @@ _ALIVE = (Up.UP, Up.UNREACHABLE, Up.STOPPING, Up.TELLING)
 
 def alive(host: Source | Destination) -> bool:
     """Whether what has been begun goes on."""
-    return host.up in _ALIVE or host.up == Up.STARTING or isinstance(host.up, Told)
+    return host.up in _ALIVE or host.up == Up.STARTING or isinstance(host.up, StopReport)
 
 
 def _ended(source: Source, work: str) -> str:
@@ -104,7 +104,7 @@ def start_source(source: Source, destination: Destination, net: tuple[Message, .
         ways.append(source._replace(pending=False, guest='job'))
     for way in ways:
         work = 'calling' if way.guest in ('job', 'cutover') else ''
-        after = way._replace(up=Up.STARTING, boot=source.boot + 1, seen=0, seen_of=NOBODY, work=work, again=False)
+        after = way._replace(up=Up.STARTING, boot=source.boot + 1, seen=0, seen_of=NO_OWNER, work=work, again=False)
         how = ', the old call has started a job' if way.guest != source.guest else ''
         yield Step(f'S starts{how}', {'source': after, 'net': refuse_all(net, 'S')})
 
@@ -129,7 +129,7 @@ def prepare(destination: Destination, name: str, part: str) -> Iterator[Step]:
 def start_destination(destination: Destination, net: tuple[Message, ...]) -> Iterator[Step]:
     """A killed destination starts."""
     if destination.up == Up.DEAD:
-        after = destination._replace(up=Up.STARTING, boot=destination.boot + 1, seen=0, seen_of=NOBODY)
+        after = destination._replace(up=Up.STARTING, boot=destination.boot + 1, seen=0, seen_of=NO_OWNER)
         yield Step('D starts', {'destination': after, 'net': refuse_all(net, 'D')})
 
 
@@ -151,9 +151,9 @@ def register(host: Source | Destination, row: Row, left: Conductor, right: Condu
         and not row.abort
     )
     target = row.destination if queue_again else ''
-    told = Told(after.epoch, row.owner, target) if named and not row.ended else Told(0, NOBODY, '')
+    reported = StopReport(after.epoch, row.owner, target) if named and not row.ended else StopReport(0, NO_OWNER, '')
     part = 'source' if name == 'S' else 'destination'
-    yield Step(f'compute_started of {name} is committed', {'row': after, part: host._replace(up=told)})
+    yield Step(f'compute_started of {name} is committed', {'row': after, part: host._replace(up=reported)})
 
 
 def begin_boot(row: Row, name: str, boot: int) -> Row:
@@ -166,17 +166,17 @@ def begin_boot(row: Row, name: str, boot: int) -> Row:
 
 def apply_answer(host: Source | Destination, part: str, name: str) -> Iterator[Step]:
     """The answer to compute_started is applied; now commands are taken."""
-    told = host.up
-    if not isinstance(told, Told):
+    reported = host.up
+    if not isinstance(reported, StopReport):
         return
     after = host._replace(up=Up.UP)
-    taken = told.epoch > host.seen or (told.epoch == host.seen and told.owner in (host.seen_of, NOBODY))
-    if told.epoch and taken:
-        after = after._replace(seen=told.epoch, seen_of=told.owner)
+    taken = reported.epoch > host.seen or (reported.epoch == host.seen and reported.owner in (host.seen_of, NO_OWNER))
+    if reported.epoch and taken:
+        after = after._replace(seen=reported.epoch, seen_of=reported.owner)
     if isinstance(after, Source):
-        if told.epoch and taken and told.queue and not after.work:
-            after = after._replace(work='queued', again=True, target=told.queue)
-        elif not told.epoch and after.work:
+        if reported.epoch and taken and reported.queue and not after.work:
+            after = after._replace(work='queued', again=True, target=reported.queue)
+        elif not reported.epoch and after.work:
             # No migration in progress has claimed the job.
             after = after._replace(work='' if after.guest not in ('job', 'cutover') else after.work)
     yield Step(f'{name} takes in the answer to compute_started', {part: after})
@@ -184,7 +184,7 @@ def apply_answer(host: Source | Destination, part: str, name: str) -> Iterator[S
 
 def lose_answer(host: Source | Destination, budget: Budget, part: str, name: str) -> Iterator[Step]:
     """A fault: the answer to compute_started is lost, and it is called again."""
-    if isinstance(host.up, Told) and budget.messages:
+    if isinstance(host.up, StopReport) and budget.messages:
         label = f'FAULT the answer to compute_started is lost on its way to {name}'
         less = budget._replace(messages=budget.messages - 1)
         yield Step(label, {part: host._replace(up=Up.STARTING), 'budget': less}, FAULT)
@@ -220,16 +220,16 @@ def tell_stop(
     if not names:
         yield Step('S has nothing to tell of its stop', {'source': after})
         return
-    heard = after._replace(work='cancelled', by_stop=row.outcome == '') if source.work == 'called off' else after
+    received = after._replace(work='cancelled', by_stop=row.outcome == '') if source.work == 'called off' else after
     if 'stop-silent' in plants:
-        yield Step('S says that it is cancelled, and tells nobody', {'source': heard})
+        yield Step('S says that it is cancelled, and tells nobody', {'source': received})
         return
     # Of what it has queued again at its start it cannot know whether an earlier boot had begun: no last word then.
     word = 'last' if not source.again or 'stop-last-word' in plants else 'wish'
     message = Message('stopping', 'C', source.boot, 0, word)
     if not (left.paused and right.paused):
-        requested = wish_by_stop(row, message, plants)
-        yield Step('S tells that it stops: the wish is committed', {'source': heard, 'row': requested})
+        requested = request_by_stop(row, message, plants)
+        yield Step('S tells that it stops: the wish is committed', {'source': received, 'row': requested})
         if budget.messages:
             less = budget._replace(messages=budget.messages - 1)
             label = 'FAULT S tells that it stops: the wish is committed, S does not hear so'
@@ -241,7 +241,7 @@ def tell_stop(
         yield Step('FAULT S tells that it stops, which is on its way for long', later, FAULT)
 
 
-def wish_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
+def request_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
     """Return the row after compute_stopping was committed: Migrations.begin_stop."""
     same_boot = row.boot_s == message.first or 'stop-any-boot' in plants
     if row.ended or row.outcome or not same_boot:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from migrator.objects.migration import MigrationStatus as Status
 from migrator.placement_client.allocation_state import PairState
 from tests.simulation.model import placement
+from tests.simulation.model.next_act import Next
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
     ABSENT,
     FORWARD,
-    GHOST,
-    Books,
+    ORPHAN,
+    Allocations,
     Conductor,
     Message,
     Phase,
@@ -19,21 +20,20 @@ from tests.simulation.model.state import (
     Undo,
     moved,
 )
-from tests.simulation.model.story import Next
 from tests.simulation.model.teller import Steps, Teller
 
 
 class Ledger(Teller):
     """The pair, and what is written by what it means."""
 
-    def read_books(self, me: Conductor, row: Row, books: Books) -> Steps:
+    def read_allocations(self, me: Conductor, row: Row, allocations: Allocations) -> Steps:
         """Look at the pair; before each write, and before the commit that precedes it."""
-        if self.next(me, row) is Next.READ_BOOKS:
-            pair = placement.meaning(books.instance, books.migration, row.destination)
-            at = ('read', pair, books.instance_generation, books.migration_generation)
+        if self.next(me, row) is Next.READ_ALLOCATIONS:
+            pair = placement.meaning(allocations.instance, allocations.migration, row.destination)
+            at = ('read', pair, allocations.instance_generation, allocations.migration_generation)
             yield self.step(f'reads the pair: {pair}', me._replace(at=at))
         elif me.at == ('read late',) and not me.paused:
-            move = Message('move', 'P', books.instance_generation, ABSENT, row.destination)
+            move = Message('move', 'P', allocations.instance_generation, ABSENT, row.destination)
             yield self.step('reads the generations only now', me._replace(at=('send', move)))  # planted
 
     def _read(self, me: Conductor, row: Row) -> Steps:
@@ -66,7 +66,7 @@ class Ledger(Teller):
         if pair is not PairState.NOT_MOVED:
             return self._unknown(me)
         kind = 'take' if 'g' in self.plants else 'move'
-        message = Message(kind, 'P', instance, GHOST if me.orphan else ABSENT, row.destination)
+        message = Message(kind, 'P', instance, ORPHAN if me.orphan else ABSENT, row.destination)
         return self.step('moves', me._replace(at=('send', message)))
 
     def _read_back(self, me: Conductor, row: Row) -> Step:

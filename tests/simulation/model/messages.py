@@ -10,9 +10,9 @@ from tests.simulation.model import hosts, placement
 from tests.simulation.model.search import FAULT, Step
 from tests.simulation.model.state import (
     FORWARD,
-    NOBODY,
+    NO_OWNER,
     WORK_ENDS,
-    Books,
+    Allocations,
     Budget,
     Conductor,
     Destination,
@@ -46,15 +46,15 @@ def admit(host: Any, message: Message, owner: int, plants: frozenset[str]) -> tu
     if message.first < host.seen:
         return host, f'seen {host.seen}'
     if message.first == host.seen:
-        if owner != host.seen_of and NOBODY not in (owner, host.seen_of):
+        if owner != host.seen_of and NO_OWNER not in (owner, host.seen_of):
             return host, f'seen {host.seen}'
         return host, ''
-    return host._replace(seen=message.first, seen_of=owner if message.to != 'E' else NOBODY), ''
+    return host._replace(seen=message.first, seen_of=owner if message.to != 'E' else NO_OWNER), ''
 
 
 def owner_of(message: Message, row: Row) -> int:
     """Return whose a migration's call is, as far as it can still matter."""
-    return row.owner if message.first == row.epoch else NOBODY
+    return row.owner if message.first == row.epoch else NO_OWNER
 
 
 def at_source(
@@ -241,9 +241,9 @@ def arrive_late(take: Taker, part: str, to: str) -> Callable[..., Iterator[Step]
     return steps
 
 
-def take_at_placement(books: Books, message: Message, row: Row) -> list[tuple[Books, str, str]]:
+def take_at_placement(allocations: Allocations, message: Message, row: Row) -> list[tuple[Allocations, str, str]]:
     """Placement takes a request."""
-    after, taken = placement.write(books, message)
+    after, taken = placement.write(allocations, message)
     return [(after, 'taken' if taken else '409', '')]
 
 
@@ -268,7 +268,7 @@ def wait(side: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
     return steps
 
 
-def nobody_there(side: str, to: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
+def host_is_down(side: str, to: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
     """Return the rule by which a conductor waits in vain for a host that is not there; the call may yet arrive."""
 
     def steps(me: Conductor, host: Source | Destination) -> Iterator[Step]:
@@ -316,7 +316,7 @@ def forget(part: str, to: str) -> Callable[..., Iterator[Step]]:
 
 
 def _is_vain(message: Message, target: Any) -> bool:
-    if isinstance(target, Books):
+    if isinstance(target, Allocations):
         return message.kind in ('move', 'revert', 'rewrite') and message.first < target.instance_generation
     return message.second == target.boot and message.first < target.seen
 
@@ -329,7 +329,7 @@ def late_boots(
         return
     for message in net:
         if message.kind == 'stopping':
-            after = hosts.wish_by_stop(row, message, plants)
+            after = hosts.request_by_stop(row, message, plants)
             yield Step('late compute_stopping of S is committed', {'row': after, 'net': remove(net, message)})
         elif message.kind == 'started':
             after = hosts.begin_boot(row, str(message.about), message.first)

@@ -7,7 +7,7 @@ import functools
 
 from migrator.objects.migration import Strategy
 from migrator.placement_client.allocation_state import PairState, observe_pair
-from tests.simulation.model.state import ABSENT, GHOST, Books, Message
+from tests.simulation.model.state import ABSENT, ORPHAN, Allocations, Message
 
 FIRST_GENERATION = 1
 
@@ -26,32 +26,32 @@ def meaning(instance: str, migration: str, destination: str) -> PairState:
     return observe_pair(held(instance), held(migration), held('S'), held(destination), Strategy.MIGRATION_OWNED)
 
 
-def write(books: Books, message: Message) -> tuple[Books, bool]:
+def write(allocations: Allocations, message: Message) -> tuple[Allocations, bool]:
     """Return the books after a request, and whether it was taken (or refused with 409, by a generation)."""
     kind, instance, migration = message.kind, message.first, message.second
-    both = instance == books.instance_generation and migration == books.migration_generation
+    both = instance == allocations.instance_generation and migration == allocations.migration_generation
     if kind == 'move' and both:
         moved = 1 if migration == ABSENT else migration + 1
-        return Books(str(message.about), instance + 1, 'S', moved), True
+        return Allocations(str(message.about), instance + 1, 'S', moved), True
     if kind == 'revert' and both:
-        return Books('S', instance + 1, '', ABSENT), True
-    if kind == 'rewrite' and instance == books.instance_generation:
-        return books._replace(instance='S', instance_generation=instance + 1), True
-    if kind == 'release' and migration == books.migration_generation and migration > GHOST:
-        return books._replace(migration='', migration_generation=ABSENT), True
+        return Allocations('S', instance + 1, '', ABSENT), True
+    if kind == 'rewrite' and instance == allocations.instance_generation:
+        return allocations._replace(instance='S', instance_generation=instance + 1), True
+    if kind == 'release' and migration == allocations.migration_generation and migration > ORPHAN:
+        return allocations._replace(migration='', migration_generation=ABSENT), True
     # Planted: nova's two requests.
     if kind == 'take' and both:
-        return Books('', ABSENT, 'S', 1), True
-    if kind == 'claim' and instance == books.instance_generation:
-        return books._replace(instance=str(message.about), instance_generation=max(0, instance) + 1), True
-    return books, False
+        return Allocations('', ABSENT, 'S', 1), True
+    if kind == 'claim' and instance == allocations.instance_generation:
+        return allocations._replace(instance=str(message.about), instance_generation=max(0, instance) + 1), True
+    return allocations, False
 
 
-def leave_orphan(books: Books, message: Message) -> Books | None:
+def leave_orphan(allocations: Allocations, message: Message) -> Allocations | None:
     """Return the books if Placement dies over a move when it has made the migration's consumer; None: it cannot."""
-    taken = write(books, message)[1]
+    taken = write(allocations, message)[1]
     return (
-        books._replace(migration_generation=GHOST)
-        if message.kind == 'move' and taken and books.migration_generation == ABSENT
+        allocations._replace(migration_generation=ORPHAN)
+        if message.kind == 'move' and taken and allocations.migration_generation == ABSENT
         else None
     )

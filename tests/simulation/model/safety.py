@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model.search import Promise
-from tests.simulation.model.state import BACK, FORWARD, Books, Destination, Message, Phase, Row, Source, Up
+from tests.simulation.model.state import BACK, FORWARD, Allocations, Destination, Message, Phase, Row, Source, Up
 
 _HERE = ('here', 'job')
 _BUSY = ('queued', 'started', 'unwanted', 'calling')
@@ -39,14 +39,14 @@ def outcome_is_true(row: Row, source: Source, *destinations: Destination) -> str
 
 def nothing_left_at_source(row: Row, source: Source) -> str:
     """What has ended leaves no work, and no guest paused, at a source that owes nothing."""
-    if not row.ended or row.debt_s:
+    if not row.ended or row.cleanup_s:
         return ''
     if source.work in _BUSY or source.guest in ('job', 'cutover'):
         return 'work at the source after the end'
     return 'the guest is left paused after the end' if source.guest == 'paused' and row.host == 'S' else ''
 
 
-def stop_is_wished(row: Row, source: Source) -> str:
+def stop_is_requested(row: Row, source: Source) -> str:
     """What a planned stop has cancelled is unwound because of its wish, which is committed."""
     unwound = row.outcome == BACK and row.phase == Phase.LIVE_INTENDED and source.by_stop
     return 'unwound after a stop, and nobody wished it' if unwound and not row.abort else ''
@@ -57,35 +57,35 @@ def nothing_left_at_destination(row: Row, *destinations: Destination) -> str:
     for name, host in zip('DE', destinations, strict=False):
         tried = row.attempt > 'DE'.index(name) + 1 or (row.ended and row.destination == name)
         debris = host.guest != 'none' or host.work in ('checking', 'preparing', 'clearing')
-        if tried and debris and row.host != name and not (name == 'D' and row.debt_d):
+        if tried and debris and row.host != name and not (name == 'D' and row.cleanup_d):
             return 'debris at a destination that was given up'
     return ''
 
 
-def books_are_right(row: Row, books: Books) -> str:
+def allocations_are_right(row: Row, allocations: Allocations) -> str:
     """Who holds what."""
-    if row.ended and books.migration:
+    if row.ended and allocations.migration:
         return 'an ended migration holds an allocation'
-    if row.ended and books.instance != row.host:
+    if row.ended and allocations.instance != row.host:
         return "the instance's allocation is not on its host after the end"
-    if books.migration == 'S' and books.instance == 'S':
+    if allocations.migration == 'S' and allocations.instance == 'S':
         return 'both hold the source'
     return ''
 
 
-def covered(books: Books, row: Row, source: Source, *destinations: Destination) -> str:
+def covered(allocations: Allocations, row: Row, source: Source, *destinations: Destination) -> str:
     """What is at a host is covered by an allocation there, or is a debt."""
-    if source.guest != 'absent' and 'S' not in (books.instance, books.migration) and not row.debt_s:
+    if source.guest != 'absent' and 'S' not in (allocations.instance, allocations.migration) and not row.cleanup_s:
         if source.up == Up.UP:
             return 'the guest at the source is not covered'
     for name, host in zip('DE', destinations, strict=False):
-        owes = name == 'D' and row.debt_d
-        if host.guest != 'none' and books.instance != name and not owes and host.up == Up.UP:
+        has_cleanup = name == 'D' and row.cleanup_d
+        if host.guest != 'none' and allocations.instance != name and not has_cleanup and host.up == Up.UP:
             return 'what is at the destination is not covered'
     return ''
 
 
-def told_truth(row: Row) -> str:
+def reported_truth(row: Row) -> str:
     """An end says what it was: cancelled if that was asked for, and only then."""
     if row.status == Status.CANCELLED and not row.abort:
         return 'cancelled, and nobody asked for it'
@@ -98,7 +98,7 @@ def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: D
         return 'nothing goes on, and it has not ended'
     if net:
         return 'a call is left'
-    for name, cleanup in (('S', row.debt_s), ('D', row.debt_d)):
+    for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d)):
         if cleanup is not None:
             return f'a debt is left at {name}: {cleanup.what}'
     left = [name for name, host in zip('DE', destinations, strict=False) if host.guest != 'none' and name != row.host]
@@ -111,7 +111,7 @@ def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: D
 
 def well_over(row: Row) -> str:
     """'' if it has ended, and nobody owes anything."""
-    return '' if row.ended and not row.debt_s and not row.debt_d else 'not yet'
+    return '' if row.ended and not row.cleanup_s and not row.cleanup_d else 'not yet'
 
 
 def promises(destinations: tuple[str, ...]) -> tuple[Promise, ...]:
@@ -120,11 +120,11 @@ def promises(destinations: tuple[str, ...]) -> tuple[Promise, ...]:
         Promise(('source', *destinations), one_guest),
         Promise(('row', 'source', *destinations), outcome_is_true),
         Promise(('row', 'source'), nothing_left_at_source),
-        Promise(('row', 'source'), stop_is_wished),
+        Promise(('row', 'source'), stop_is_requested),
         Promise(('row', *destinations), nothing_left_at_destination),
-        Promise(('row', 'books'), books_are_right),
-        Promise(('books', 'row', 'source', *destinations), covered),
-        Promise(('row',), told_truth),
+        Promise(('row', 'allocations'), allocations_are_right),
+        Promise(('allocations', 'row', 'source', *destinations), covered),
+        Promise(('row',), reported_truth),
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from migrator.objects.migration import ENDS, LEGAL_MOVES, MigrationStatus
 
 #: The owner of what nobody living owns.
-NOBODY = 2
+NO_OWNER = 2
 FORWARD, BACK = 'forward', 'back'
 
 
@@ -39,7 +39,7 @@ class Cleanup(NamedTuple):
 
     what: str
     epoch: int
-    owner: int = NOBODY
+    owner: int = NO_OWNER
 
 
 class Row(NamedTuple):
@@ -62,8 +62,8 @@ class Row(NamedTuple):
     destination: str = ''
     boot_s: int = 1
     boot_d: int = 1
-    debt_s: Cleanup | None = None
-    debt_d: Cleanup | None = None
+    cleanup_s: Cleanup | None = None
+    cleanup_d: Cleanup | None = None
 
     @property
     def ended(self) -> bool:
@@ -75,7 +75,7 @@ class Row(NamedTuple):
         return {'S': self.boot_s, 'D': self.boot_d}.get(host, 1)
 
 
-class Books(NamedTuple):
+class Allocations(NamedTuple):
     """What Placement says of the two consumers, and their generations."""
 
     instance: str = 'S'
@@ -85,7 +85,7 @@ class Books(NamedTuple):
     migration_generation: int = -1
 
 
-ABSENT, GHOST = -1, 0
+ABSENT, ORPHAN = -1, 0
 
 
 class Up:
@@ -101,7 +101,7 @@ class Up:
     TELLING = 'telling'
 
 
-class Told(NamedTuple):
+class StopReport(NamedTuple):
     """The answer to compute_started, on its way back to the host."""
 
     epoch: int
@@ -119,10 +119,10 @@ class Source(NamedTuple):
     verdict), failed, aborted, completed, gone.
     """
 
-    up: str | Told = Up.UP
+    up: str | StopReport = Up.UP
     boot: int = 1
     seen: int = 0
-    seen_of: int = NOBODY
+    seen_of: int = NO_OWNER
     guest: str = 'here'
     work: str = ''
     #: A driver call of a dead boot that may still start the job.
@@ -147,10 +147,10 @@ class Destination(NamedTuple):
     ``work``: '', checking, preparing, prepared, failed, clearing (a rollback waits behind what it has cancelled).
     """
 
-    up: str | Told = Up.UP
+    up: str | StopReport = Up.UP
     boot: int = 1
     seen: int = 0
-    seen_of: int = NOBODY
+    seen_of: int = NO_OWNER
     guest: str = 'none'
     work: str = ''
 
@@ -176,7 +176,7 @@ class Message(NamedTuple):
 
 
 class Conductor(NamedTuple):
-    """One conductor, and where it stands in its story; ``at`` is (place, ...details), see conductor.py."""
+    """One conductor, and where it stands in its saga; ``at`` is (place, ...details), see conductor.py."""
 
     paused: bool = False
     at: tuple = ('idle',)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from tests.simulation.model.next_act import Next, next_act, owns
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
     Conductor,
     Message,
     Row,
 )
-from tests.simulation.model.story import Next, next_act, owns
 
 Steps = Iterator[Step]
 

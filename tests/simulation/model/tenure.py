@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.simulation.model.search import FAULT, PERSON, Promise, Rule, Step, System
 
-NOBODY = 2
+NO_OWNER = 2
 _SIDES = ('left', 'right')
 
 
@@ -30,10 +30,10 @@ class Row(NamedTuple):
     tenure: int = 1
     cleanup: str = 'owed'
     cleanup_tenure: int = 1
-    cleanup_owner: int = NOBODY
+    cleanup_owner: int = NO_OWNER
     second: str = 'none'
     second_tenure: int = 0
-    second_owner: int = NOBODY
+    second_owner: int = NO_OWNER
     at: str = 'S'
 
 
@@ -153,8 +153,8 @@ def _bring_back(
     budget: Budget,
 ) -> Iterator[Step]:
     # What S is just being told cannot be called back: that is left out.
-    told = [order for order in (*net, left.order, right.order) if order is not None]
-    if budget.visits and row.second == 'none' and not told:
+    reported = [order for order in (*net, left.order, right.order) if order is not None]
+    if budget.visits and row.second == 'none' and not reported:
         held = row.cleanup == 'owed' and 'anywhere' not in plants
         cleanup = 'blocked' if held else row.cleanup
         after = row._replace(at='S', tenure=row.tenure + 1, cleanup=cleanup)
@@ -174,12 +174,12 @@ def _arrive(
             continue
         lower = order.tenure < host.seen or (order.tenure == host.seen and order.of != host.holder)
         if lower and 'no-tenure' not in plants:
-            told = {
+            reported = {
                 side: one._replace(refused=(order.of, host.seen))
                 for side, one, index in (('left', left, 0), ('right', right, 1))
                 if index == (row.cleanup_owner if order.of == 1 else row.second_owner) and not one.order
             }
-            yield Step(f'{order} is refused: S has seen {host.seen}', {'net': rest, **told})
+            yield Step(f'{order} is refused: S has seen {host.seen}', {'net': rest, **reported})
             continue
         after, broken = host._replace(seen=max(order.tenure, host.seen), holder=order.of), ''
         if order.what == 'move':
@@ -210,8 +210,10 @@ def _start(host: Host, row: Row) -> Iterator[Step]:
     else:
         # The answer to compute_started has the tenure of the guest, and of whom.
         second = row.second_tenure == row.tenure
-        told = max(row.tenure, host.seen)
-        yield Step('S is registered', {'host': host._replace(known=host.boot, seen=told, holder=2 if second else 1)})
+        reported = max(row.tenure, host.seen)
+        yield Step(
+            'S is registered', {'host': host._replace(known=host.boot, seen=reported, holder=2 if second else 1)}
+        )
 
 
 # --- conductors ------------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class _Conduct:
         self.index, self.side, self.kind, self.plants = index, _SIDES[index], kind, plants
 
     def _mine(self, owner: int, other: Conductor) -> bool:
-        return owner in (self.index, NOBODY) or (owner == 1 - self.index and other.paused)
+        return owner in (self.index, NO_OWNER) or (owner == 1 - self.index and other.paused)
 
     def decide(self, me: Conductor, row: Row, host: Host, other: Conductor) -> Iterator[Step]:
         """A sweep: have the cleanup run, or migration 2 go on; what it commits is sent in another step."""
@@ -252,8 +254,8 @@ class _Conduct:
             yield Step(f'{self.side} is to send {order}', {'row': row, self.side: me._replace(order=order)})
         else:
             order = Order('move', 2, row.second_tenure, host.known)
-            told = row._replace(second='told')
-            yield Step(f'{self.side} is to send {order}', {'row': told, self.side: me._replace(order=order)})
+            reported = row._replace(second='told')
+            yield Step(f'{self.side} is to send {order}', {'row': reported, self.side: me._replace(order=order)})
 
     def send(self, me: Conductor, net: tuple[Order, ...], budget: Budget) -> Iterator[Step]:
         order = me.order
@@ -300,7 +302,7 @@ class _Conduct:
             less = budget._replace(crashes=budget.crashes - 1)
             yield Step(f'FAULT {self.side} is paused', {self.side: me._replace(paused=True), 'budget': less}, FAULT)
             freed = row._replace(
-                cleanup_owner=NOBODY if row.cleanup_owner == self.index else row.cleanup_owner,
-                second_owner=NOBODY if row.second_owner == self.index else row.second_owner,
+                cleanup_owner=NO_OWNER if row.cleanup_owner == self.index else row.cleanup_owner,
+                second_owner=NO_OWNER if row.second_owner == self.index else row.second_owner,
             )
             yield Step(f'FAULT {self.side} crashes', {self.side: Conductor(), 'row': freed, 'budget': less}, FAULT)

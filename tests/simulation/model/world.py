@@ -9,12 +9,12 @@ from typing import Any
 
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import cleanup, faults, hosts, messages, safety
-from tests.simulation.model.conductor import Story
+from tests.simulation.model.conductor import Saga
 from tests.simulation.model.search import Rule, Step, System
 from tests.simulation.model.state import (
     IDLE,
-    NOBODY,
-    Books,
+    NO_OWNER,
+    Allocations,
     Budget,
     Cleanup,
     Conductor,
@@ -23,7 +23,7 @@ from tests.simulation.model.state import (
     Phase,
     Row,
     Source,
-    Told,
+    StopReport,
     Up,
 )
 
@@ -67,7 +67,7 @@ def system(variant: Variant) -> System:
 def _start(variant: Variant) -> Mapping[str, Any]:
     start: dict[str, Any] = {
         'row': Row(),
-        'books': Books(),
+        'allocations': Allocations(),
         'source': Source(),
         'destination': Destination(),
         'left': Conductor(at=('run',), epoch=1),
@@ -79,7 +79,7 @@ def _start(variant: Variant) -> Mapping[str, Any]:
         start['second'] = Destination()
     if variant.late:
         start['row'] = Row(status=Status.QUEUED, phase=Phase.LIVE_INTENDED, destination='D')
-        start['books'] = Books('D', 2, 'S', 1)
+        start['allocations'] = Allocations('D', 2, 'S', 1)
         start['source'] = Source(seen=1, seen_of=0)
         start['destination'] = Destination(seen=1, seen_of=0, guest='waiting', work='prepared')
         start['left'] = Conductor(at=('send', Message('live', 'S', 1, 1, 'D')), epoch=1)
@@ -115,35 +115,37 @@ def _on_its_way(to: str) -> Any:
 
 def _rules(variant: Variant) -> Iterator[Rule]:
     for index in (0, 1):
-        yield from _conductor_rules(Story(index, variant.candidates, variant.plants), variant)
+        yield from _conductor_rules(Saga(index, variant.candidates, variant.plants), variant)
     yield from _host_rules(variant)
     yield from _call_rules(variant)
     yield Rule(('row', 'budget'), faults.user_aborts, lambda row: row.outcome == '' and not row.abort)
 
 
-def _conductor_rules(story: Story, variant: Variant) -> Iterator[Rule]:
-    me, other = story.side, ('right', 'left')[story.index]
-    yield Rule((me, 'row', other), story.adopt, lambda value: value == IDLE)
-    yield Rule((me, 'row'), story.look_up, _looks_up, first=True)
-    yield Rule((me, 'row'), story.at_row, _awake)
-    yield Rule((me, 'row', 'source'), story.ask_source, _awake)
+def _conductor_rules(saga: Saga, variant: Variant) -> Iterator[Rule]:
+    me, other = saga.side, ('right', 'left')[saga.index]
+    yield Rule((me, 'row', other), saga.adopt, lambda value: value == IDLE)
+    yield Rule((me, 'row'), saga.look_up, _looks_up, first=True)
+    yield Rule((me, 'row'), saga.at_row, _awake)
+    yield Rule((me, 'row', 'source'), saga.ask_source, _awake)
     for name, part in _destinations(variant):
 
         def ask(value: Conductor, row: Row, host: Destination, name: str = name, part: str = part) -> Iterator[Step]:
-            return story.ask_destination(value, row, host, name, part)
+            return saga.ask_destination(value, row, host, name, part)
 
         yield Rule((me, 'row', part), ask, _awake)
-        yield Rule((me, part), messages.nobody_there(me, name, variant.plants), _waits)
-    yield Rule((me, 'row', 'books'), story.read_books, _awake)
+        yield Rule((me, part), messages.host_is_down(me, name, variant.plants), _waits)
+    yield Rule((me, 'row', 'allocations'), saga.read_allocations, _awake)
     yield Rule((me, 'net', 'budget'), messages.send(me), _sends, first=True)
     yield Rule((me, 'net', 'budget'), messages.wait(me, variant.plants), _waits)
-    yield Rule((me, 'source'), messages.nobody_there(me, 'S', variant.plants), _waits)
+    yield Rule((me, 'source'), messages.host_is_down(me, 'S', variant.plants), _waits)
     yield Rule((me,), faults.conductor_wakes(me), lambda value: value.paused)
-    fails = faults.conductor_fails(me, story.index)
+    fails = faults.conductor_fails(me, saga.index)
     yield Rule((me, 'row', 'budget'), fails, lambda value: value.at != ('idle',))
     for name, part in (('S', 'source'), ('D', 'destination')):
-        owes = (lambda row: row.debt_s is not None) if name == 'S' else (lambda row: row.debt_d is not None)
-        yield Rule(('row', part, me, other), cleanup.run_one(story.index, name, variant.plants), owes)
+        has_cleanup = (
+            (lambda row: row.cleanup_s is not None) if name == 'S' else (lambda row: row.cleanup_d is not None)
+        )
+        yield Rule(('row', part, me, other), cleanup.run_one(saga.index, name, variant.plants), has_cleanup)
 
 
 def _destinations(variant: Variant) -> list[tuple[str, str]]:
@@ -190,7 +192,7 @@ def _call_rules(variant: Variant) -> Iterator[Rule]:
     def at_destination(host: Destination, message: Message, row: Row) -> list[tuple[Destination, str, str]]:
         return messages.at_destination(host, message, row, messages.owner_of(message, row), plants)
 
-    takers = [('S', 'source', at_source), ('P', 'books', messages.take_at_placement)]
+    takers = [('S', 'source', at_source), ('P', 'allocations', messages.take_at_placement)]
     takers += [(name, part, at_destination) for name, part in _destinations(variant)]
     for to, part, take in takers:
         for side in ('left', 'right'):
@@ -211,14 +213,14 @@ def in_order(row: Row, left: Conductor, right: Conductor) -> bool:
 
     So names in a trace mean the owner (left) and the other (right), at that moment.
     """
-    return row.owner == 0 or (row.owner == NOBODY and repr(left) <= repr(right))
+    return row.owner == 0 or (row.owner == NO_OWNER and repr(left) <= repr(right))
 
 
 def exchanged(
     row: Row, left: Conductor, right: Conductor, source: Source, destination: Destination
 ) -> Mapping[str, Any]:
     """The same state with the names of the conductors exchanged."""
-    cleanups = {'debt_s': _swapped(row.debt_s), 'debt_d': _swapped(row.debt_d)}
+    cleanups = {'cleanup_s': _swapped(row.cleanup_s), 'cleanup_d': _swapped(row.cleanup_d)}
     return {
         'row': row._replace(owner=_OTHER[row.owner], **cleanups),
         'left': right,
@@ -228,7 +230,7 @@ def exchanged(
     }
 
 
-_OTHER = (1, 0, NOBODY)
+_OTHER = (1, 0, NO_OWNER)
 
 
 def _swapped(cleanup: Cleanup | None) -> Cleanup | None:
@@ -236,7 +238,7 @@ def _swapped(cleanup: Cleanup | None) -> Cleanup | None:
 
 
 def _mirrored(host: Any) -> Any:
-    up = host.up._replace(owner=_OTHER[host.up.owner]) if isinstance(host.up, Told) else host.up
+    up = host.up._replace(owner=_OTHER[host.up.owner]) if isinstance(host.up, StopReport) else host.up
     return host._replace(up=up, seen_of=_OTHER[host.seen_of])
 
 
@@ -244,6 +246,6 @@ def sketch(world: Mapping[str, Any]) -> str:
     """What a quiet state or a trap is told by."""
     row, source, destination = world['row'], world['source'], world['destination']
     cleanups = ''.join(
-        f', {name} owes {cleanup.what}' for name, cleanup in (('S', row.debt_s), ('D', row.debt_d)) if cleanup
+        f', {name} owes {cleanup.what}' for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d)) if cleanup
     )
     return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{cleanups}'

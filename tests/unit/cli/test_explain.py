@@ -11,11 +11,11 @@ import pytest
 from migrator.cli import explain
 from migrator.db.cleanups import Cleanup
 from migrator.saga import log
-from tests.unit.cli.test_timeline import LIFE, OVER, back, service, step, story
+from tests.unit.cli.test_timeline import LIFE, OVER, back, facts, service, step
 
 
-def told(**fields):
-    return [line.what for line in explain.lines(story(**fields))]
+def reported(**fields):
+    return [line.what for line in explain.lines(facts(**fields))]
 
 
 def done(name, seconds=0, direction='do', **fields):
@@ -59,12 +59,12 @@ def test_what_a_step_came_to_is_one_line(record, words):
 class TestTheLines:
     def test_an_undo_is_called_by_what_it_does(self):
         undone = done('pre_live_migration', direction='undo')
-        assert told(steps=[undone])[-1] == 'rollback_live_migration_at_destination at dst: done'
+        assert reported(steps=[undone])[-1] == 'rollback_live_migration_at_destination at dst: done'
 
-    def test_a_takeover_is_told_where_another_conductor_goes_on(self):
+    def test_takeover_has_a_line_where_another_conductor_continues(self):
         first, second = done('pre_live_migration'), done('live_migration', seconds=9)
         lives = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
-        found = story(steps=[first, second], lives=lives)
+        found = facts(steps=[first, second], lives=lives)
         entries = [*found.entries[:-1], dataclasses.replace(found.entries[-1], conductor='life-2', epoch=2)]
         lines = explain.lines(dataclasses.replace(found, entries=entries, steps=log.records(entries)))
         assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
@@ -74,17 +74,17 @@ class TestTheLines:
             ('conductor2', 2, 'live_migration at src: done after 9 s; the destination runs the guest'),
         ]
 
-    def test_what_it_was_stuck_for_is_told_after_it_is_over(self):
+    def test_stuck_reason_is_shown_after_the_migration_continued(self):
         entries = [
             log.Entry('stuck', payload={'reason': 'split brain'}, conductor='life-1', epoch=1, at=back(25)),
             log.Entry('retry', payload={'by': 'ada', 'requested_at': back(20).isoformat()}, at=back(19)),
             log.Entry('unstuck', conductor='life-1', epoch=2, at=back(19)),
         ]
-        lines = told(entries=entries)
+        lines = reported(entries=entries)
         assert lines[-3:] == ['stuck: split brain', 'ada requested a retry', 'no longer stuck']
 
     def test_the_lines_stand_in_the_order_of_the_log_whatever_the_times_say(self):
-        found = story(steps=[done('move_allocation', input=MOVED), step('live_migration')])
+        found = facts(steps=[done('move_allocation', input=MOVED), step('live_migration')])
         late = [dataclasses.replace(one, at=back(60 - one.seq)) for one in found.entries]
         early = [dataclasses.replace(one, at=back(60 + one.seq)) for one in found.entries]
         for entries in (late, early):
@@ -93,14 +93,14 @@ class TestTheLines:
                 'status accepted', 'move_allocation', 'live_migration at src',
             ]  # fmt: skip
 
-    def test_the_stop_of_a_host_is_named_as_who_wished(self):
-        lines = told(abort_requested_at=back(5), abort_requested_by='host stop')
+    def test_stop_of_a_host_is_named_as_the_requester(self):
+        lines = reported(abort_requested_at=back(5), abort_requested_by='host stop')
         assert lines[-1] == 'the planned stop of src requested an abort'
 
 
 class TestWhatHappensNext:
     def next_(self, **fields):
-        return explain.next_(story(**fields))
+        return explain.next_(facts(**fields))
 
     def test_one_that_has_ended_well(self):
         assert self.next_(status='completed') == ['Nothing: the guest runs at dst.']
@@ -111,7 +111,7 @@ class TestWhatHappensNext:
         assert '  migrator-manage migration retry m' in lines
         assert '  migrator-manage migration abandon m --guest-on HOST --yes' in lines
 
-    def test_a_host_is_filled_in_only_where_the_hosts_have_told(self):
+    def test_host_is_filled_in_only_if_the_hosts_have_reported(self):
         for outcome, host in (('back', 'src'), ('forward', 'dst')):
             lines = self.next_(stuck_reason='odd', outcome=outcome)
             assert f'  migrator-manage migration abandon m --guest-on {host} --yes' in lines
@@ -140,13 +140,13 @@ class TestWhatHappensNext:
 
     def test_one_that_has_ended_with_an_alarm_of_where_its_guest_is_to_be_has_something_left(self):
         for status, host in (('completed', 'dst'), ('failed', 'src')):
-            owed = Cleanup(
+            deferred = Cleanup(
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
             )  # fmt: skip
-            (line,) = self.next_(status=status, cleanups=[owed])
+            (line,) = self.next_(status=status, cleanups=[deferred])
             assert line.startswith('A blocked cleanup does not run until an operator has looked.')
 
-    def test_one_that_is_abandoned_tells_what_is_left_of_that(self):
+    def test_abandoned_migration_shows_the_remaining_steps(self):
         steps = [step('abandon', input={'guest_on': 'src'}), done('abandon_clean', input={'host': 'dst'})]
         assert self.next_(steps=steps, abandon_requested_at=back(5), abandon_guest_on='src') == [
             'It is being abandoned: write the allocations; it ends in error, the instance being at src in vm_state '
@@ -156,7 +156,7 @@ class TestWhatHappensNext:
     def test_without_a_conductor_nothing(self):
         assert self.next_(lives=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
 
-    def test_a_debt_with_an_alarm_gives_the_command(self):
+    def test_blocked_cleanup_shows_the_command(self):
         cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))
         lines = self.next_(status='completed', cleanups=[cleanup])
         assert lines[-1].endswith('migrator-manage migration retry m')

@@ -159,11 +159,11 @@ def test_a_failed_attempt_and_its_undo_are_in_the_timeline(operator):
     _instance, migration = migrate(operator, 'one')
     operator.cloud.wait()
     found = sections(operator.observed('migration', 'show', migration.uuid))
-    told = [row['WHAT'] for row in found['Timeline (UTC)']]
+    reported = [row['WHAT'] for row in found['Timeline (UTC)']]
     failed = 'The hypervisor of host2 failed in pre_live_migration: no such bridge'
     why = f'Host host2 could not prepare for the guest: {failed}'
-    first = told.index('pre_live_migration at host2: begun')
-    assert told[first + 1 : first + 5] == [
+    first = reported.index('pre_live_migration at host2: begun')
+    assert reported[first + 1 : first + 5] == [
         f'pre_live_migration at host2: not done; {why}',
         'rollback_live_migration_at_destination at host2: done',
         'return_allocation: done',

@@ -160,7 +160,7 @@ def needed(cloud, why):
         ('it is up', 'it is up: stop it first'),
         ('instance', 'instance .* is on it, 1 in all: move or delete it'),
         ('migration', 'migration .* is in progress, 1 in all'),
-        ('debt', 'its cleanup post_live_migration_at_source for migration .* is not done: start the service'),
+        ('cleanup', 'its cleanup post_live_migration_at_source for migration .* is not done: start the service'),
     ],
 )
 def test_delete_of_a_needed_service_is_refused_with_the_reason(operator, why, said):
@@ -175,7 +175,7 @@ def test_delete_of_a_needed_service_is_refused_with_the_reason(operator, why, sa
 
 def test_delete_of_a_forced_down_service_deletes_its_deferred_cleanups(operator):
     cloud = operator.cloud
-    needed(cloud, 'debt')
+    needed(cloud, 'cleanup')
     (service,) = cloud.database.services.list(host='host1')
     cloud.database.services.update(service.id, forced_down=True)
     assert len(cloud.database.cleanups.list()) == 1

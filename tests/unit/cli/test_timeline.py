@@ -68,7 +68,7 @@ def logged(steps=(), history=(ACCEPTED,)):
 BOTH_UP = (service('src'), service('dst'))
 
 
-def story(
+def facts(
     steps=(),
     history=(ACCEPTED,),
     entries=(),
@@ -86,7 +86,7 @@ def story(
     }  # fmt: skip
     found = [*logged(steps, history), *entries]
     entries = [dataclasses.replace(one, seq=number) for number, one in enumerate(found, 1)]
-    return timeline.Story(
+    return timeline.Facts(
         now=NOW, migration=Migration(**values), instance=None, entries=entries, steps=log.records(entries),
         cleanups=cleanups,
         requests=(), services=services, lives=lives, lease=60, before=before, running=running,
@@ -94,14 +94,14 @@ def story(
 
 
 def waits(**fields):
-    return timeline.waits(story(**fields))
+    return timeline.waits(facts(**fields))
 
 
 def test_one_that_nothing_holds_up_goes_on():
     assert waits(status='preparing') == ['No problem is known: the migration goes on.']
 
 
-NOBODY = (
+NO_OWNER = (
     'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown in its state at that time. '
     'Start a conductor. Do not fence a host for this.'
 )
@@ -116,7 +116,7 @@ class TestItsConductor:
     def test_none_has_it_and_none_lives(self):
         assert waits(status='accepted', owner=None, lives=[OVER]) == [
             'No conductor owns it yet.',
-            NOBODY,
+            NO_OWNER,
         ]
 
     def test_its_conductor_is_gone_and_others_live(self):
@@ -127,26 +127,26 @@ class TestItsConductor:
         ]
 
     def test_while_none_lives_no_host_is_blamed_for_its_silence(self):
-        silent = [service('src', seen=500), service('dst', seen=500)]
-        assert waits(status='preparing', owner='life-0', lives=[OVER], services=silent) == [
+        unreachable = [service('src', seen=500), service('dst', seen=500)]
+        assert waits(status='preparing', owner='life-0', lives=[OVER], services=unreachable) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago.',
-            NOBODY,
+            NO_OWNER,
         ]
 
     def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
-        silent = [service('src', seen=500), service('dst', seen=500)]
+        unreachable = [service('src', seen=500), service('dst', seen=500)]
         away = dataclasses.replace(LIFE, broker_away_since=back(70))
-        assert waits(status='preparing', lives=[away], services=silent) == [
+        assert waits(status='preparing', lives=[away], services=unreachable) == [
             'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown in its '
             'state at that time. Look at the broker. Do not fence a host for this.'
         ]
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
-        (line, *_) = waits(status='preparing', lives=[away, other], services=silent)
+        (line, *_) = waits(status='preparing', lives=[away, other], services=unreachable)
         assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
 
 
 class TestItsHosts:
-    def test_one_that_is_silent_is_named_with_what_helps(self):
+    def test_unreachable_host_is_named_with_the_remedy(self):
         lines = waits(status='preparing', services=[service('src', seen=600), service('dst')])
         assert lines == [
             'The compute service of the source src is down: it last reported 10 min ago. Start it. Or, if the '
@@ -241,7 +241,7 @@ class TestWhatItWaitsFor:
         lines = waits(steps=[step('live_migration')], memory_total=4 * 2**30, memory_remaining=2**29)
         assert lines[-1] == '0.5 of 4.0 GiB of memory are still to be copied.'
 
-    def test_wishes_are_told_with_who_had_them(self):
+    def test_requests_are_shown_with_their_requesters(self):
         lines = waits(
             abort_requested_at=back(7), abort_requested_by='ada', force_complete_requested_at=back(9), status='queued'
         )
@@ -263,7 +263,7 @@ class TestWhatItWaitsFor:
         for words in ('does live_migration', 'to be copied', 'in the queue'):
             assert words not in lines
 
-    def test_a_step_that_it_is_stuck_at_for_its_failures_is_told_with_the_last(self):
+    def test_step_stuck_after_failures_is_shown_with_the_last_failure(self):
         failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
         lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
         assert lines[-1] == ('src does post_live_migration_at_source: begun 30 s ago; the last time it failed: busy')
@@ -286,20 +286,20 @@ class TestItsEnd:
             'An abort was requested 2 min 10 s ago by an unknown user, and was done.',
         ]
 
-    def test_where_a_host_that_is_to_have_the_guest_has_an_alarm_nobody_says_that_the_guest_is_there(self):
-        def owes(host):
+    def test_guest_is_not_located_on_a_host_with_a_blocked_cleanup(self):
+        def has_cleanup(host):
             return Cleanup(
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
                 created_at=back(60),
             )  # fmt: skip
 
-        assert self.ended('completed', cleanups=[owes('dst')])[0] == (
+        assert self.ended('completed', cleanups=[has_cleanup('dst')])[0] == (
             'It ended completed 2 min ago: the guest had moved to dst.'
         )
-        assert self.ended('completed', cleanups=[owes('src')])[0] == (
+        assert self.ended('completed', cleanups=[has_cleanup('src')])[0] == (
             'It ended completed 2 min ago: the guest runs at dst.'
         )
-        assert self.ended('failed', cleanups=[owes('src')])[1:2] == ['The guest was at src then.']
+        assert self.ended('failed', cleanups=[has_cleanup('src')])[1:2] == ['The guest was at src then.']
 
     def test_migration_in_error_needs_an_operator(self):
         first, second = self.ended('error', failure='the guest is gone')
@@ -317,7 +317,7 @@ class TestItsEnd:
             'An abort was requested 2 min 10 s ago by ada, and was not done: completed before the abort.'
         )
 
-    def test_what_is_owed_for_it_is_said_after_its_end(self):
+    def test_deferred_cleanups_are_shown_after_the_end(self):
         cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
         down = [service('src', seen=500), service('dst')]
         assert self.ended('completed', cleanups=[cleanup], services=down)[1:] == [
@@ -335,9 +335,9 @@ def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
         {'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0},
         {'status': 'preparing', 'at': back(45).isoformat(), 'owner': 'life-1', 'epoch': 1},
     ]
-    seen = timeline.statuses(story(status='preparing', history=history))
+    seen = timeline.statuses(facts(status='preparing', history=history))
     assert [(one['status'], one['seconds'], one['server']) for one in seen] == [
         ('accepted', 15, None),
         ('preparing', 45, 'conductor1'),
     ]
-    assert timeline.statuses(story(status='failed', history=history))[-1]['seconds'] is None
+    assert timeline.statuses(facts(status='failed', history=history))[-1]['seconds'] is None

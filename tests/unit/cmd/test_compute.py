@@ -90,12 +90,12 @@ def starting():
     return process.Process('migrator-compute', conf, executors.NativeThreads())
 
 
-SILENT = exception.RPCTimeout(target='conductor', method='compute_answers', timeout=4)
+NO_ANSWER = exception.RPCTimeout(target='conductor', method='compute_answers', timeout=4)
 
 
 def test_host_name_in_use_is_refused_before_the_start(starting):
     with pytest.raises(exception.ConfigurationError) as caught:
-        compute.check_name(starting, Events(SILENT, True))
+        compute.check_name(starting, Events(NO_ANSWER, True))
     assert caught.value.kwargs['option'] == '[DEFAULT] host'
     assert caught.value.kwargs['value'] == 'h1'
 
@@ -104,9 +104,9 @@ def test_host_name_in_use_is_refused_before_the_start(starting):
     'answers',
     [
         [False],
-        [SILENT, False],
+        [NO_ANSWER, False],
         # No conductor is there: this may be the first service of all.
-        [SILENT, SILENT],
+        [NO_ANSWER, NO_ANSWER],
         # One of an older release, which does not know the question.
         [exception.RemoteError(target='conductor', method='compute_answers', kind='NoSuchMethod', reason='')],
     ],
@@ -124,10 +124,10 @@ def test_stop_before_the_name_check_starts_nothing(starting):
 
 
 def test_stop_during_the_name_check_starts_nothing(starting):
-    class Silent(Events):
+    class Unreachable(Events):
         def compute_answers(self, host, timeout):
             starting.stopping.set()
             return super().compute_answers(host, timeout)
 
     with pytest.raises(process.Stopping):
-        compute.check_name(starting, Silent(SILENT))
+        compute.check_name(starting, Unreachable(NO_ANSWER))

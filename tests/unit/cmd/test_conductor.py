@@ -92,8 +92,8 @@ def test_metrics_are_served_on_the_configured_port(tmp_path, backend):
         answer = requests.get(url, timeout=30)
         assert answer.status_code == 200
         assert answer.headers['Content-Type'].startswith('text/plain; version=0.0.4')
-        told = {family.name for family in parser.text_string_to_metric_families(answer.text)}
-        assert {'migrator_migrations_held', 'migrator_placement_findings', 'migrator_placement_audits'} <= told
+        reported = {family.name for family in parser.text_string_to_metric_families(answer.text)}
+        assert {'migrator_migrations_held', 'migrator_placement_findings', 'migrator_placement_audits'} <= reported
         probed = requests.head(url, timeout=30)
         assert (probed.status_code, probed.text) == (200, '')
         assert probed.headers['Content-Type'] == answer.headers['Content-Type']

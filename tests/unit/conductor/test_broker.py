@@ -185,12 +185,12 @@ def test_outage_is_one_warning_and_its_end_one_line(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO, logger='migrator')
     with Simulation() as simulation:
         placement = broker.Outage('Placement', simulation.process('conductor'))
-        placement.heard(None)
+        placement.on_result(None)
         for _ in range(3):
-            placement.heard(exception.PlacementUnreachable(reason='no route'))
+            placement.on_result(exception.PlacementUnreachable(reason='no route'))
         simulation.advance(42)
-        placement.heard(None)
-        placement.heard(None)
+        placement.on_result(None)
+        placement.on_result(None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ('WARNING', 'Waiting for Placement: Placement is not reachable: no route'),
         ('INFO', 'No longer waiting for Placement, which answers again after 42 s'),

@@ -71,7 +71,7 @@ class Scene:
         self.simulation = simulation
         self.threads = simulation.process('conductor')
         self.api = API(self.threads)
-        self.broker = broker.Broker('conductor', lambda number: self.broker.heard(number), self.threads, lambda: 5.0)
+        self.broker = broker.Broker('conductor', lambda number: self.broker.received(number), self.threads, lambda: 5.0)
         executors.Periodic(self.threads, 5.0, self.broker.probe, 'probe').start()
         self.hosts = compute_client.Hosts(self.api, self.threads, lambda: 2.0, self.broker)
 
@@ -175,16 +175,16 @@ class TestSlots:
         assert woken == ['m8', 'm9']
 
     def test_unanswered_call_is_remembered_until_the_host_replies(self, scene: Scene) -> None:
-        assert not scene.hosts.was_silent('host1', 10)
+        assert not scene.hosts.was_unreachable('host1', 10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
         scene.hosts.ask('host1', [order()])
         scene.simulation.advance(5)
-        assert scene.hosts.was_silent('host1', 6)
-        assert not scene.hosts.was_silent('host1', 5)
-        assert not scene.hosts.was_silent('host2', 6)
+        assert scene.hosts.was_unreachable('host1', 6)
+        assert not scene.hosts.was_unreachable('host1', 5)
+        assert not scene.hosts.was_unreachable('host2', 6)
         scene.api.error = None
         scene.hosts.ask('host1', [order()])
-        assert not scene.hosts.was_silent('host1', 6)
+        assert not scene.hosts.was_unreachable('host1', 6)
 
     def test_slot_is_free_again_after_an_error(self, scene: Scene) -> None:
         scene.api.error = exception.RPCTimeout(target='host1', method='pre', timeout=60)
@@ -249,29 +249,29 @@ class TestAcknowledgements:
 class TestUnanswered:
     def test_time_counts_from_the_last_reply_or_the_conductors_start(self, scene: Scene) -> None:
         scene.simulation.advance(10)
-        assert scene.hosts.silent_for('host1') == pytest.approx(10)
+        assert scene.hosts.unreachable_for('host1') == pytest.approx(10)
         scene.hosts.ask('host1', [])
-        assert scene.hosts.silent_for('host1') == 0
+        assert scene.hosts.unreachable_for('host1') == 0
         scene.simulation.advance(7)
-        assert scene.hosts.silent_for('host1') == pytest.approx(7)
-        assert scene.hosts.silent_for('host2') == pytest.approx(17)
+        assert scene.hosts.unreachable_for('host1') == pytest.approx(7)
+        assert scene.hosts.unreachable_for('host2') == pytest.approx(17)
 
     def test_only_a_reply_ends_the_time_without_replies(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
         assert scene.hosts.ask('host1', [order()]) is None
-        assert scene.hosts.silent_for('host1') == pytest.approx(10)
+        assert scene.hosts.unreachable_for('host1') == pytest.approx(10)
         scene.api.error = None
         scene.hosts.tell('host1', 'pre_live_migration', order())
-        assert scene.hosts.silent_for('host1') == 0
+        assert scene.hosts.unreachable_for('host1') == 0
 
     def test_new_incarnation_counts_from_its_begin(self, scene: Scene) -> None:
         scene.hosts.tell('host1', 'pre_live_migration', order())
         scene.simulation.advance(100)
         scene.hosts.begin_incarnation()
-        assert scene.hosts.silent_for('host1') == 0
+        assert scene.hosts.unreachable_for('host1') == 0
         scene.simulation.advance(7)
-        assert scene.hosts.silent_for('host1') == pytest.approx(7)
+        assert scene.hosts.unreachable_for('host1') == pytest.approx(7)
 
     def test_unanswered_counts_from_the_first_call_without_a_reply(self, scene: Scene) -> None:
         scene.simulation.advance(10)
@@ -302,4 +302,4 @@ class TestUnanswered:
         time_out.set()
         scene.simulation.advance(1)
         assert scene.hosts.unanswered_for('host1') == 0
-        assert not scene.hosts.was_silent('host1', 60)
+        assert not scene.hosts.was_unreachable('host1', 60)

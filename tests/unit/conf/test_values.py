@@ -49,9 +49,9 @@ def test_valid_value_is_returned_and_none_if_none_is_the_default(conf_of):
     ],
 )
 def test_invalid_value_is_refused_with_option_and_accepted_values(conf_of, text, said):
-    with pytest.raises(exception.ConfigurationError) as told:
+    with pytest.raises(exception.ConfigurationError) as reported:
         values.check(conf_of(text), [('group', OPTIONS)])
-    assert str(told.value).startswith(said)
+    assert str(reported.value).startswith(said)
 
 
 def test_error_after_a_reload_has_the_new_value(conf_of, tmp_path):

@@ -204,7 +204,7 @@ class TestAdopt:
         write(scene, known, status='failed')
         assert scene.database.migrations.load(known.uuid, known.owner) is None
 
-    def test_an_owner_finds_what_it_owns_with_its_epoch_and_which_wishes_there_are(self, scene: Scene) -> None:
+    def test_owner_finds_its_migrations_with_epoch_and_requests(self, scene: Scene) -> None:
         owner = scene.conductor()
         first, second, third = scene.owned(owner), scene.owned(owner), scene.owned(owner)
         scene.owned()
@@ -220,7 +220,7 @@ class TestAdopt:
 
 
 class TestCommit:
-    def test_the_wish_to_abandon_refuses_whatever_is_written_without_knowing_of_it(self, scene: Scene) -> None:
+    def test_abandon_request_refuses_writes_that_do_not_know_it(self, scene: Scene) -> None:
         known = write(scene, scene.owned(), status='preparing', stuck_reason='odd')
         scene.database.requests.request_abandon(known, known.source_compute, 'ada')
         for outcome in (None, 'back', 'forward'):
@@ -229,7 +229,7 @@ class TestCommit:
         assert scene.database.migrations.get(known.uuid).stuck_reason == 'odd'
         write(scene, scene.database.migrations.get(known.uuid), stuck_reason=None)
 
-    def test_fields_records_instance_and_debts_are_one_transaction(self, scene: Scene) -> None:
+    def test_fields_records_instance_and_cleanups_are_one_transaction(self, scene: Scene) -> None:
         known = scene.owned()
         cleanup = Cleanup(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
@@ -250,7 +250,7 @@ class TestCommit:
         assert [found.host for found in scene.database.cleanups.list()] == ['host1']
 
     @pytest.mark.parametrize('change', ['owner', 'epoch', 'status', 'abort'])
-    def test_whoever_does_not_know_the_present_row_writes_nothing(self, scene: Scene, change: str) -> None:
+    def test_commit_with_an_outdated_row_writes_nothing(self, scene: Scene, change: str) -> None:
         known = scene.owned()
         if change == 'abort':
             scene.database.requests.request_abort(CONTEXT, known, ['accepted'])
@@ -272,7 +272,7 @@ class TestCommit:
         with pytest.raises(exception.NotOwner):
             scene.database.migrations.commit(known, Write())
 
-    def test_an_owner_that_knows_of_the_wish_may_write(self, scene: Scene) -> None:
+    def test_owner_that_knows_the_request_can_write(self, scene: Scene) -> None:
         known = scene.owned()
         scene.database.requests.request_abort(CONTEXT, known, ['accepted'])
         fresh = scene.database.migrations.get(known.uuid)
@@ -485,8 +485,8 @@ class TestBoots:
 
 def sent(scene: Scene, boot_id: str) -> Migration:
     """Have a migration that a boot of its source was told of."""
-    told = record('live_migration', input={'source_boot_id': boot_id})
-    return scene.database.migrations.commit(scene.owned(), Write(records=[told]))[0]
+    reported = record('live_migration', input={'source_boot_id': boot_id})
+    return scene.database.migrations.commit(scene.owned(), Write(records=[reported]))[0]
 
 
 def stop(scene: Scene, host: str, boot_id: str, uuids: list[str]) -> list[str]:
@@ -495,14 +495,14 @@ def stop(scene: Scene, host: str, boot_id: str, uuids: list[str]) -> list[str]:
 
 
 class TestStops:
-    def test_of_what_an_earlier_boot_was_told_a_stop_has_a_wish_and_not_the_last_word(self, scene: Scene) -> None:
+    def test_planned_stop_only_requests_an_abort_for_work_of_an_earlier_boot(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, 'an earlier boot')
         assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert (row.abort_requested_by, row.abort_verdict) == ('host stop', None)
 
-    def test_a_planned_stop_wishes_an_abort_for_what_it_has_cancelled(self, scene: Scene) -> None:
+    def test_planned_stop_requests_an_abort_for_cancelled_work(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, boot)
         assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
@@ -512,7 +512,7 @@ class TestStops:
         with pytest.raises(exception.NotOwner):
             scene.database.migrations.commit(known, Write())
 
-    def test_a_wish_that_somebody_had_before_stays_theirs(self, scene: Scene) -> None:
+    def test_earlier_request_keeps_its_requester(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, boot)
         scene.database.requests.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
@@ -547,7 +547,7 @@ class TestReaders:
             marker = page[-1].uuid
         assert pages == everything
 
-    def test_a_marker_that_nobody_has_is_not_found(self, scene: Scene) -> None:
+    def test_unknown_marker_is_not_found(self, scene: Scene) -> None:
         with pytest.raises(exception.MarkerNotFound):
             scene.database.migrations.list(marker='nobody')
 

@@ -119,9 +119,9 @@ class TestPlaces:
             epoch=1,
         )  # fmt: skip
         scene.database.migrations.commit(known, Write(cleanups=[cleanup]))
-        owes = {place.host: place.owes for place in scene.database.services.places(known.instance_uuid)}
-        assert owes == {'host1': True, 'host2': False}
-        assert not any(place.owes for place in scene.database.services.places('another'))
+        has_cleanup = {place.host: place.has_cleanup for place in scene.database.services.places(known.instance_uuid)}
+        assert has_cleanup == {'host1': True, 'host2': False}
+        assert not any(place.has_cleanup for place in scene.database.services.places('another'))
 
     def test_places_are_filtered_by_host_or_by_roots(self, scene: Scene) -> None:
         scene.host('host1')

@@ -103,9 +103,9 @@ class Site:
 
     def place(self, instance):
         """Return where the books have a guest, and where the hypervisors have it."""
-        books = self.cloud.database.instances.get(instance.uuid).host
+        allocations = self.cloud.database.instances.get(instance.uuid).host
         holders = [name for name, host in self.toy.hosts.items() if instance.uuid in host.domains()]
-        return books, holders
+        return allocations, holders
 
     def stop(self):
         for host in self.hosts.values():
@@ -138,7 +138,7 @@ def test_a_migration_that_the_hypervisor_refuses_leaves_the_guest_where_it_is(si
     assert site.toy.hosts['alpha'].domains()[guest.uuid] == toyhv.RUNNING
 
 
-def test_one_runs_and_the_others_wait_and_each_can_be_aborted_or_be_told_to_hurry(site):
+def test_one_migration_runs_and_each_can_be_aborted_or_force_completed(site):
     site.toy.slow = True
     first, second, third = site.boot('first', 'second', 'third')
     alpha = site.toy.hosts['alpha']

@@ -31,7 +31,7 @@ def test_unknown_state_in_a_report_is_kept_and_marked_as_unknown():
     report = base.to_primitive(Guest(instance_uuid='i', state='running', job=True))
     report['data']['state'] = 'active'
     guest = base.from_primitive(report)
-    assert (guest.state, guest.told, guest.job) == ('active', False, True)
+    assert (guest.state, guest.is_known, guest.job) == ('active', False, True)
     assert (guest.present, guest.active) == (True, False)
     assert base.to_primitive(guest) == report
-    assert Guest(instance_uuid='i').told
+    assert Guest(instance_uuid='i').reported

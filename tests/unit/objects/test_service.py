@@ -12,9 +12,9 @@ from migrator.objects import service
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-@pytest.mark.parametrize(('silent', 'up'), [(0, True), (60, True), (60.001, False), (-30, True), (-61, False)])
-def test_conductor_is_up_while_its_last_write_is_within_the_lease(silent: float, up: bool) -> None:
-    seen = NOW - datetime.timedelta(seconds=silent)
+@pytest.mark.parametrize(('unreachable', 'up'), [(0, True), (60, True), (60.001, False), (-30, True), (-61, False)])
+def test_conductor_is_up_while_its_last_write_is_within_the_lease(unreachable: float, up: bool) -> None:
+    seen = NOW - datetime.timedelta(seconds=unreachable)
     assert service.Service(uuid='s', host='h', binary='nova-conductor', last_seen_up=seen).is_up(NOW, 60) == up
 
 
@@ -28,16 +28,16 @@ def test_forced_down_service_is_down_despite_a_recent_report() -> None:
     assert not service.Service(uuid='s', host='h', last_seen_up=NOW, forced_down=True).is_up(NOW, 60)
 
 
-def test_service_that_never_reported_is_down_and_silent() -> None:
+def test_service_that_never_reported_is_down_and_unreachable() -> None:
     assert not service.Service(uuid='s', host='h').is_up(NOW, 60)
-    assert service.Service(uuid='s', host='h').is_silent(NOW, 60)
+    assert service.Service(uuid='s', host='h').is_unreachable(NOW, 60)
 
 
-def test_stopped_service_is_down_at_once_and_silent_later() -> None:
+def test_stopped_service_is_down_at_once_and_unreachable_later() -> None:
     stopped = service.Service(uuid='s', host='h', last_seen_up=None, updated_at=NOW)
     assert not stopped.is_up(NOW, 60)
-    assert not stopped.is_silent(NOW + datetime.timedelta(seconds=60), 60)
-    assert stopped.is_silent(NOW + datetime.timedelta(seconds=61), 60)
+    assert not stopped.is_unreachable(NOW + datetime.timedelta(seconds=60), 60)
+    assert stopped.is_unreachable(NOW + datetime.timedelta(seconds=61), 60)
 
 
 def test_disabled_service_is_up() -> None:

@@ -235,13 +235,13 @@ def test_a_closed_port_is_unreachable():
 
 def test_a_missing_response_is_unreachable_and_is_not_retried():
     connections = []
-    with socket.create_server(('127.0.0.1', 0)) as silent:
-        silent.settimeout(0.2)
+    with socket.create_server(('127.0.0.1', 0)) as unreachable:
+        unreachable.settimeout(0.2)
         with pytest.raises(exception.PlacementUnreachable, match='timed out'):
-            client_at(f'http://127.0.0.1:{silent.getsockname()[1]}').put('/allocations/x', {})
+            client_at(f'http://127.0.0.1:{unreachable.getsockname()[1]}').put('/allocations/x', {})
         with contextlib.suppress(TimeoutError):
             while True:
-                connections.append(silent.accept()[0])
+                connections.append(unreachable.accept()[0])
     assert len(connections) == 1
     connections[0].close()
 
@@ -446,17 +446,17 @@ class _Patient(http_server.ThreadingHTTPServer):
 
 
 def test_each_concurrent_migration_keeps_its_connection(tmp_path, caplog):
-    stories = 64
-    handler = type('Together', (_Together,), {'barrier': threading.Barrier(stories)})
+    sagas = 64
+    handler = type('Together', (_Together,), {'barrier': threading.Barrier(sagas)})
     with _Patient(('127.0.0.1', 0), handler) as placement_:
         threading.Thread(target=placement_.serve_forever, kwargs={'poll_interval': 0.01}).start()
         where = f'http://127.0.0.1:{placement_.server_port}'
         client = placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=where))
-        with concurrent.futures.ThreadPoolExecutor(stories) as pool:
+        with concurrent.futures.ThreadPoolExecutor(sagas) as pool:
             for _ in range(2):
-                answers = [pool.submit(client.get, '/') for _ in range(stories)]
+                answers = [pool.submit(client.get, '/') for _ in range(sagas)]
                 assert {one.result().status_code for one in answers} == {200}
         client.adapter.session.session.close()
         placement_.shutdown()
-    assert handler.connections == stories
+    assert handler.connections == sagas
     assert 'pool is full' not in caplog.text

@@ -212,14 +212,14 @@ class Guest:
         :raises AssertionError: it did not: what it said has a gap, a step back or something twice; it was started
             anew; a page is not what it was; or it does not go on, or elsewhere.
         """
-        elsewhere = [tick for tick, name in self._heard() if name != destination.name]
+        elsewhere = [tick for tick, name in self._received() if name != destination.name]
         assert self.ticks(source), f'{self.name} was never on {source.name}'
         self._lives(destination, max(elsewhere), timeout)
 
     def unharmed(self, host: hosts.Host, timeout: float = 60.0) -> None:
         """Check that it lives on a host, and always did, or since it came there; as :meth:`survived`."""
-        heard = self._heard()
-        self._lives(host, max(heard)[0] if heard else Tick(0, 0, 0, 0, 0), timeout)
+        received = self._received()
+        self._lives(host, max(received)[0] if received else Tick(0, 0, 0, 0, 0), timeout)
 
     def _lives(self, host: hosts.Host, since: Tick, timeout: float) -> None:
         """Check that it lives on a host, waiting until it has looked at all its pages since."""
@@ -233,11 +233,11 @@ class Guest:
                     return
             assert time.monotonic() < until, (
                 f'{self.name} does not go on at {host.name}, where it said {last} last; the last that it said anywhere '
-                f'is {max(self._heard(), default=None)}'
+                f'is {max(self._received(), default=None)}'
             )
             time.sleep(0.05)
 
-    def _heard(self) -> list[tuple[Tick, str]]:
+    def _received(self) -> list[tuple[Tick, str]]:
         return [(tick, each.name) for each in self.lab.hosts.values() for tick in self.ticks(each)]
 
     def _sound(self) -> None:
@@ -248,16 +248,16 @@ class Guest:
             ticks = self.ticks(each)
             for one, next_ in itertools.pairwise(ticks):
                 assert one.tick < next_.tick, f'{self.name} went back on {each.name}, from {one} to {next_}'
-        heard = sorted(self._heard())
-        for (one, here), (next_, there) in itertools.pairwise(heard):
+        received = sorted(self._received())
+        for (one, here), (next_, there) in itertools.pairwise(received):
             assert one.tick < next_.tick, (
                 f'{self.name} said {one} on {here} and {next_} on {there}: there were two of it, or it was taken back'
             )
             assert next_.tick - one.tick <= GAP, f'{self.name} has a gap: {one} on {here}, then {next_} on {there}'
         # where it was in between it was for more than a word or two; two of it need not say the same words
-        stays = [(name, len(list(words))) for name, words in itertools.groupby(heard, key=lambda each: each[1])]
+        stays = [(name, len(list(words))) for name, words in itertools.groupby(received, key=lambda each: each[1])]
         assert all(words > 2 for _, words in stays[1:-1]), f'{self.name} was in two places at once: {stays}'
-        for one, here in heard:
+        for one, here in received:
             assert one.bad == 0, f'{self.name} has bad pages, first told on {here}: {one}'
 
 

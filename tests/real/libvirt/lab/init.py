@@ -97,9 +97,9 @@ def keep(orders: dict[str, typing.Any]) -> None:
     directory = pathlib.Path(orders['directory'])
     while True:
         daemon = os.posix_spawn(orders['daemon'][0], orders['daemon'], os.environ | orders['environment'])
-        told = directory / 'daemon.new'
-        told.write_text(f'{daemon}\n')
-        told.rename(directory / 'daemon')
+        reported = directory / 'daemon.new'
+        reported.write_text(f'{daemon}\n')
+        reported.rename(directory / 'daemon')
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == daemon:

@@ -40,7 +40,7 @@ def defer(still: Stage, m: context.MigrationContext, epoch: int) -> None:
 def test_while_it_goes_on_nothing_that_was_deferred_is_done(still: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     m = abandoned(still, 'host1')
     defer(still, m, epoch=1)
-    monkeypatch.setattr(m.tools.hosts, 'was_silent', lambda *args: True)
+    monkeypatch.setattr(m.tools.hosts, 'was_unreachable', lambda *args: True)
     assert isinstance(still.do(lambda: abandon.abandon(m)), Parked)
     (cleanup,) = still.database.cleanups.list()
     assert cleanup.epoch == 2, 'what is being done in its epoch can end it no more'
@@ -50,7 +50,7 @@ def test_while_it_goes_on_nothing_that_was_deferred_is_done(still: Stage, monkey
 def test_a_cleanup_command_that_is_still_on_its_way_is_refused(still: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     m = abandoned(still, 'host1')
     defer(still, m, epoch=20)
-    monkeypatch.setattr(m.tools.hosts, 'was_silent', lambda *args: True)
+    monkeypatch.setattr(m.tools.hosts, 'was_unreachable', lambda *args: True)
     still.do(lambda: abandon.abandon(m))
     assert m.row.epoch > 20
 

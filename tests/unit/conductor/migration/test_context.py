@@ -145,9 +145,9 @@ class TestEpochs:
     @pytest.mark.parametrize('seen', [protocol.HIGHEST, 2**31 - 2, 2**31, 2**40, 2**63])
     def test_what_no_conductor_has_given_raises_nothing(self, still: Stage, seen: int) -> None:
         m = still.adopt(still.accept())
-        for told in ((seen, None), (0, seen)):
+        for reported in ((seen, None), (0, seen)):
             with pytest.raises(exception.OddAnswer, match=f'epoch or tenure {seen}'):
-                m.raise_epoch(*told)
+                m.raise_epoch(*reported)
         assert (m.row.epoch, m.row.tenure) == (still.row(m.row).epoch, still.row(m.row).tenure) == (1, 1)
 
     def test_highest_epoch_that_a_host_may_report_leaves_room(self, still: Stage) -> None:
@@ -194,7 +194,7 @@ class TestEpochs:
 
 class TestReports:
     @pytest.mark.parametrize(
-        ('known', 'heard', 'kept'),
+        ('known', 'received', 'kept'),
         [
             (('running', 1), ('done', 1), ('done', 1)),
             (('done', 1), ('running', 1), ('done', 1)),
@@ -203,10 +203,10 @@ class TestReports:
         ],
     )
     def test_an_older_one_does_not_replace_a_newer_one(
-        self, still: Stage, known: tuple, heard: tuple, kept: tuple
+        self, still: Stage, known: tuple, received: tuple, kept: tuple
     ) -> None:
         m = still.adopt(still.accept())
-        for state, epoch in (known, heard):
+        for state, epoch in (known, received):
             m.replies.take_report(report(epoch=epoch, state=state), m.row.epoch)
         found = m.replies.reports['host1', 'live_migration']
         assert (found.state, found.epoch) == kept
@@ -267,7 +267,7 @@ def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_ba
 ) -> None:
     m = still.adopt(still.accept())
     # This conductor has not asked it anything for long, which says nothing of it.
-    monkeypatch.setattr(m.tools.hosts, 'silent_for', lambda host: math.inf)
+    monkeypatch.setattr(m.tools.hosts, 'unreachable_for', lambda host: math.inf)
     boot = still.cloud.computes['host1'].boot_id
     still.database.migrations.begin_stop('host1', boot, [], still.database.services)
     assert not still.database.services.get_compute('host1').is_up(still.database.services.now(), 60)

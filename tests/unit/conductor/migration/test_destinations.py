@@ -91,7 +91,7 @@ class TestOfItsOwnChoice:
         stage.database.services.update(service.id, disabled=True)
         assert reason in why_not(stage, exception.NoValidHost)
 
-    def test_unreachable_conductor_treats_no_silent_host_as_down(self, still: Stage) -> None:
+    def test_conductor_without_broker_treats_no_unreachable_host_as_down(self, still: Stage) -> None:
         still.cloud.simulation.run_ready()
         for host in ('host2', 'host3'):
             long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

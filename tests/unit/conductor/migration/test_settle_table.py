@@ -171,7 +171,7 @@ class TestJoins:
             assert decide(source, Observed.RUNS, column, abort=True) == FORWARD
 
 
-class TestWishes:
+class TestRequests:
     @pytest.mark.parametrize('column', UNSETTLED)
     @pytest.mark.parametrize('source', [Observed.HERE, Observed.RETURNED, Observed.SHUT_OFF])
     @pytest.mark.parametrize('destination', [Observed.WAITING, Observed.PREPARING, Observed.ABSENT])

@@ -124,7 +124,7 @@ def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: 
     assert (stage.row(migration).status, stage.row(migration).stuck_reason) == ('running', None)
 
 
-def test_host_that_answers_without_the_guest_is_not_shown_as_silent(
+def test_host_that_answers_without_the_guest_is_not_shown_as_unreachable(
     build: Callable[..., Stage],
 ) -> None:
     stage = build(**ENDLESS)

@@ -22,7 +22,7 @@ FINE = ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'complet
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 
-class TestTheStory:
+class TestTheSaga:
     #: The protocol's table of steps.
     STEPS = (
         ('move_allocation', 'compensatable', True),
@@ -38,14 +38,14 @@ class TestTheStory:
     )
 
     def test_the_steps_and_their_kinds_are_those_of_the_protocol(self) -> None:
-        saga = live_migrate.story()
+        saga = live_migrate.saga()
         assert [(step.name, step.kind.value, step.undo is not None) for step in saga.steps] == list(self.STEPS)
         assert [[step.name for step in group] for group in saga.groups if len(group) > 1] == [
             [POST_SOURCE, POST_DESTINATION]
         ]
 
     def test_every_undo_is_the_one_of_the_table_and_the_source_is_restored_when_the_destination_is_clean(self) -> None:
-        saga = live_migrate.story()
+        saga = live_migrate.saga()
         assert saga.step('move_allocation').undo is live_migrate.return_allocation
         assert saga.step(DESTINATION_CHECK).undo is live_migrate.rollback_live_migration_at_destination
         assert saga.step('pre_live_migration').undo is live_migrate.rollback_live_migration_at_destination
@@ -53,16 +53,16 @@ class TestTheStory:
         assert saga.pivot.undo_after == 'pre_live_migration'
 
     def test_only_what_changes_nothing_outside_of_the_database_goes_without_an_intent(self) -> None:
-        without = {step.name for step in live_migrate.story().steps if step.intent is None}
+        without = {step.name for step in live_migrate.saga().steps if step.intent is None}
         assert without == {DESTINATION_CHECK, SOURCE_CHECK, 'update_instance_host', 'complete'}
 
-    def test_the_whole_story_is_on_the_first_screen(self) -> None:
-        lines, first = inspect.getsourcelines(live_migrate.story)
+    def test_the_whole_saga_is_on_the_first_screen(self) -> None:
+        lines, first = inspect.getsourcelines(live_migrate.saga)
         header = 13
         assert first + len(lines) - header <= 60, 'the licence aside, 60 lines'
 
     def test_the_bodies_come_in_the_order_of_the_steps(self) -> None:
-        saga = live_migrate.story()
+        saga = live_migrate.saga()
         places = [inspect.getsourcelines(step.do)[1] for step in saga.steps]
         assert places == sorted(places)
 

@@ -211,22 +211,22 @@ class TestHostsThatDie:
         assert (instance.host, instance.vm_state, instance.task_state) == ('host1', 'error', None)
         assert stage.host('host2').residue(stage.instance.uuid) == []
 
-    def test_silent_host_is_waited_for_and_shown(self, build: Callable[..., Stage]) -> None:
+    def test_unreachable_host_is_waited_for_and_shown(self, build: Callable[..., Stage]) -> None:
         stage = build(**ENDLESS)
         migration = stage.begin('host2')
         stage.until_status(migration, 'running')
-        silent = [True]
+        unreachable = [True]
 
         def fault(message: Any) -> Any:
             about_host1 = message.target.server == 'host1' or message.sender == 'compute:host1'
-            return 'lose' if silent[0] and about_host1 and message.method != 'compute_heartbeat' else None
+            return 'lose' if unreachable[0] and about_host1 and message.method != 'compute_heartbeat' else None
 
         stage.cloud.bus.faults = fault
         stage.until(lambda: stage.row(migration).waits_for, 120)
         assert 'host1' in (stage.row(migration).waits_for or '')
         stage.simulation.advance(200)
         assert stage.row(migration).outcome is None
-        silent[0] = False
+        unreachable[0] = False
         stage.host('host1').jobs[stage.instance.uuid].force_complete()
         assert stage.end(migration).status == 'completed'
         stage.check(migration, 'host2')

@@ -3,8 +3,8 @@
 """What the tests of aborts and of force complete share: how to ask for them, how to get to each status, and the end."""
 
 from migrator.context import RequestContext
-from tests.functional import seen
-from tests.functional.trouble import faults
+from tests.functional import state
+from tests.functional.faults import faults
 
 #: Who asks, unless a test says otherwise: ``user_id`` and project of a token of noauth2.
 WHO = 'admin'
@@ -43,7 +43,7 @@ def accepted(cloud, instance):
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migrate' else None
     assert cloud.live_migrate(instance).status_int == 202
     cloud.bus.faults = lambda message: None
-    assert seen.migration(cloud, instance)['status'] == 'accepted'
+    assert state.migration(cloud, instance)['status'] == 'accepted'
 
 
 def preparing(cloud, instance, seconds=30.0):
@@ -51,9 +51,9 @@ def preparing(cloud, instance, seconds=30.0):
     for hypervisor in cloud.world.hypervisors.values():
         hypervisor.pre_seconds = seconds
     assert cloud.live_migrate(instance).status_int == 202
-    cloud.simulation.run_until(lambda: seen.step(cloud, instance, 'pre_live_migration'))
+    cloud.simulation.run_until(lambda: state.step(cloud, instance, 'pre_live_migration'))
     cloud.simulation.advance(1)
-    assert seen.migration(cloud, instance)['status'] == 'preparing'
+    assert state.migration(cloud, instance)['status'] == 'preparing'
 
 
 def queued(cloud, instance):
@@ -61,9 +61,9 @@ def queued(cloud, instance):
     first = cloud.boot('first', instance.host, memory_mb=1024)
     faults(cloud, instance.host).stall('copying', instance_uuid=first.uuid, sticky=True)
     assert cloud.live_migrate(first).status_int == 202
-    seen.when(cloud, first, 'running')
+    state.when(cloud, first, 'running')
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'queued')
+    state.when(cloud, instance, 'queued')
     cloud.simulation.run_until(lambda: any(cloud.waiting().values()))
     return first
 
@@ -72,23 +72,23 @@ def running(cloud, instance):
     """Ask for a migration whose copy does not get on."""
     faults(cloud, instance.host).stall('copying', instance_uuid=instance.uuid, sticky=True)
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
 
 
 def post_copy(cloud, instance):
     """Have a migration in post-copy whose last pages do not come; needs hypervisors that can."""
     faults(cloud, instance.host).stall('postcopy', instance_uuid=instance.uuid, sticky=True)
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     assert force_complete(cloud, instance).status_int == 202
-    seen.when(cloud, instance, 'running (post-copy)')
+    state.when(cloud, instance, 'running (post-copy)')
 
 
 def post_migrating(cloud, instance):
     """Have a migration whose guest has moved, and whose source does not clean up yet."""
     faults(cloud, instance.host).stall('post_live_migration_at_source', instance_uuid=instance.uuid, sticky=True)
     assert cloud.live_migrate(instance).status_int == 202
-    seen.when(cloud, instance, 'post-migrating')
+    state.when(cloud, instance, 'post-migrating')
 
 
 #: Status -> what brings a migration there.
@@ -124,8 +124,8 @@ def go_on_with(cloud, instance):
 def actions(cloud, instance, name):
     """Return the actions of one kind of a server, the oldest first, each with its events."""
     url = f'/servers/{instance.uuid}/os-instance-actions'
-    listed = [one for one in seen.get(cloud, url)['instanceActions'] if one['action'] == name]
-    return [seen.get(cloud, f'{url}/{one["request_id"]}')['instanceAction'] for one in reversed(listed)]
+    listed = [one for one in state.get(cloud, url)['instanceActions'] if one['action'] == name]
+    return [state.get(cloud, f'{url}/{one["request_id"]}')['instanceAction'] for one in reversed(listed)]
 
 
 def verdict(cloud, instance, name='live_migration_cancel'):
@@ -147,14 +147,14 @@ def at(cloud, row):
 
 
 def without(cloud, instance, waits=True):
-    """Return what :func:`seen.everything` would say if a server had never been asked to be migrated.
+    """Return what :func:`state.everything` would say if a server had never been asked to be migrated.
 
     :param waits: whether it is in the queue.
     """
-    found = seen.everything(cloud)
+    found = state.everything(cloud)
     row = cloud.migrations(instance)[-1]
     found['servers'][instance.uuid] |= {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None}
-    found['books'][instance.uuid] = found['books'].pop(row.uuid)
+    found['allocations'][instance.uuid] = found['allocations'].pop(row.uuid)
     found['guests'][instance.uuid].pop(row.dest_compute)
     here, _, parts = found['guests'][instance.uuid][row.source_compute]
     found['guests'][instance.uuid][row.source_compute] = (here, False, parts)
@@ -178,27 +178,27 @@ def effects(cloud, instance, *names):
 def cancelled(cloud, instance, before):
     """Assert that a server's newest migration was cancelled because asked, without a trace, and that it is told so.
 
-    :param before: what :func:`seen.everything` said before it was asked for.
+    :param before: what :func:`state.everything` said before it was asked for.
     """
     row = cloud.migrations(instance)[-1]
     assert (row.status, row.abort_verdict) == ('cancelled', 'cancelled')
     assert row.abort_requested_at is not None
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    assert seen.in_progress(cloud, instance) == []
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.in_progress(cloud, instance) == []
     assert verdict(cloud, instance) == ('Success', None)
     whole = actions(cloud, instance, 'live-migration')[-1]
     assert 'Aborted' in whole['message']
-    assert seen.everything(cloud) == before
-    assert seen.server(cloud, instance)['status'] == 'ACTIVE'
+    assert state.everything(cloud) == before
+    assert state.server(cloud, instance)['status'] == 'ACTIVE'
 
 
 def completed(cloud, instance, host='host2'):
     """Assert that a server's newest migration ended well, at a host, and that it is told so."""
-    found = seen.migration(cloud, instance)
+    found = state.migration(cloud, instance)
     assert (found['status'], found['dest_compute']) == ('completed', host)
     whole = actions(cloud, instance, 'live-migration')[-1]
     assert (whole['message'], whole['events'][-1]['result']) == (None, 'Success')
-    seen.moved(cloud, instance, host)
+    state.moved(cloud, instance, host)
 
 
 def too_late(cloud, instance, host='host2'):
@@ -207,4 +207,4 @@ def too_late(cloud, instance, host='host2'):
     assert row.status == 'completed'
     assert row.abort_verdict.startswith('completed: ')
     assert verdict(cloud, instance) == ('Error', row.abort_verdict)
-    seen.moved(cloud, instance, host)
+    state.moved(cloud, instance, host)

@@ -10,7 +10,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import periodics
-from migrator.conductor.migration import allocations as books
+from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.placement_client import allocation_state, allocations
@@ -31,7 +31,7 @@ def rollback_leaks_the_destinations_allocation() -> Iterator[object]:
 @SHELF.plant('1712411', 'second candidate')
 def rejected_candidate_keeps_its_allocation() -> Iterator[object]:
     """A candidate that failed its checks kept its allocation; here only the last candidate's is returned."""
-    give_back = books.give_back
+    give_back = allocation_steps.give_back
 
     def only_at_the_end(m: MigrationContext) -> Verdict:
         return give_back(m) if m.outcome is not None else Done()
@@ -140,7 +140,7 @@ def instance_holds_both() -> Iterator[object]:
 def claim_without_an_answer_leaks() -> Iterator[object]:
     """A claim that Placement had accepted was not given back when what followed failed; here one that timed out counts
     as never made."""
-    move, give_back = books.move, books.give_back
+    move, give_back = allocation_steps.move, allocation_steps.give_back
 
     def refused(m: MigrationContext) -> Verdict:
         verdict = move(m)
@@ -160,7 +160,7 @@ def claim_without_an_answer_leaks() -> Iterator[object]:
 @SHELF.plant('1712008', 'success | conductor1: placement POST /allocations #1 | Placement refuses')
 def full_destination_is_forced() -> Iterator[object]:
     """A forced move went on without an allocation at its destination; here it goes on when Placement refuses one."""
-    move = books.move
+    move = allocation_steps.move
 
     def forced(m: MigrationContext) -> Verdict:
         verdict = move(m)
@@ -228,9 +228,9 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
     """An audit deleted allocations of a healthy migration; here each sweep removes what no instance holds."""
     sweep = periodics.sweep
 
-    def heals(tools: Any, stories: Any, *rest: Any) -> None:
-        sweep(tools, stories, *rest)
-        for subject in stories.held():
+    def heals(tools: Any, contexts: Any, *rest: Any) -> None:
+        sweep(tools, contexts, *rest)
+        for subject in contexts.held():
             held = allocations.read(tools.placement, subject.row.uuid)
             if held.generation is not None:
                 who = allocation_state.Consumer(
@@ -246,7 +246,7 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
 def source_is_released_before_it_is_empty() -> Iterator[object]:
     """The source's allocation goes before its post step is done."""
 
-    def story() -> Saga[MigrationContext]:
+    def changed() -> Saga[MigrationContext]:
         saga = made()
         posts, release = saga.groups[-3], saga.groups[-2]
         return Saga(
@@ -258,17 +258,17 @@ def source_is_released_before_it_is_empty() -> Iterator[object]:
             abandon=saga.abandon,
         )
 
-    made = live_migrate.story
-    with patched(live_migrate, 'story', story) as there:
+    made = live_migrate.saga
+    with patched(live_migrate, 'saga', changed) as there:
         yield there
 
 
 @SHELF.plant('I5', 'driver fails')
 def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]:
     """Going back, the books come first and the debris after them."""
-    made = live_migrate.story
+    made = live_migrate.saga
 
-    def story() -> Saga[MigrationContext]:
+    def changed() -> Saga[MigrationContext]:
         saga = made()
         groups: list[Any] = [group if len(group) > 1 else group[0] for group in saga.groups]
         move = dataclasses.replace(groups[0], undo=live_migrate.rollback_live_migration_at_destination)
@@ -277,5 +277,5 @@ def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]
         groups[0], groups[1], groups[3] = move, check, pre
         return Saga(*groups, settle=saga.settle, abandon=saga.abandon)
 
-    with patched(live_migrate, 'story', story) as there:
+    with patched(live_migrate, 'saga', changed) as there:
         yield there

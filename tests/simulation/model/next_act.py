@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which step of the story comes next: what saga/executor.py and tasks/live_migrate.py make of a journal."""
+"""Which step of the saga comes next: what saga/executor.py and tasks/live_migrate.py make of a journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Next(enum.Enum):
 
     READ_ANEW = "its row is another's, or in another epoch"
     TURN_BACK = 'nothing was sent: back, without asking anybody'
-    READ_BOOKS = 'look at the pair'
+    READ_ALLOCATIONS = 'look at the pair'
     CHECK = 'have the destination check'
     AWAIT_PRE = 'ask the destination how far it is'
     SETTLE = 'ask both hosts'
@@ -43,10 +43,10 @@ def next_act(row: Row, index: int, me: Conductor) -> Next:
         return _backward(row)
     against = bool(row.abort) or me.against
     if row.phase == Phase.NOTHING:
-        return Next.TURN_BACK if against else Next.READ_BOOKS
+        return Next.TURN_BACK if against else Next.READ_ALLOCATIONS
     if against or row.phase == Phase.LIVE_INTENDED:
         return Next.SETTLE
-    return {Phase.MOVE_INTENDED: Next.READ_BOOKS, Phase.MOVED: Next.CHECK, Phase.PRE_INTENDED: Next.AWAIT_PRE}[
+    return {Phase.MOVE_INTENDED: Next.READ_ALLOCATIONS, Phase.MOVED: Next.CHECK, Phase.PRE_INTENDED: Next.AWAIT_PRE}[
         row.phase
     ]
 
@@ -57,7 +57,7 @@ def _forward(row: Row) -> Next:
     both = Post.SOURCE_DONE | Post.DESTINATION_DONE
     if row.post & both != both:
         return Next.POST
-    return Next.READ_BOOKS if row.post & Post.RELEASE_INTENDED else Next.RELEASE
+    return Next.READ_ALLOCATIONS if row.post & Post.RELEASE_INTENDED else Next.RELEASE
 
 
 def _backward(row: Row) -> Next:
@@ -65,4 +65,4 @@ def _backward(row: Row) -> Next:
         return Next.CLEAN
     if row.undo == Undo.RESTORE_INTENDED:
         return Next.RESTORE
-    return Next.READ_BOOKS if row.undo == Undo.RETURN_INTENDED else Next.UNWIND
+    return Next.READ_ALLOCATIONS if row.undo == Undo.RETURN_INTENDED else Next.UNWIND

@@ -74,7 +74,7 @@ def force_down(cloud, host, forced_down=True):
 # --- in Placement ----------------------------------------------------------------------------------------------------
 
 
-def books(cloud):
+def allocations(cloud):
     """Return what every consumer holds: consumer -> host -> amounts, read from Placement past our own code."""
     held = {}
     for host in cloud.world.hypervisors:
@@ -109,7 +109,7 @@ def everything(cloud):
     shown = ('status', 'OS-EXT-STS:vm_state', 'OS-EXT-STS:task_state', 'OS-EXT-SRV-ATTR:host')
     return {
         'servers': {one['id']: {name: one[name] for name in shown} for one in listed},
-        'books': books(cloud),
+        'allocations': allocations(cloud),
         'guests': {one.uuid: guests(cloud, one) for one in cloud.database.instances.list()},
         'waiting': cloud.waiting(),
     }
@@ -120,7 +120,7 @@ def moved(cloud, instance, host, status='ACTIVE'):
     shown = server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == (status, None)
     assert shown['OS-EXT-SRV-ATTR:host'] == host
-    held = books(cloud)
+    held = allocations(cloud)
     assert held.pop(instance.uuid) == {host: instance.flavor.resources()}
     assert held.keys() <= {one.uuid for one in cloud.database.instances.list()}, (
         'a migration that ended holds something'

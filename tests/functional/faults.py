@@ -3,7 +3,7 @@
 """What the tests of bad days share: how long is long, faults, and which commits there are."""
 
 from migrator import exception
-from tests.functional import seen
+from tests.functional import state
 
 #: Some of the commits of a migration's conductor, its adoption aside. The crash matrix has all of them.
 COMMITS = (1, 5, 9)
@@ -25,7 +25,7 @@ def faults(cloud, host):
 
 def migrate(cloud, instance, host=None):
     """Ask for a migration, and return what the cloud was like before."""
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     assert cloud.live_migrate(instance, host).status_int == 202
     return before
 
@@ -47,8 +47,8 @@ class AtCommit:
 
     def _at(self, what):
         thread = self._cloud.simulation.scheduler.current
-        story = thread.acting.name == 'conductor1' and 'story' in thread.name
-        if what != self._moment or not story:
+        saga = thread.acting.name == 'conductor1' and 'saga' in thread.name
+        if what != self._moment or not saga:
             return
         self.left -= 1
         if not self.left:

@@ -5,8 +5,8 @@
 import pytest
 
 from migrator.conductor import registry
-from tests.functional import actions, seen
-from tests.functional.trouble import LONG, faults, migrate
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills services at single moments')
 
@@ -19,11 +19,11 @@ def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(clo
         faults(cloud, host).fail('check_can_live_migrate_destination', 'no')
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.kill(cloud, 'host1')
+    state.kill(cloud, 'host1')
     cloud.simulation.advance(5)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     cloud.simulation.advance(30)
-    seen.failed(cloud, instance, before, 'Every candidate was tried')
+    state.failed(cloud, instance, before, 'Every candidate was tried')
     for one in (instance, other):
         assert cloud.world.active_on(one.uuid) == ['host1']
 
@@ -33,17 +33,17 @@ def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(clo
 def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at(cloud, status):
     """Nothing here is decided by a status that somebody left behind."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
-    actions.TO[status](cloud, instance)
-    seen.kill(cloud, 'conductor1')
-    seen.kill(cloud, 'host1')
+    migration_requests.TO[status](cloud, instance)
+    state.kill(cloud, 'conductor1')
+    state.kill(cloud, 'host1')
     cloud.start_compute('host1')
     cloud.simulation.advance(30)
     assert cloud.world.active_on(instance.uuid) == ['host1']
-    assert actions.effects(cloud, instance, 'removed') == []
+    assert migration_requests.effects(cloud, instance, 'removed') == []
     cloud.start_conductor('conductor1')
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
-    seen.moved(cloud, instance, seen.host_of(cloud, instance))
+    state.moved(cloud, instance, state.host_of(cloud, instance))
 
 
 @pytest.mark.nova_bug(1721652)
@@ -55,10 +55,10 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
     faults(cloud, 'host3').stall('copying', instance_uuid=fails.uuid, sticky=True)
     for instance in (moving, waits, fails):
         migrate(cloud, instance, 'host2')
-        seen.when(cloud, instance, 'queued' if instance is waits else 'running')
-    assert actions.abort(cloud, fails).status_int == 202
+        state.when(cloud, instance, 'queued' if instance is waits else 'running')
+    assert migration_requests.abort(cloud, fails).status_int == 202
     for name in ('conductor1', 'host1', 'host2', 'host3'):
-        seen.kill(cloud, name)
+        state.kill(cloud, name)
     if conductor_first:
         cloud.start_conductor('conductor1')
     for host in ('host2', 'host1', 'host3'):
@@ -66,12 +66,12 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
     cloud.simulation.advance(3)
     if not conductor_first:
         cloud.start_conductor('conductor1')
-    actions.go_on(cloud)
+    migration_requests.go_on(cloud)
     cloud.wait(LONG)
     for instance in (moving, waits):
-        seen.moved(cloud, instance, 'host2')
-    assert seen.migration(cloud, fails)['status'] in ('cancelled', 'completed')
-    seen.moved(cloud, fails, seen.host_of(cloud, fails))
+        state.moved(cloud, instance, 'host2')
+    assert state.migration(cloud, fails)['status'] in ('cancelled', 'completed')
+    state.moved(cloud, fails, state.host_of(cloud, fails))
 
 
 @pytest.mark.nova_bug(1794996)
@@ -79,16 +79,16 @@ def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(clo
     """A service did not start, for a server that was to be looked after had been deleted."""
     gone, stays = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
     migrate(cloud, gone, 'host2')
-    seen.when(cloud, gone, 'running')
-    seen.kill(cloud, 'host1')
+    state.when(cloud, gone, 'running')
+    state.kill(cloud, 'host1')
     cloud.wait(LONG)
-    assert seen.migration(cloud, gone)['status'] == 'completed'
+    assert state.migration(cloud, gone)['status'] == 'completed'
     registry.delete_instance(cloud.database, cloud.placement_client, gone.uuid)
     # its user's guest, at the destination; what the source keeps of it is a copy that nobody needs
     cloud.world.hypervisors['host2'].delete(gone.uuid)
     cloud.world.hypervisors['host1'].delete(gone.uuid)
-    seen.restart(cloud, 'host1')
-    assert seen.service(cloud, 'host1')['state'] == 'up'
+    state.restart(cloud, 'host1')
+    assert state.service(cloud, 'host1')['state'] == 'up'
     migrate(cloud, stays)
     cloud.wait(LONG)
-    seen.moved(cloud, stays, seen.host_of(cloud, stays))
+    state.moved(cloud, stays, state.host_of(cloud, stays))

@@ -34,12 +34,12 @@ def back_is_decided_in_the_old_epoch() -> Iterator[object]:
     """No epoch is raised before something is decided against what was sent."""
     raise_epoch = MigrationContext.raise_epoch
 
-    def only_if_told(self: MigrationContext, seen: int = 0, seen_tenure: int | None = None) -> None:
+    def only_if_reported(self: MigrationContext, seen: int = 0, seen_tenure: int | None = None) -> None:
         if seen or seen_tenure is not None:
             raise_epoch(self, seen, seen_tenure)
         self.replies.settling = True
 
-    with patched(MigrationContext, 'raise_epoch', only_if_told) as there:
+    with patched(MigrationContext, 'raise_epoch', only_if_reported) as there:
         yield there
 
 
@@ -163,16 +163,16 @@ def paused_without_a_job_has_not_moved() -> Iterator[object]:
 
 
 @SHELF.plant('1901707', 'second candidate')
-def event_counts_for_whoever_waits() -> Iterator[object]:
+def event_counts_for_every_waiter() -> Iterator[object]:
     """An event that came too early, for the port's binding at another host, was taken for the one that was waited for;
     here one of a step counts whatever host it is from, and whatever epoch. Were it the epoch alone, nothing would be
     wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
 
-    def heard(m: MigrationContext, host: str, step: str, record: Any) -> protocol.Report | None:
-        told = [report for (_, its), report in m.replies.reports.items() if its == step]
-        return told[-1] if told else None
+    def received(m: MigrationContext, host: str, step: str, record: Any) -> protocol.Report | None:
+        reported = [report for (_, its), report in m.replies.reports.items() if its == step]
+        return reported[-1] if reported else None
 
-    with patched(hosts, '_known_report', heard) as there:
+    with patched(hosts, '_known_report', received) as there:
         yield there
 
 

@@ -167,7 +167,7 @@ def what_failed_is_not_cleaned() -> Iterator[object]:
 
 
 @SHELF.plant('nova 34', 'stop with a queue')
-def planned_stop_leaves_the_books() -> Iterator[object]:
+def planned_stop_leaves_the_allocations() -> Iterator[object]:
     """A clean stop cancelled what waited, and left its allocations; here what a stop has cancelled keeps its own."""
     give_back = live_migrate.return_allocation
 
@@ -195,15 +195,15 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
 @SHELF.plant('1778206', 'success | host2: driver host2 check_can_live_migrate_destination done #1 | driver raises')
 def what_the_check_left_is_not_rolled_back() -> Iterator[object]:
     """What was made before the step that was to be undone leaked; here a failure in the checks undoes nothing there."""
-    made = live_migrate.story
+    made = live_migrate.saga
 
-    def story() -> Any:
+    def changed() -> Any:
         saga = made()
         groups: list[Any] = [group if len(group) > 1 else group[0] for group in saga.groups]
         groups[1] = dataclasses.replace(groups[1], undo=None)
         return type(saga)(*groups, settle=saga.settle, abandon=saga.abandon)
 
-    with patched(live_migrate, 'story', story) as there:
+    with patched(live_migrate, 'saga', changed) as there:
         yield there
 
 
@@ -276,21 +276,21 @@ def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]
 
 
 @SHELF.plant('1397153', 'success | conductor1: commit begin #3 | unforeseen error')
-def unknown_error_is_the_end_of_the_story() -> Iterator[object]:
+def unknown_error_ends_the_saga() -> Iterator[object]:
     """An exception that nobody had thought of left the instance migrating; here it ends the thread that tells of it."""
     with _dies_of(lambda error: not isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 
 @SHELF.plant('1905944', 'success | conductor1: commit begin #10 | commits refused for a while')
-def story_dies_when_the_database_is_away() -> Iterator[object]:
+def saga_thread_dies_with_the_database() -> Iterator[object]:
     """The watcher of a job died of an error of the database or of RPC; here the thread that tells the story does."""
     with _dies_of(lambda error: isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 
 @SHELF.plant('nova 34', 'success | conductor1: commit begin #2 | killed for ever')
-def nobody_adopts() -> Iterator[object]:
+def no_takeover() -> Iterator[object]:
     """A conductor died after it had moved the allocations, and the migration stayed accepted; here nobody looks for
     what has no owner."""
     with patched(_Migrations, 'orphans', lambda self: []) as there:
@@ -318,7 +318,7 @@ def error_path_raises() -> Iterator[object]:
 
 
 @SHELF.plant('1786346, 1901707', 'success | host2: message step_ended cast #1 | message lost')
-def only_events_are_heard() -> Iterator[object]:
+def only_events_are_processed() -> Iterator[object]:
     """An event that did not come was waited for, for ever; here hosts that are silent are not polled."""
     with patched(periodics, '_poll_host', lambda *_args: None) as there:
         yield there

@@ -26,7 +26,7 @@ def were_red():
 def judged(backend, seed):
     plan = workloads.of_a_bad_night(seed)
     found = runs.run(backend, plan)
-    assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
+    assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
     return found
 
 
@@ -48,6 +48,6 @@ def test_these_nights_reach_what_they_are_for(backend):
     seen = set()
     for seed in (65, 72):
         seen |= judged(backend, seed).states
-    told = '\n'.join(sorted(seen))
+    reported = '\n'.join(sorted(seen))
     for what in ('has not reported the guest', 'has waited too long for', 'is no longer stuck', 'Abandoning migration'):
-        assert what in told, what
+        assert what in reported, what

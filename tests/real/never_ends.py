@@ -8,7 +8,7 @@ import signal
 import time
 
 
-def test_waits_for_ever(workspace, postgresql, rabbitmq, placement_http):
+def test_never_ends(workspace, postgresql, rabbitmq, placement_http):
     # a shell that starts a command in the background has it ignore Ctrl-C, and its children with it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     note = pathlib.Path(os.environ['MIGRATOR_TEST_NOTE'])

@@ -7,8 +7,8 @@ import pytest
 
 from migrator.objects import protocol
 from migrator.testing.placement_faults import Fault
-from tests.functional import seen
-from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
+from tests.functional import state
+from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
 
 # --- before the guest moves ------------------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ def test_a_candidate_that_fails_its_check_is_left_clean_and_the_next_one_is_used
         faults(cloud, host).fail('check_can_live_migrate_destination', after=True)
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host4')
+    state.completed(cloud, instance, 'host4')
     assert [effect.host for effect in cloud.world.effects('check file removed', instance.uuid)] == ['host4']
     assert [effect.host for effect in cloud.world.effects('removed', instance.uuid)] == ['host2', 'host3', 'host1']
 
@@ -38,9 +38,9 @@ def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after)
         faults(cloud, host).fail(phase, f'{host} has a bad day', after=after)
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, 'Every candidate was tried')
+    state.failed(cloud, instance, before, 'Every candidate was tried')
     for host in ('host2', 'host3'):
-        assert f'{host} has a bad day' in seen.result(cloud, instance)[1]
+        assert f'{host} has a bad day' in state.result(cloud, instance)[1]
 
 
 @pytest.mark.nova_bug(1714237, 1715182, 1778206, 1889108, 1944619)
@@ -54,7 +54,7 @@ def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
     before = migrate(cloud, instance, 'host3')
     source_before = len([effect for effect in cloud.world.log if effect.host == 'host1'])
     cloud.wait()
-    seen.failed(cloud, instance, before, 'the disk is full')
+    state.failed(cloud, instance, before, 'the disk is full')
     assert len([effect for effect in cloud.world.log if effect.host == 'host1']) == source_before
     assert cloud.adapter.sent.count(('POST', '/allocations')) == 2, 'one move, one move back'
 
@@ -65,7 +65,7 @@ def test_with_no_retries_allowed_one_candidate_is_tried_only(cloud):
     faults(cloud, 'host2').fail('check_can_live_migrate_destination', 'no')
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, 'host2')
+    state.failed(cloud, instance, before, 'host2')
 
 
 PHASES = ('check_can_live_migrate_destination', 'check_can_live_migrate_source', 'pre_live_migration')
@@ -73,7 +73,7 @@ PHASES = ('check_can_live_migrate_destination', 'check_can_live_migrate_source',
 
 @pytest.mark.parametrize('phase', PHASES)
 @pytest.mark.simulated(reason='it reaches into a service')
-def test_what_a_driver_returns_that_cannot_travel_fails_its_step_and_is_told(cloud, monkeypatch, phase):
+def test_driver_result_that_is_no_json_fails_the_step_with_a_reason(cloud, monkeypatch, phase):
     """The host could not answer, now or ever, and the migration stayed where it was, whoever wished to abort it."""
     instance = cloud.boot('one', 'host1')
     driver = cloud.computes['host1' if phase.endswith('source') else 'host2'].driver
@@ -83,7 +83,7 @@ def test_what_a_driver_returns_that_cannot_travel_fails_its_step_and_is_told(clo
     before = migrate(cloud, instance, 'host2')
     cloud.wait()
     why = f"{phase} returned destination['x'] of type object: correct the driver to return serializable data"
-    seen.failed(cloud, instance, before, why)
+    state.failed(cloud, instance, before, why)
 
 
 @pytest.mark.simulated(reason='it reaches into a service')
@@ -103,7 +103,7 @@ def test_a_driver_that_says_nonsense_of_its_guest_is_waited_for_and_that_is_said
         assert 'the log of the compute service there' in migration.stuck_reason
     stall.release()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_else(cloud):
@@ -111,7 +111,7 @@ def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_el
     faults(cloud, 'host1').fail('check_can_live_migrate_source', 'the storage is odd', sticky=True)
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, 'the storage is odd')
+    state.failed(cloud, instance, before, 'the storage is odd')
 
 
 @pytest.mark.nova_bug(1435633, 2044235)
@@ -124,18 +124,18 @@ def test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing(cloud, p
     stall = faults(cloud, host).stall(phase)
     before = migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
     stall.release()
     if host == 'host1':
-        seen.restart(cloud, host)
+        state.restart(cloud, host)
     cloud.wait(LONG)
     if host == 'host1':
-        assert seen.migration(cloud, instance)['status'] in ('completed', 'failed')
-        if seen.migration(cloud, instance)['status'] == 'failed':
-            seen.failed(cloud, instance, before, 'check_can_live_migrate_source')
+        assert state.migration(cloud, instance)['status'] in ('completed', 'failed')
+        if state.migration(cloud, instance)['status'] == 'failed':
+            state.failed(cloud, instance, before, 'check_can_live_migrate_source')
     else:
-        assert seen.migration(cloud, instance)['status'] == 'completed'
-        assert seen.host_of(cloud, instance) == 'host3'
+        assert state.migration(cloud, instance)['status'] == 'completed'
+        assert state.host_of(cloud, instance) == 'host3'
 
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
@@ -144,10 +144,10 @@ def test_a_destination_that_hangs_in_its_preparation_and_dies_is_given_up_for_th
     stall = faults(cloud, 'host2').stall('pre_live_migration', after=True)
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, 'host2')
+    state.kill(cloud, 'host2')
     cloud.wait(LONG)
-    assert seen.host_of(cloud, instance) == 'host3'
-    assert seen.books(cloud)[instance.uuid] == {'host3': seen.CLAIM}
+    assert state.host_of(cloud, instance) == 'host3'
+    assert state.allocations(cloud)[instance.uuid] == {'host3': state.CLAIM}
     assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host2'], 'what it left is on its account'
 
 
@@ -159,11 +159,11 @@ def test_a_destination_that_hangs_in_its_preparation_is_waited_for(cloud):
     stall = faults(cloud, 'host2').stall('pre_live_migration')
     migrate(cloud, instance)
     cloud.simulation.advance(150)
-    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'preparing'
+    assert state.server(cloud, instance)['status'] == 'MIGRATING'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'preparing'
     stall.release()
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- while it moves --------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_driver_that_fails_leaves_the_guest_running_where_it_was(cloud, phase,
     faults(cloud, 'host1').fail(phase, 'the hypervisor has a bad day')
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, 'bad day' if phase in ('live_migration', 'starting') else 'hypervisor')
+    state.failed(cloud, instance, before, 'bad day' if phase in ('live_migration', 'starting') else 'hypervisor')
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
@@ -192,8 +192,8 @@ def test_a_guest_that_was_paused_by_its_user_is_still_paused_after_a_failed_cut_
     faults(cloud, 'host1').fail('cutover')
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, '')
-    assert seen.server(cloud, instance)['status'] == 'PAUSED'
+    state.failed(cloud, instance, before, '')
+    assert state.server(cloud, instance)['status'] == 'PAUSED'
 
 
 @pytest.mark.nova_bug(1905944, 1982284)
@@ -204,7 +204,7 @@ def test_a_driver_whose_connection_breaks_while_the_job_goes_on_is_listened_to_a
     faults(cloud, 'host1').fail('attach_live_migration')
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.nova_bug(1644248)
@@ -214,7 +214,7 @@ def test_a_copy_that_is_slow_but_moves_is_never_given_up(cloud):
     cloud.world.hypervisors['host1'].set_link(60.0)
     migrate(cloud, instance)
     cloud.wait(LONG)
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.nova_bug(1662626, 1969980)
@@ -228,11 +228,11 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
             faults(cloud, host).fail(f'rollback_live_migration_at_{"source" if host == "host1" else "destination"}')
     before = migrate(cloud, instance)
     cloud.wait()
-    seen.failed(cloud, instance, before, '')
+    state.failed(cloud, instance, before, '')
 
 
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
-def test_a_host_that_owes_for_a_server_is_no_destination_for_it(cloud):
+def test_host_with_a_deferred_cleanup_of_a_server_is_no_destination_for_it(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('rollback_live_migration_at_destination', sticky=True)
     faults(cloud, 'host1').fail('copying')
@@ -240,7 +240,7 @@ def test_a_host_that_owes_for_a_server_is_no_destination_for_it(cloud):
     cloud.wait(LONG)
     migrate(cloud, instance)
     cloud.wait()
-    assert seen.host_of(cloud, instance) == 'host3'
+    assert state.host_of(cloud, instance) == 'host3'
 
 
 # --- after it has moved ----------------------------------------------------------------------------------------------
@@ -259,11 +259,11 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
     instance = cloud.boot('one', 'host1')
     faults(cloud, host).fail(phase, after=after)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'post-migrating')
-    assert seen.host_of(cloud, instance) == 'host2'
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'post-migrating'
+    state.when(cloud, instance, 'post-migrating')
+    assert state.host_of(cloud, instance) == 'host2'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'post-migrating'
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     assert cloud.database.cleanups.list() == []
 
 
@@ -274,16 +274,16 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
     [('host1', 'post_live_migration_at_source'), ('host2', 'post_live_migration_at_destination')],
 )
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(cloud, host, phase):
+def test_post_step_that_always_fails_is_deferred_and_the_migration_completes(cloud, host, phase):
     """The server does not wait for a host that cannot clean up."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, host).fail(phase, 'the disk is full', sticky=True)
     migrate(cloud, instance)
     cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert seen.result(cloud, instance) == ('Success', None)
-    assert (seen.server(cloud, instance)['status'], seen.host_of(cloud, instance)) == ('ACTIVE', 'host2')
-    assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM}}
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    assert state.result(cloud, instance) == ('Success', None)
+    assert (state.server(cloud, instance)['status'], state.host_of(cloud, instance)) == ('ACTIVE', 'host2')
+    assert state.allocations(cloud) == {instance.uuid: {'host2': state.CLAIM}}
     assert cloud.world.active_on(instance.uuid) == ['host2']
     cleanups = cloud.database.cleanups.list()
     assert [(cleanup.host, cleanup.step) for cleanup in cleanups] == [(host, phase)]
@@ -303,9 +303,9 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, meth
     cloud.adapter.inject(fault, method=method, url='/allocations')
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
     cloud.adapter.deliver()
-    seen.moved(cloud, instance, 'host2')
+    state.moved(cloud, instance, 'host2')
 
 
 @pytest.mark.nova_bug(1714237, 1715182, '55f4552621')
@@ -316,13 +316,13 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, reque
     """Whatever becomes of one request, the books end as they were."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('pre_live_migration', 'the disk is full')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     cloud.adapter.inject(fault, method='POST', url='/allocations', skip=int(request_ == 'the move back'))
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    seen.failed(cloud, instance, before, 'the disk is full')
+    state.failed(cloud, instance, before, 'the disk is full')
     cloud.adapter.deliver()
-    assert seen.everything(cloud) == before
+    assert state.everything(cloud) == before
 
 
 @pytest.mark.nova_bug('55f4552621')
@@ -336,7 +336,7 @@ def test_a_move_that_arrives_when_all_is_over_is_refused_by_its_generation(cloud
     cloud.wait()
     late = cloud.adapter.deliver()
     assert [answer.status_code for answer in late] == [409]
-    assert seen.everything(cloud) == before
+    assert state.everything(cloud) == before
 
 
 @pytest.mark.nova_bug(1267862, 1713786)
@@ -347,7 +347,7 @@ def test_a_capacity_that_was_taken_meanwhile_is_a_refusal_and_the_next_candidate
     cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations')
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host3')
+    state.completed(cloud, instance, 'host3')
 
 
 @pytest.mark.nova_bug(1712008, 1713786)
@@ -358,7 +358,7 @@ def test_a_capacity_that_was_taken_at_the_named_host_fails_the_migration(cloud):
     cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations')
     before = migrate(cloud, instance, 'host2')
     cloud.wait()
-    seen.failed(cloud, instance, before, 'Placement refused the allocation at host2')
+    state.failed(cloud, instance, before, 'Placement refused the allocation at host2')
 
 
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
@@ -367,25 +367,25 @@ def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(clou
     stall = faults(cloud, 'host1').stall('copying')
     faults(cloud, 'host1').fail('copying')
     before = migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
     stall.release()
     cloud.simulation.advance(180)
-    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+    assert state.server(cloud, instance)['status'] == 'MIGRATING'
     cloud.adapter._plans.clear()
     cloud.wait(LONG)
-    seen.failed(cloud, instance, before, '')
+    state.failed(cloud, instance, before, '')
 
 
 @pytest.mark.nova_bug('53ca096750')
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
-def test_a_consumer_that_somebody_else_writes_between_all_our_requests_is_not_overwritten(cloud):
+def test_consumer_with_a_concurrent_writer_is_not_overwritten(cloud):
     """Lost updates for want of a generation."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.CONFLICT, method='POST', times=12)
     migrate(cloud, instance)
     cloud.wait()
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 # --- the database ----------------------------------------------------------------------------------------------------
@@ -407,32 +407,32 @@ def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(
         if other != status:
             stall.release()
     migrate(cloud, instance)
-    seen.when(cloud, instance, status)
-    outage = seen.Outage(cloud, 5)
+    state.when(cloud, instance, status)
+    outage = state.Outage(cloud, 5)
     stalls[status].release()
     cloud.wait()
     assert outage.refused
-    seen.completed(cloud, instance, 'host2')
+    state.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.nova_bug(1397153, 1905944)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(cloud, number, moment):
+def test_migration_completes_if_any_commit_fails_or_its_reply_is_lost(cloud, number, moment):
     """Nothing rests on hearing that a commit was done."""
     instance = cloud.boot('one', 'host1')
     at = AtCommit(cloud, number, moment, refuse)
     migrate(cloud, instance)
     cloud.wait()
     assert at.struck
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    assert state.migration(cloud, instance)['status'] == 'completed'
+    state.completed(cloud, instance, state.host_of(cloud, instance))
 
 
 @pytest.mark.nova_bug(1397153, 1662626)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_before(cloud, number, moment):
+def test_rollback_is_complete_if_any_commit_fails_or_its_reply_is_lost(cloud, number, moment):
     """The same, on the way back."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
@@ -441,7 +441,7 @@ def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_
     before = migrate(cloud, instance)
     cloud.wait()
     assert at.struck
-    seen.failed(cloud, instance, before, '')
+    state.failed(cloud, instance, before, '')
 
 
 def surprise():
@@ -451,11 +451,11 @@ def surprise():
 @pytest.mark.nova_bug(1397153, 'cfb99acd6a')
 @pytest.mark.parametrize('number', [1, 4, 8])
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_an_error_that_nobody_has_thought_of_costs_a_few_seconds_and_no_more(cloud, number):
+def test_unexpected_error_delays_a_migration_by_a_few_seconds_only(cloud, number):
     """An unknown exception left the server MIGRATING, and its own handling failed."""
     instance = cloud.boot('one', 'host1')
     at = AtCommit(cloud, number, 'begin', surprise)
     migrate(cloud, instance)
     cloud.wait()
     assert at.struck
-    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    state.completed(cloud, instance, state.host_of(cloud, instance))

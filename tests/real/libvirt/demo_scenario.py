@@ -126,7 +126,7 @@ class Report:
         }
 
 
-class Story:
+class Scenario:
     """Empties the source.
 
     :param cloud: its computes are up, and the guests in its books.

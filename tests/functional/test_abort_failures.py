@@ -5,9 +5,9 @@
 import pytest
 
 from migrator.virt import driver
-from tests.functional import actions, seen
+from tests.functional import migration_requests, state
+from tests.functional.faults import LONG, AtCommit, by_turns, faults, migrate
 from tests.functional.test_abort import end
-from tests.functional.trouble import LONG, AtCommit, by_turns, faults, migrate
 
 STATUSES = ['preparing', 'queued', 'running']
 
@@ -15,9 +15,9 @@ STATUSES = ['preparing', 'queued', 'running']
 def begin(cloud, status):
     """Bring a migration to a status; return its instance, the one before it in the queue, and what is to be left."""
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
-    other = actions.TO[status](cloud, instance)
-    return instance, other, actions.without(cloud, instance) if other else before
+    before = state.everything(cloud)
+    other = migration_requests.TO[status](cloud, instance)
+    return instance, other, migration_requests.without(cloud, instance) if other else before
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -28,9 +28,9 @@ def begin(cloud, status):
 def test_an_abort_whose_wake_up_is_lost_is_found_by_the_sweep(cloud, status):
     instance, _, before = begin(cloud, status)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) < 7
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.nova_bug(1786346, 1901707, 'dd952f9fdf', 'f628dc9099')
@@ -42,12 +42,12 @@ def test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgo
     instance, other, before = begin(cloud, status)
     left = [fault]
     cloud.bus.faults = lambda message: left.pop() if message.method == 'live_migration_abort' and left else None
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance, within=LONG)
     assert left == []
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     cloud.simulation.advance(100 if fault == 90.0 else 0)
-    assert seen.everything(cloud) == before
+    assert state.everything(cloud) == before
     if other:
         assert cloud.migrations(other)[-1].status == 'running'
 
@@ -59,9 +59,9 @@ def test_when_every_event_is_lost_the_polls_finish_an_abort(cloud, status):
     """An event that never comes."""
     instance, _, before = begin(cloud, status)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 # --- the driver ------------------------------------------------------------------------------------------------------
@@ -73,55 +73,55 @@ def test_a_driver_that_fails_to_abort_is_asked_again_as_long_as_there_is_the_job
     instance, _, before = begin(cloud, 'running')
     for _ in range(2):
         faults(cloud, 'host1').fail('live_migration_abort', 'the monitor is busy', after=after)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) < 20
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
-def test_a_driver_that_can_never_abort_lets_the_guest_move_and_it_is_told(cloud):
+def test_driver_that_cannot_abort_completes_and_the_action_says_so(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     faults(cloud, 'host1').fail('live_migration_abort', 'it cannot', sticky=True)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
-    assert actions.abort(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running')
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.wait()
-    actions.too_late(cloud, instance)
+    migration_requests.too_late(cloud, instance)
 
 
-def test_a_driver_that_fails_by_itself_before_it_aborts_is_told_as_a_failure(cloud):
+def test_driver_failure_before_the_abort_is_shown_as_a_failure(cloud):
     """The driver's word decides; either way the server is as it was."""
     instance = cloud.boot('one', 'host1', memory_mb=4096, dirty_rate=200)
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     stall = faults(cloud, 'host1').stall('live_migration_abort', sticky=True)
     faults(cloud, 'host1').fail('cutover', 'the link broke')
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
-    assert actions.abort(cloud, instance).status_int == 202
+    state.when(cloud, instance, 'running')
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
     stall.release()
     row = cloud.migrations(instance)[-1]
     assert row.status == 'failed'
     assert row.abort_verdict.startswith('failed: ')
-    assert actions.verdict(cloud, instance) == ('Error', row.abort_verdict)
-    assert seen.everything(cloud) == before
+    assert migration_requests.verdict(cloud, instance) == ('Error', row.abort_verdict)
+    assert state.everything(cloud) == before
 
 
 def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue_nor_the_move(cloud):
     instance, waits = cloud.boot('one', 'host1', memory_mb=16384), cloud.boot('two', 'host1')
     stall = faults(cloud, 'host1').stall('live_migration_abort', instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
+    state.when(cloud, instance, 'running')
     migrate(cloud, waits)
-    seen.when(cloud, waits, 'queued')
-    assert actions.abort(cloud, instance).status_int == 202
+    state.when(cloud, waits, 'queued')
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
-    assert actions.abort(cloud, waits).status_int == 202
+    assert migration_requests.abort(cloud, waits).status_int == 202
     assert end(cloud, waits) < 1
-    assert seen.migration(cloud, waits)['status'] == 'cancelled'
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.migration(cloud, waits)['status'] == 'cancelled'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     end(cloud, instance)
     stall.release()
-    actions.too_late(cloud, instance)
+    migration_requests.too_late(cloud, instance)
 
 
 @pytest.mark.nova_bug('abort-lost-while-queueing')
@@ -129,17 +129,17 @@ def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue
 def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):
     """If the worker came first, the next abort of the running migration was swallowed."""
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     stall = faults(cloud, 'host1').stall('starting')
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    assert seen.migration(cloud, instance)['status'] == 'queued'
+    assert state.migration(cloud, instance)['status'] == 'queued'
     assert cloud.waiting()['host1'] == []
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(3)
     stall.release()
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.simulated(reason='it makes a driver lie')
@@ -150,42 +150,42 @@ def test_a_driver_that_says_aborted_of_a_guest_that_has_moved_is_not_believed(cl
     arrived = faults(cloud, 'host1').stall('arrived')
     migrate(cloud, instance)
     cloud.simulation.run_until(arrived.reached.is_set)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     arrived.release()
     cloud.wait()
-    actions.too_late(cloud, instance)
+    migration_requests.too_late(cloud, instance)
 
 
 @pytest.mark.simulated(reason='it measures the clock')
 def test_a_source_that_hangs_in_its_check_holds_up_no_abort(cloud):
     """Whoever waits for a check can change their mind; an abort took effect when the check had ended."""
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     stall = faults(cloud, 'host1').stall('check_can_live_migrate_source')
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.simulation.advance(10)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) <= 2
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
     stall.release()
     cloud.simulation.advance(10)
-    assert seen.everything(cloud) == before
+    assert state.everything(cloud) == before
 
 
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 def test_a_destination_that_does_not_look_at_its_token_is_waited_for_and_then_cleaned(cloud, phase):
     instance = cloud.boot('one', 'host1')
-    before = seen.everything(cloud)
+    before = state.everything(cloud)
     stall = faults(cloud, 'host2').stall(phase)
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(20)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'preparing', 'nobody cleans up under its hands'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'preparing', 'nobody cleans up under its hands'
     stall.release()
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.nova_bug(1488435, 1662626)
@@ -196,9 +196,9 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
     instance, _, before = begin(cloud, status)
     for _ in range(3):
         faults(cloud, cloud.migrations(instance)[-1].dest_compute).fail('rollback_live_migration_at_destination')
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 # --- conductors ------------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
 def test_a_migration_whose_conductor_is_dead_can_be_aborted(cloud, status):
     """The conductor died, and the migration stayed `accepted`, which no API could abort."""
     instance, _, before = begin(cloud, status)
-    seen.kill(cloud, 'conductor1')
-    assert actions.abort(cloud, instance).status_int == 202
-    assert actions.abort(cloud, instance).status_int == 202
+    state.kill(cloud, 'conductor1')
+    assert migration_requests.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(5)
-    assert seen.in_progress(cloud, instance)[0]['status'] == status
+    assert state.in_progress(cloud, instance)[0]['status'] == status
     cloud.start_conductor('conductor2')
     end(cloud, instance)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 #: Some of the conductor's commits between an abort and its end. The crash matrix has all of them.
@@ -233,13 +233,13 @@ def test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it(clou
     instance, _, before = begin(cloud, status)
     victim = cloud.processes['conductor1']
     at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: at.struck or cloud.migrations(instance)[-1].ended)
     if at.struck:
         del cloud.conductors['conductor1']
         cloud.start_conductor('conductor2')
     end(cloud, instance, within=LONG)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.parametrize('status', STATUSES)
@@ -247,12 +247,12 @@ def test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it(clou
 def test_a_conductor_that_slept_past_its_lease_while_it_was_aborted_undoes_nothing_when_it_wakes(cloud, status):
     instance, _, before = begin(cloud, status)
     cloud.simulation.pause(cloud.processes['conductor1'])
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.start_conductor('conductor2')
     end(cloud, instance, within=LONG)
     cloud.simulation.resume(cloud.processes['conductor1'])
     cloud.simulation.advance(30)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 # --- computes --------------------------------------------------------------------------------------------------------
@@ -270,22 +270,22 @@ def test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_bac
     def strike(message):
         if message.method == 'live_migration_abort' and not struck:
             struck.append(message)
-            cloud.world_threads.start(lambda: seen.kill(cloud, 'host1'), name='power')
+            cloud.world_threads.start(lambda: state.kill(cloud, 'host1'), name='power')
 
     cloud.bus.faults = strike
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: struck and 'host1' not in cloud.processes)
     cloud.simulation.advance(down_for)
-    seen.restart(cloud, 'host1')
+    state.restart(cloud, 'host1')
     end(cloud, instance, within=LONG)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
     if other:
-        assert actions.effects(cloud, instance, 'job started') == []
-        actions.go_on(cloud)
+        assert migration_requests.effects(cloud, instance, 'job started') == []
+        migration_requests.go_on(cloud)
         cloud.wait(LONG)
-        seen.completed(cloud, other, 'host2')
+        state.completed(cloud, other, 'host2')
     else:
-        actions.cancelled(cloud, instance, before)
+        migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.parametrize('status', STATUSES)
@@ -294,39 +294,39 @@ def test_a_destination_that_restarts_while_it_is_unwound_is_cleaned_all_the_same
     instance, _, before = begin(cloud, status)
     host = cloud.migrations(instance)[-1].dest_compute
     stall = faults(cloud, host).stall('rollback_live_migration_at_destination')
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, host)
+    state.kill(cloud, host)
     stall.release()
-    seen.restart(cloud, host)
+    state.restart(cloud, host)
     end(cloud, instance, within=LONG)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)
 
 
 @pytest.mark.parametrize('status', STATUSES)
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_destination_that_is_dead_owes_its_cleanup_and_the_server_is_free(cloud, status):
+def test_dead_destination_has_a_deferred_cleanup_and_the_server_is_free(cloud, status):
     instance, _, before = begin(cloud, status)
     host = cloud.migrations(instance)[-1].dest_compute
-    seen.kill(cloud, host)
-    assert actions.abort(cloud, instance).status_int == 202
+    state.kill(cloud, host)
+    assert migration_requests.abort(cloud, instance).status_int == 202
     end(cloud, instance, within=LONG)
-    assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    after = seen.everything(cloud)
-    assert (after['servers'], after['books']) == (before['servers'], before['books'])
+    assert state.migration(cloud, instance)['status'] == 'cancelled'
+    after = state.everything(cloud)
+    assert (after['servers'], after['allocations']) == (before['servers'], before['allocations'])
     assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == [host]
 
 
 @pytest.mark.simulated(reason='it lets minutes pass')
-def test_a_source_that_is_merely_silent_is_waited_for_and_the_wish_stands(cloud):
+def test_abort_request_waits_for_an_unreachable_source(cloud):
     instance, _, before = begin(cloud, 'running')
     cloud.bus.faults = lambda message: (
         'lose' if '.host1' in str(message.target) or message.method == 'step_ended' else None
     )
-    assert actions.abort(cloud, instance).status_int == 202
+    assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(200)
-    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'running'
     assert 'host1' in cloud.migrations(instance)[-1].waits_for
     cloud.bus.faults = lambda message: None
     end(cloud, instance, within=LONG)
-    actions.cancelled(cloud, instance, before)
+    migration_requests.cancelled(cloud, instance, before)

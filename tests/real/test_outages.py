@@ -83,7 +83,7 @@ def moves(cloud):
 
 
 @pytest.mark.parametrize('what', ['broker stopped', 'broker short of memory', 'conductor killed'])
-def test_nothing_fails_and_no_host_is_blamed(cloud, rabbitmq, what):
+def test_outage_fails_no_migration_and_marks_no_host_down(cloud, rabbitmq, what):
     guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=MEMORY) for number in range(MOVES)]
     for guest in guests[: MOVES // 2]:
         assert cloud.live_migrate(guest).status_int == 202
