@@ -183,10 +183,6 @@ def cases(table, how):
     ]
 
 
-#: Those in which the hypervisor has lost the guest for good.
-HARMED = {post_copy_broken_off}
-
-
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
 @pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.SOURCE, SOURCE))
 def test_migration_continues_after_a_restart_of_the_source_in_any_state(cloud, observed, happens):

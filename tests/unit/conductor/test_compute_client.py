@@ -75,14 +75,20 @@ class Scene:
         executors.Periodic(self.threads, 5.0, self.broker.probe, 'probe').start()
         self.hosts = compute_client.Hosts(self.api, self.threads, lambda: 2.0, self.broker)
 
-    def call(self, host: str, number: int, busy: list[int]) -> None:
-        def call() -> None:
+    def call(self, *numbers: int, hosts: int = 1) -> list[int]:
+        """Call hosts by turns with these commands, all at once; return those whose host was busy."""
+        busy: list[int] = []
+
+        def call(number: int) -> None:
             try:
-                self.hosts.tell(host, 'pre_live_migration', order(number))
+                self.hosts.tell(f'host{1 + number % hosts}', 'pre_live_migration', order(number))
             except compute_client.HostBusy:
                 busy.append(number)
 
-        self.threads.start(call, name=f'call-{number}')
+        for number in numbers:
+            self.threads.start(call, number, name=f'call-{number}')
+        self.simulation.run_ready()
+        return busy
 
 
 @pytest.fixture
@@ -109,10 +115,7 @@ class TestObservations:
 class TestSlots:
     def test_one_host_has_four_outstanding_calls_at_most(self, scene: Scene) -> None:
         scene.api.gate.clear()
-        busy: list[int] = []
-        for number in range(7):
-            scene.call('host1', number, busy)
-        scene.simulation.run_ready()
+        busy = scene.call(*range(7))
         assert (scene.api.under_way, len(busy)) == (4, 3)
         scene.api.gate.set()
         scene.simulation.run_ready()
@@ -120,10 +123,7 @@ class TestSlots:
 
     def test_busy_host_does_not_delay_another(self, scene: Scene) -> None:
         scene.api.gate.clear()
-        busy: list[int] = []
-        for number in range(6):
-            scene.call(f'host{number % 2}', number, busy)
-        scene.simulation.run_ready()
+        busy = scene.call(*range(6), hosts=2)
         assert (scene.api.under_way, busy) == (6, [])
         scene.api.gate.set()
 
@@ -131,10 +131,7 @@ class TestSlots:
         woken: list[str] = []
         scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
         scene.api.gate.clear()
-        busy: list[int] = []
-        for number in range(6):
-            scene.call('host1', number, busy)
-        scene.simulation.run_ready()
+        busy = scene.call(*range(6))
         assert woken == []
         scene.api.gate.set()
         scene.simulation.run_ready()
@@ -144,13 +141,9 @@ class TestSlots:
         woken: list[str] = []
         scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
         scene.api.gate.clear()
-        for number in range(4):
-            scene.call('host1', number, [])
-        scene.simulation.run_ready()
-        busy: list[int] = []
+        scene.call(*range(4))
         for number in (9, 8, 7, 6, 9, 5, 4):
-            scene.call('host1', number, busy)
-            scene.simulation.run_ready()
+            scene.call(number)
         scene.api.gate.set()
         scene.simulation.run_ready()
         # one free slot, then two, three and four
@@ -163,13 +156,11 @@ class TestSlots:
         woken: list[str] = []
         scene.hosts.on_free = lambda uuid: woken.append(uuid) or uuid != 'm8'
         scene.api.gate.clear()
-        scene.call('host1', 1, [])
-        scene.simulation.run_ready()
+        scene.call(1)
         with pytest.raises(compute_client.HostBusy):
             scene.hosts.ask('host1', [order(7)])
         for number in (8, 9):
-            scene.call('host1', number, [])
-            scene.simulation.run_ready()
+            scene.call(number)
         scene.api.gate.set()
         scene.simulation.run_ready()
         assert woken == ['m8', 'm9']
@@ -196,10 +187,7 @@ class TestSlots:
 
     def test_poll_takes_a_slot(self, scene: Scene) -> None:
         scene.api.gate.clear()
-        busy: list[int] = []
-        for number in range(4):
-            scene.call('host1', number, busy)
-        scene.simulation.run_ready()
+        scene.call(*range(4))
         with pytest.raises(compute_client.HostBusy):
             scene.hosts.ask('host1', [order()])
         scene.api.gate.set()
@@ -237,9 +225,7 @@ class TestAcknowledgements:
     def test_acknowledgements_stay_when_no_slot_is_free(self, scene: Scene) -> None:
         scene.hosts.acknowledge(report())
         scene.api.gate.clear()
-        for number in range(4):
-            scene.call('host1', number, [])
-        scene.simulation.run_ready()
+        scene.call(*range(4))
         with pytest.raises(compute_client.HostBusy):
             scene.hosts.ask('host1', [order()])
         assert scene.hosts.unacknowledged() == ['host1']

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from migrator.placement_client import allocation_state
+from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement import InProcessPlacement
 
@@ -80,3 +80,15 @@ def world(client):
 @pytest.fixture
 def new_consumer():
     return consumer
+
+
+@pytest.fixture
+def new_pair(client):
+    """Return a function that claims the source for a new instance, which is about to move to the destination."""
+
+    def new_pair(source, destination):
+        instance, migration = consumer(), consumer(allocation_state.MIGRATION)
+        allocations.claim(client, instance, source, generation=None)
+        return allocation_state.Pair(instance=instance, migration=migration, source=source, destination=destination)
+
+    return new_pair

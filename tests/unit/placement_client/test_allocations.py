@@ -24,14 +24,9 @@ def faulty(in_process):
 
 
 @pytest.fixture
-def pair(world, client, new_consumer):
+def pair(world, new_pair):
     """An instance on its source, about to move."""
-    source, destination = {world.host('source'): FLAVOR}, {world.host('destination'): FLAVOR}
-    instance = new_consumer()
-    allocations.claim(client, instance, source, generation=None)
-    return allocation_state.Pair(
-        instance=instance, migration=new_consumer(allocation_state.MIGRATION), source=source, destination=destination
-    )
+    return new_pair({world.host('source'): FLAVOR}, {world.host('destination'): FLAVOR})
 
 
 @pytest.fixture
@@ -170,17 +165,11 @@ def test_the_next_candidate_is_moved_to_after_a_revert(client, world, either, pa
 
 
 @pytest.mark.nova_bug('66297f0c4a')
-def test_a_nested_allocation_moves_and_comes_back_whole(client, world, either, pair, new_consumer):
+def test_a_nested_allocation_moves_and_comes_back_whole(client, world, either, new_pair):
     """nova 66297f0c4a: the allocations of child providers were left behind."""
     roots = [world.host('nested'), world.host('nested')]
     source, destination = ({root: FLAVOR, world.host('gpu', root, PGPU=1): {'PGPU': 1}} for root in roots)
-    nested = allocation_state.Pair(
-        instance=new_consumer(),
-        migration=new_consumer(allocation_state.MIGRATION),
-        source=source,
-        destination=destination,
-    )
-    allocations.claim(client, nested.instance, source, generation=None)
+    nested = new_pair(source, destination)
     move(either, nested)
     revert(either, nested)
     assert held(client, nested.instance, nested.migration) == [source, {}]
@@ -307,19 +296,12 @@ def test_a_destination_without_room_is_a_refusal_and_changes_nothing(client, wor
     assert allocations.read(client, pair.instance.uuid).generation == FIRST
 
 
-def test_a_destination_whose_root_lacks_a_nested_resource_refuses_the_claim(client, world, owned, new_consumer):
+def test_a_destination_whose_root_lacks_a_nested_resource_refuses_the_claim(world, owned, new_pair):
     """The 2018 thread: from a provider without children to one that needs them."""
     source = {world.host('flat', VCPU=4, PGPU=1): {'VCPU': 2, 'PGPU': 1}}
     root = world.host('nested', VCPU=4)
     world.host('gpu', root, PGPU=1)
-    instance = new_consumer()
-    allocations.claim(client, instance, source, generation=None)
-    forced = allocation_state.Pair(
-        instance=instance,
-        migration=new_consumer(allocation_state.MIGRATION),
-        source=source,
-        destination=allocation_state.forced_claim(source, root),
-    )
+    forced = new_pair(source, allocation_state.forced_claim(source, root))
     with pytest.raises(exception.PlacementRefused):
         move(owned, forced)
     assert owned.observe(forced).state is PairState.NOT_MOVED
@@ -345,29 +327,19 @@ def test_an_unknown_provider_is_a_refusal(client, owned, pair):
     assert caught.value.kwargs['status'] == 400
 
 
-def test_a_move_from_an_exactly_full_source_can_be_reverted(client, world, either, pair, new_consumer):
-    full = {world.host('full', VCPU=2, MEMORY_MB=512): FLAVOR}
-    instance = new_consumer()
-    allocations.claim(client, instance, full, generation=None)
-    leaving = dataclasses.replace(pair, instance=instance, source=full)
+def test_a_move_from_an_exactly_full_source_can_be_reverted(client, world, either, new_pair):
+    leaving = new_pair({world.host('full', VCPU=2, MEMORY_MB=512): FLAVOR}, {world.host('destination'): FLAVOR})
     move(either, leaving)
     revert(either, leaving)
     assert either.observe(leaving).state is PairState.NOT_MOVED
     move(either, leaving)
     release(either, leaving)
-    assert held(client, instance) == [pair.destination]
+    assert held(client, leaving.instance) == [leaving.destination]
 
 
-def test_a_resize_within_one_provider_needs_migration_owned_allocations(client, world, owned, doubled, new_consumer):
+def test_a_resize_within_one_provider_needs_migration_owned_allocations(client, world, owned, doubled, new_pair):
     host = world.host('one', VCPU=6)
-    instance = new_consumer()
-    allocations.claim(client, instance, {host: {'VCPU': 2}}, generation=None)
-    resize = allocation_state.Pair(
-        instance=instance,
-        migration=new_consumer(allocation_state.MIGRATION),
-        source={host: {'VCPU': 2}},
-        destination={host: {'VCPU': 4}},
-    )
+    resize = new_pair({host: {'VCPU': 2}}, {host: {'VCPU': 4}})
     with pytest.raises(exception.NoValidHost, match='migration-owned'):
         move(doubled, resize)
     move(owned, resize)
@@ -376,7 +348,7 @@ def test_a_resize_within_one_provider_needs_migration_owned_allocations(client, 
     revert(owned, resize)
     move(owned, resize)
     release(owned, resize)
-    assert held(client, instance) == [{host: {'VCPU': 4}}]
+    assert held(client, resize.instance) == [{host: {'VCPU': 4}}]
 
 
 def test_a_move_to_the_same_resources_of_the_same_provider_is_refused(either, pair):
@@ -387,20 +359,13 @@ def test_a_move_to_the_same_resources_of_the_same_provider_is_refused(either, pa
 # --- late and doubled messages ---------------------------------------------------------------------------------------
 
 
-def test_a_late_duplicate_of_the_move_after_completion_is_refused(faulty, client, either, pair):
+@pytest.mark.parametrize(('end', 'state'), [(release, PairState.RELEASED), (revert, PairState.NOT_MOVED)])
+def test_a_late_duplicate_of_the_move_after_the_end_is_refused(faulty, either, pair, end, state):
     faulty.inject(Fault.DUPLICATED, url='^/allocations')
     type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
-    release(either, pair)
+    end(either, pair)
     assert [answer.status_code for answer in faulty.deliver()] == [409]
-    assert either.observe(pair).state is PairState.RELEASED
-
-
-def test_a_late_duplicate_of_the_move_after_a_revert_is_refused(faulty, client, either, pair):
-    faulty.inject(Fault.DUPLICATED, url='^/allocations')
-    type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
-    revert(either, pair)
-    assert [answer.status_code for answer in faulty.deliver()] == [409]
-    assert either.observe(pair).state is PairState.NOT_MOVED
+    assert either.observe(pair).state is state
 
 
 @pytest.mark.parametrize('path', ['forward', 'back'])
@@ -432,23 +397,17 @@ def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_allocations(fa
     assert held(client, pair.instance, pair.migration) == [{}, pair.source]
 
 
-def test_without_the_rewrite_a_late_move_succeeds_after_the_end(faulty, either, pair):
+@pytest.mark.parametrize('is_rewritten', [True, False])
+def test_a_late_move_succeeds_after_the_end_unless_the_source_is_rewritten(faulty, either, pair, is_rewritten):
     """The reason why the first row of the table writes an allocation that is there already."""
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
         type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     assert either.observe(pair).state is PairState.NOT_MOVED
-    assert [answer.status_code for answer in faulty.deliver()] == [204]
-    assert either.observe(pair).state is PairState.MOVED
-
-
-def test_the_rewrite_makes_a_late_move_fail(faulty, either, pair):
-    faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
-    with pytest.raises(exception.PlacementUnreachable):
-        type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
-    either.rewrite_source(pair, instance_generation=either.observe(pair).instance.generation)
-    assert [answer.status_code for answer in faulty.deliver()] == [409]
-    assert either.observe(pair).state is PairState.NOT_MOVED
+    if is_rewritten:
+        either.rewrite_source(pair, instance_generation=either.observe(pair).instance.generation)
+    assert [answer.status_code for answer in faulty.deliver()] == [409 if is_rewritten else 204]
+    assert either.observe(pair).state is (PairState.NOT_MOVED if is_rewritten else PairState.MOVED)
 
 
 @pytest.mark.parametrize(

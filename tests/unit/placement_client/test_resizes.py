@@ -14,18 +14,10 @@ SMALL, LARGE = {'VCPU': 5, 'MEMORY_MB': 512}, {'VCPU': 6, 'MEMORY_MB': 1024}
 
 
 @pytest.fixture(params=['on one host', 'to another'])
-def pair(request, world, client, new_consumer):
+def pair(request, world, new_pair):
     """An instance that gets another flavor."""
     old = world.host('old', VCPU=16, MEMORY_MB=4096)
-    new = old if request.param == 'on one host' else world.host('new')
-    instance = new_consumer()
-    allocations.claim(client, instance, {old: SMALL}, generation=None)
-    return allocation_state.Pair(
-        instance=instance,
-        migration=new_consumer(allocation_state.MIGRATION),
-        source={old: SMALL},
-        destination={new: LARGE},
-    )
+    return new_pair({old: SMALL}, {old if request.param == 'on one host' else world.host('new'): LARGE})
 
 
 @pytest.fixture
@@ -81,16 +73,9 @@ def test_a_reverted_resize_may_be_moved_again(client, resize, pair):
     assert held(client, pair) == [pair.destination, {}]
 
 
-def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(client, world, new_consumer):
+def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(client, world, new_pair):
     host = world.host('one', VCPU={'total': 16, 'max_unit': 8}, MEMORY_MB=4096)
-    instance = new_consumer()
-    allocations.claim(client, instance, {host: SMALL}, generation=None)
-    pair = allocation_state.Pair(
-        instance=instance,
-        migration=new_consumer(allocation_state.MIGRATION),
-        source={host: SMALL},
-        destination={host: LARGE},
-    )
+    pair = new_pair({host: SMALL}, {host: LARGE})
     with pytest.raises(exception.NoValidHost, match='migration-owned allocations'):
         resize_of(client, pair, Strategy.DOUBLED).move()
     assert held(client, pair) == [pair.source, {}]
@@ -101,16 +86,9 @@ def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(
 
 
 @pytest.mark.parametrize('end', ['confirm', 'revert'])
-def test_the_doubled_strategy_works_between_two_hosts(client, world, new_consumer, end):
-    instance = new_consumer()
+def test_the_doubled_strategy_works_between_two_hosts(client, world, new_pair, end):
     old, new = world.host('old'), world.host('new')
-    allocations.claim(client, instance, {old: SMALL}, generation=None)
-    pair = allocation_state.Pair(
-        instance=instance,
-        migration=new_consumer(allocation_state.MIGRATION),
-        source={old: SMALL},
-        destination={new: LARGE},
-    )
+    pair = new_pair({old: SMALL}, {new: LARGE})
     resize = resize_of(client, pair, Strategy.DOUBLED)
     resize.move()
     assert held(client, pair) == [{old: SMALL, new: LARGE}, {}]
@@ -123,7 +101,7 @@ def test_the_same_flavor_on_the_same_host_is_no_resize(client, pair):
         resize_of(client, dataclasses.replace(pair, destination=pair.source)).move()
 
 
-def test_without_room_nothing_changes(client, world, pair, new_consumer):
+def test_without_room_nothing_changes(client, world, pair):
     full = world.host('full', VCPU=6, MEMORY_MB=512)
     crowded = dataclasses.replace(pair, destination={full: LARGE})
     with pytest.raises(exception.PlacementRefused):
