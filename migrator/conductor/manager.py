@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from oslo_config import cfg
@@ -13,7 +14,6 @@ from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import HostBusy, Hosts
-from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
@@ -22,7 +22,6 @@ from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, MigrationType, protocol
 from migrator.placement_client.client import PlacementClient
-from migrator.saga.saga import Saga
 
 LOG = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ class ConductorManager:
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: list[executors.Periodic] = []
-        self._sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.saga()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-saga')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
@@ -83,9 +81,10 @@ class ConductorManager:
             hosts=Hosts(api, threads, lambda: float(conf.conductor.poll_interval), reached),
             broker=reached,
             threads=threads,
-            options=self._options(),
+            options=_options(conf),
         )
-        self.runner = Runner(threads, self._pool, self._saga_of, self._reload)
+        sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.saga()}
+        self.runner = Runner(threads, self._pool, sagas.__getitem__, functools.partial(takeover.reload, self.tools))
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         self._watch: audit.Watch | None = None
         if conf.conductor.audit_interval:
@@ -93,20 +92,6 @@ class ConductorManager:
             self._watch = audit.Watch(database, placement_client, threads.clock, audits)
         self.tools.hosts.on_free = self.runner.wake
         reached.on_change = self.runner.wake_all
-
-    def _options(self) -> Options:
-        return Options(
-            migrate_max_retries=self.conf.migrate_max_retries,
-            service_down_time=self.conf.service_down_time,
-            poll_interval=self.conf.conductor.poll_interval,
-            post_max_attempts=self.conf.conductor.post_max_attempts,
-        )
-
-    def _saga_of(self, migration_type: str) -> Saga[MigrationContext]:
-        return self._sagas[migration_type]
-
-    def _reload(self, uuid: str) -> MigrationContext | None:
-        return takeover.reload(self.tools, uuid)
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------
 
@@ -147,7 +132,7 @@ class ConductorManager:
         def tick() -> None:
             for pool in self._pools:
                 pool.start_waiting()
-            self.tools.options = self._options()
+            self.tools.options = _options(self.conf)
             try:
                 function()
             except exception.ServiceUnreachable as error:
@@ -409,3 +394,13 @@ class ConductorManager:
             )
             return
         self.wake(context, migration_uuid)
+
+
+def _options(conf: cfg.ConfigOpts) -> Options:
+    """Return the options that a run reads; some of them may change while the conductor runs."""
+    return Options(
+        migrate_max_retries=conf.migrate_max_retries,
+        service_down_time=conf.service_down_time,
+        poll_interval=conf.conductor.poll_interval,
+        post_max_attempts=conf.conductor.post_max_attempts,
+    )
