@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import stevedore
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.runtime import service
 from migrator.runtime.process import Process, Stopping
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.conductor import rpcapi
     from migrator.virt import driver
 
-    Driver = driver.ComputeDriver
+    MakeDriver = Callable[[cfg.ConfigOpts, executors.Threads], driver.ComputeDriver]
 
 LOG = logging.getLogger(__name__)
 
@@ -32,49 +32,47 @@ NAMESAKE_TIMEOUT = 4.0
 NAMESAKE_TRIES = 2
 
 
-def _fake(process: Process) -> Driver:
-    from migrator.virt.fake.driver import FakeDriver
-    from migrator.virt.fake.hypervisor import FakeWorld
-
-    conf = process.conf
-    if conf.fake.world:
-        from migrator.testing.fake_world.driver import FakeWorldDriver
-
-        return process.wait_for(
-            'The world of fake hypervisors',
-            lambda: FakeWorldDriver(conf.fake.world, conf.host, process.threads),
-        )
-    LOG.warning('[fake] world is not set: this hypervisor ends with the service, and no other host can reach it')
-    world = FakeWorld(process.threads)
-    return FakeDriver(world.add(conf.host), process.threads)
+#: The namespace of the drivers' entry points.
+NAMESPACE = 'migrator.compute.drivers'
+#: Our own entry points, for a source tree whose installed metadata is older. pyproject.toml has the same.
+OURS = {
+    'fake': 'migrator.testing.fake_world.driver:from_conf',
+    'libvirt': 'migrator.virt.libvirt.driver:LibvirtDriver',
+}
 
 
-def _libvirt(process: Process) -> Driver:
-    # Import it by its name, because libvirt is an optional dependency.
-    module: Any = importlib.import_module(LIBVIRT)
-    made: Driver = module.LibvirtDriver(process.conf, process.threads)
+def find_driver(name: str) -> MakeDriver:
+    """Return the function or class that makes the driver of a name, not yet connected.
+
+    :raises migrator.exception.ConfigurationError: no such driver is installed, or it cannot be imported.
+    """
+    try:
+        found: Any = stevedore.DriverManager(
+            NAMESPACE, name, on_load_failure_callback=_cannot_load, warn_on_missing_entrypoint=False
+        ).driver
+    except stevedore.exception.NoMatches:
+        if name not in OURS:
+            names = {*OURS, *importlib.metadata.entry_points(group=NAMESPACE).names}
+            detail = f'no such driver is installed: give {" or ".join(sorted(names))}, or install its package.'
+            raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail) from None
+        entry = importlib.metadata.EntryPoint(name, OURS[name], NAMESPACE)
+        try:
+            found = entry.load()
+        except Exception as error:  # noqa: BLE001 -- as stevedore does
+            _cannot_load(None, entry, error)
+    except stevedore.exception.MultipleMatches as error:
+        detail = f'several packages have this driver ({error}): uninstall all but one.'
+        raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail) from None
+    made: MakeDriver = found
     return made
 
 
-#: Value of ``[compute] driver`` -> a function that returns the driver of the configured host, not yet connected.
-DRIVERS: dict[str, Callable[[Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
-
-#: The module of the libvirt driver.
-LIBVIRT = 'migrator.virt.libvirt.driver'
-
-
-def check_driver(name: str) -> None:
-    """Raise unless the packages of a driver are installed.
-
-    :raises migrator.exception.ConfigurationError: they are not; the message names the remedy.
-    """
-    if name != 'libvirt' or importlib.util.find_spec('libvirt') is not None:
-        return
-    detail = (
-        'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake, which simulates '
-        'guests.'
-    )
-    raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail)
+def _cannot_load(_manager: Any, entry: importlib.metadata.EntryPoint, error: BaseException) -> NoReturn:
+    what = f'the module {error.name}' if isinstance(error, ModuleNotFoundError) else entry.value
+    reason = '' if isinstance(error, ModuleNotFoundError) else f' ({exception.message_of(error)})'
+    remedy = 'install the extra "libvirt"' if entry.name == 'libvirt' else 'install what the driver needs'
+    detail = f'{what} cannot be imported{reason}: {remedy}, or set driver to fake, which simulates guests.'
+    raise exception.ConfigurationError(option='[compute] driver', value=entry.name, detail=detail) from error
 
 
 def check_name(process: Process, events: rpcapi.ConductorEvents) -> None:
@@ -127,12 +125,12 @@ def begin(process: Process) -> None:
     from migrator import embed
 
     conf = process.conf
-    check_driver(conf.compute.driver)
+    make_driver = find_driver(conf.compute.driver)
     client: Any = process.rpc(process.transport())
     events = embed.conductor_events(conf, client)
     if not process.in_memory:
         check_name(process, events)
-    driver = DRIVERS[conf.compute.driver](process)
+    driver = process.wait_for('The hypervisor driver', lambda: make_driver(conf, process.threads))
     host = embed.Host(conf, driver, threads=process.threads, client=client, events=events)
     process.wait_for('The hypervisor', host.start)
     process.on_stop(host.stop)

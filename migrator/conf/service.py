@@ -78,14 +78,12 @@ COMPUTE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'driver',
         default='libvirt',
-        choices=[
-            ('libvirt', 'QEMU/KVM by libvirt; needs the extra "libvirt"'),
-            ('fake', 'Simulated guests, for tests and trials; see [fake]'),
-        ],
         help="""
 The hypervisor driver of migrator-compute.
 
-One word; default libvirt. After a change on a host with guests, the service does not find them.
+The name of an installed driver, which is an entry point of migrator.compute.drivers; default libvirt. libvirt is for
+QEMU/KVM and needs the extra "libvirt". fake simulates guests, for tests and trials; see [fake]. After a change on a
+host with guests, the service does not find them.
 """,
     ),
 ]

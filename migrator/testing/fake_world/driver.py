@@ -10,15 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from oslo_config import cfg
+from oslo_log import log as logging
+
 from migrator import exception, executors
 from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
 from migrator.testing.fake_world import client
 from migrator.testing.fake_world.client import Gone, calling, result_of
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds between two checks of the token by a running step.
 TOKEN_INTERVAL = 0.1
+
+
+def from_conf(conf: cfg.ConfigOpts, threads: executors.Threads) -> driver.ComputeDriver:
+    """Return the driver of ``[compute] driver = fake``: of the world at ``[fake] world``, or of one in this process.
+
+    :raises migrator.exception.ServiceUnreachable: the world is not reachable.
+    """
+    if conf.fake.world:
+        return FakeWorldDriver(conf.fake.world, conf.host, threads)
+    LOG.warning('[fake] world is not set: this hypervisor ends with the service, and no other host can reach it')
+    return FakeDriver(FakeWorld(threads).add(conf.host), threads)
 
 
 class FakeWorldDriver(driver.ComputeDriver):

@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
+import sys
+import tomllib
 
 import pytest
 from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.cmd import compute
-from migrator.conf.service import COMPUTE_OPTS
 from migrator.runtime import process
 from migrator.testing.fake_world.server import WorldServer
 from tests.unit.cmd.processes import configure, refused, running
 
-
-def test_every_driver_that_can_be_chosen_is_known():
-    choices = next(option for option in COMPUTE_OPTS if option.name == 'driver').type.choices
-    assert set(compute.DRIVERS) == set(choices)
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def test_compute_starts_reloads_its_limit_on_sighup_and_exits_0_on_sigterm(tmp_path):
@@ -57,15 +56,66 @@ def test_driver_that_is_not_installed_exits_2(tmp_path):
     assert "Option [compute] driver is 'libvirt'" in line
 
 
+def test_our_entry_points_are_those_of_the_project():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
+    assert project['entry-points'][compute.NAMESPACE] == compute.OURS
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution with entry points of drivers, as pip would."""
+
+    def add(name, **drivers):
+        folder = tmp_path / name
+        metadata = folder / f'{name}-1.dist-info'
+        metadata.mkdir(parents=True)
+        (metadata / 'METADATA').write_text(f'Name: {name}\nVersion: 1\n')
+        lines = [f'{driver} = {target}\n' for driver, target in drivers.items()]
+        (metadata / 'entry_points.txt').write_text(f'[{compute.NAMESPACE}]\n{"".join(lines)}')
+        (folder / f'{name}_driver.py').write_text('def make(conf, threads):\n    return conf, threads\n')
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setattr('stevedore.ExtensionManager.ENTRY_POINT_CACHE', {})
+
+    return add
+
+
+def test_driver_of_another_package_is_found_by_its_name(install):
+    install('acme', acme='acme_driver:make')
+    assert compute.find_driver('acme')('conf', 'threads') == ('conf', 'threads')
+    assert callable(compute.find_driver('fake'))
+
+
+def test_unknown_driver_is_refused_with_the_names_of_those_that_are_installed(install):
+    install('acme', acme='acme_driver:make')
+    with pytest.raises(exception.ConfigurationError, match='no such driver is installed: give acme or fake or libvirt'):
+        compute.find_driver('xen')
+
+
+def test_driver_that_two_packages_have_is_refused(install):
+    install('one', acme='one_driver:make')
+    install('two', acme='two_driver:make')
+    with pytest.raises(exception.ConfigurationError, match='several packages have this driver'):
+        compute.find_driver('acme')
+
+
+@pytest.mark.parametrize(
+    ('target', 'message'),
+    [
+        ('nowhere:make', 'the module nowhere cannot be imported: install what the driver needs'),
+        ('acme_driver:other', r'acme_driver:other cannot be imported \(AttributeError: .*other'),
+    ],
+)
+def test_driver_that_cannot_be_imported_is_refused(install, target, message):
+    install('acme', acme=target)
+    with pytest.raises(exception.ConfigurationError, match=message):
+        compute.find_driver('acme')
+
+
 def test_missing_libvirt_module_names_the_extra_to_install(monkeypatch):
-    there: set[str] = set()
-    monkeypatch.setattr('importlib.util.find_spec', lambda name: name in there or None)
-    with pytest.raises(exception.ConfigurationError, match='install the extra "libvirt"'):
-        compute.check_driver('libvirt')
-    there.add('libvirt')
-    compute.check_driver('libvirt')
-    there.clear()
-    compute.check_driver('fake')
+    monkeypatch.setitem(sys.modules, 'libvirt', None)
+    monkeypatch.delitem(sys.modules, 'migrator.virt.libvirt.driver', raising=False)
+    with pytest.raises(exception.ConfigurationError, match='module libvirt cannot be imported: install the extra "lib'):
+        compute.find_driver('libvirt')
 
 
 class Events:
