@@ -28,14 +28,14 @@ WAITING ?= 3
 FIRST ?= 1
 
 export PYTHON VENV
-# make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` promises JSON there
+# make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` prints only JSON there
 MAKEFLAGS += --no-print-directory
 
 # of the simulations what takes seconds
 SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecution.py)
 
 # what has a Placement in its own process, and may as well have another
-BOOKS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
+ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
 
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
@@ -93,8 +93,8 @@ test-real:
 	    --ignore=tests/real/libvirt $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
-	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
+	@echo 'The allocation tests again, Placement being served over HTTP with PostgreSQL behind it:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
 	@echo 'The functional tests again, with the real Placement in their process:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
 	@echo 'The functional tests again, the services being processes:'

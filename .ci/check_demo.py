@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Read the demo's JSON report on stdin: every migration completed, the audit without findings; else exit 1."""
+"""Check the demo's JSON report on stdin: all migrations completed, and the audit found nothing."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@
     python benchmarks/control_plane.py [--on sqlite|services|both] [--guests 1,200] [--migrations N] [--quick]
 
 The hypervisors are fakes whose links are so fast that a copy takes no time: what is left is the control plane. Of each
-database and each number of guests on the source it tells
+database and each number of guests on the source it prints
 
 - ``idle``: what goes on when nothing migrates, per second;
-- ``one_at_a_time``: a guest goes to and fro between two hosts that both have so many;
+- ``one_at_a_time``: a guest goes to and fro between two hosts with that number of guests;
 - ``together``: all guests of a host leave at once (none, for one guest);
-- ``abort_latency``: from the DELETE to ``cancelled``, for a move that runs, and for one in the source's queue with so
-  many behind one that does not end.
+- ``abort_latency``: from the DELETE to ``cancelled``, for a running migration, and for one in the source's queue with
+  that many others behind one that does not end.
 
 ``sqlite`` is a whole cloud in this process (:mod:`migrator.testing.counting`), ``services`` two conductors, one API
 and four computes in processes of their own, on a private RabbitMQ, PostgreSQL and Placement. Polls, heartbeats and
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """Tell a person what it is at."""
+    """Print the progress on stderr."""
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()
 
@@ -86,7 +86,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _number(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'is {text!r}: a whole number of 1 or more would do')
+        raise argparse.ArgumentTypeError(f'is {text!r}: give a whole number of 1 or more')
     return int(text)
 
 

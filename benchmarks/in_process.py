@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cloud in this process, on SQLite, that counts everything, the CPU time of each of its processes included."""
+"""A cloud in this process, on SQLite, that counts everything, and the CPU time of each service."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class InProcess:
         """Return what was used up since."""
         monotonic, process, thread, used = self._begun
         cpu = {name: total - used.get(name, 0.0) for name, total in sorted(self._cpu.used.items())}
-        # What the benchmark itself does in this thread is nobody's; what runs on for ever is booked nowhere.
+        # The benchmark's own CPU time in this thread is not counted, nor that of threads that never end.
         mine = time.thread_time() - thread - cpu.get(API, 0.0)
         cpu['other'] = max(0.0, time.process_time() - process - mine - sum(cpu.values()))
         return runs.Costs(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much longer a move takes by migrator than by hand, on real guests; figures on stdout, the course on stderr.
+"""Measure how much longer migrations take by migrator than by virsh, on real guests.
 
     python benchmarks/libvirt_overhead.py [--runs N] [--json]
 
@@ -11,7 +11,7 @@ begins with the other; each has a guest of its own, new for this run, and the se
 
 - ``total``: from the request until the migration is ``completed``; of virsh, from its start to its end;
 - ``arrived``: from the same until the guest's first word at the destination;
-- ``downtime``: the guest's longest silence meanwhile, as heard from outside; it says something every 20 ms.
+- ``downtime``: the longest time without output of the guest, which prints a line every 20 ms.
 
 Exit status: 0; 2 an option cannot be; 3 something it needs is not here.
 """
@@ -91,7 +91,7 @@ def _stop(number: int, _frame: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Tell a person what it is at."""
+    """Print the progress on stderr."""
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()
 
@@ -104,7 +104,7 @@ def summary(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {'runs': len(pairs)}
     for way in ('virsh', 'migrator'):
         found[way] = {name: round(statistics.median(pair[way][name] for pair in pairs), 4) for name in MEASURES}
-    # What somebody waits for who uses virsh is its end, so that both of migrator's moments are held against that.
+    # A user of virsh waits for its end, so both of migrator's moments are compared with that.
     against = {'total': 'total', 'arrived': 'total', 'downtime': 'downtime'}
     found['ratios'] = {
         name: round(statistics.median(pair['migrator'][name] / pair['virsh'][other] for pair in pairs), 4)
@@ -157,7 +157,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f'is {text!r}: a whole number of 1 or more would do')
+        raise argparse.ArgumentTypeError(f'is {text!r}: give a whole number of 1 or more')
     return int(text)
 
 

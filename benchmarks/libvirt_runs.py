@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Moves real guests by migrator, with its services in processes of their own, and by virsh, and takes the time."""
+"""Measure migrations of real guests, by migrator with services in processes, and by virsh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.real.servers import placement, postgresql, process, rabbitmq
 #: MiB of the guest, how much of that is noise, how much of it the guest rewrites a second, and how much is copied.
 MEMORY, WORK, RATE, BANDWIDTH = 256, 200, 2, 32
 #: The first step of the downtime is then 300 ms, which is what virsh leaves it at. With the default, 50 ms, a copy
-#: goes on until less is left, and it is the same copy that is to be compared.
+#: goes on until less is left, and the comparison is of the same copy.
 DOWNTIME = {'libvirt.live_migration_downtime': 3000, 'libvirt.live_migration_downtime_steps': 10}
 #: Seconds that a run may take.
 PATIENCE = 300.0
@@ -90,7 +90,7 @@ class Bench:
         with Ear(guest, self._beta) as ear:
             asked, began = datetime.datetime.now(datetime.UTC), time.monotonic()
             self._cloud.request('POST', path, **body)
-            # nobody asks meanwhile, as nobody asks virsh
+            # no poll meanwhile, as with virsh
             ear.wait()
             migration = self._cloud.migrations(guest)[-1]
             while migration.in_progress:

@@ -68,21 +68,21 @@ class _Events:
         self.hang: Callable[[], Any] = lambda: None
 
     def step_ended(self, reply_to: str, report: Any) -> None:
-        """Hear it."""
+        """Accept the report."""
 
     def compute_started(self, report: Any) -> list[Any]:
         """Answer that there is nothing to do."""
         return []
 
     def compute_heartbeat(self, report: Any) -> None:
-        """Hear it."""
+        """Accept the report."""
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
-        """Hear it, or hang."""
+        """Accept the report, or hang."""
         self.hang()
 
     def live_migration_timed_out(self, *_what: Any) -> None:
-        """Hear it."""
+        """Accept the report."""
 
 
 class _Wire:
@@ -248,7 +248,7 @@ class Counting(collections.OrderedDict[Any, Any]):
 
 
 def cancel(queued: int) -> tuple[int, float]:
-    """Abort one in the middle of a queue; return how many entries were touched in any table, and the seconds."""
+    """Abort one in the middle of a queue; return the number of touched entries, and the seconds."""
     host = Host()
     host.queue(range(queued + 1))
     manager = host.manager

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The services as an operator runs them: counted from outside, at the broker, in PostgreSQL and in Placement's log.
+"""The services as processes, counted from outside: at the broker, in PostgreSQL, in Placement's log.
 
-RPC is heard by a tap on the broker, statements are PostgreSQL's own (``pg_stat_statements``), requests to Placement
+RPC is counted by a tap on the broker, statements are PostgreSQL's own (``pg_stat_statements``), requests to Placement
 are those of its log, CPU time is the kernel's. The benchmark has a user of its own in the database, so that what it
-reads itself is told apart.
+reads itself is not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.real.cloud import ProcessCloud
 from tests.real.servers import placement, postgresql, process, rabbitmq, reaper
 from tests.real.site import Shape, Site
 
-#: Who reads what the benchmark itself wants to know.
+#: The database user of the benchmark's own queries.
 OBSERVER = 'observer'
 CONDUCTORS = 2
 

@@ -4,9 +4,9 @@
 
     python benchmarks/parked.py [--parked 0,1000,10000] [--hosts N] [--seconds N]
 
-A conductor owns so many migrations that wait in their sources' queues, and nothing happens for so many seconds of a
+A conductor owns N migrations that wait in their sources' queues, and nothing happens for the given seconds of a
 simulated clock: it renews its lease, sweeps, and polls its hosts, which always say the same (what the hosts themselves
-would spend is left out, and so are RPC and its JSON). Of each number it tells
+would spend is left out, and so are RPC and its JSON). For each number it prints
 
 - ``threads``: of the conductor, while they wait;
 - ``calls_per_second`` to hosts, ``statements_per_second`` to the database;
@@ -39,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, print what it has found, and return the exit status."""
     parser = argparse.ArgumentParser(prog='parked.py', description=(__doc__ or '').partition('\n')[0])
     parser.add_argument('--parked', default='0,1000,10000', metavar='N,N', help='how many wait (default: %(default)s)')
-    parser.add_argument('--hosts', type=int, default=10, metavar='N', help='on so many sources (default: %(default)s)')
-    parser.add_argument('--seconds', type=int, default=30, metavar='N', help='for so long (default: %(default)s)')
+    parser.add_argument('--hosts', type=int, default=10, metavar='N', help='number of sources (default: %(default)s)')
+    parser.add_argument('--seconds', type=int, default=30, metavar='N', help='simulated seconds (default: %(default)s)')
     asked = parser.parse_args(argv)
     try:
         numbers = [int(word) for word in asked.parked.split(',')]
     except ValueError:
-        parser.error(f'argument --parked: {asked.parked!r} is no list of numbers: 0,1000 would do')
+        parser.error(f'argument --parked: {asked.parked!r} is no list of numbers: give one such as 0,1000')
     if min(numbers) < 0 or asked.hosts < 1 or asked.seconds < 1:
-        parser.error('arguments --hosts, --seconds: 1 or more would do; --parked: 0 or more')
+        parser.error('arguments --hosts, --seconds: give 1 or more; --parked: 0 or more')
     if str(TREE) not in sys.path:
         # started by its path, a script has its own directory there and not the tree
         sys.path.insert(0, str(TREE))
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
-    """Return what so many parked migrations cost."""
+    """Return the cost of a number of parked migrations."""
     from migrator.simulator import matrix
     from migrator.testing.cloud import SimulatedCloud
 

@@ -41,7 +41,7 @@ class Size:
     """How much of each is done.
 
     :ivar migrations: one at a time.
-    :ivar together: at most so many leave together.
+    :ivar together: the maximum number of guests that leave together.
     :ivar aborts: of each kind.
     :ivar idle: seconds.
     """
@@ -105,20 +105,20 @@ Maker = Callable[[int], contextlib.AbstractContextManager[Bench]]
 
 
 def room_for(guests: int) -> dict[str, tuple[int, str]]:
-    """Return what a host needs: the name of a hypervisor's knob -> its value, and the option of migrator-fake-world."""
+    """Return the settings of a host by the hypervisor's attribute, and migrator-fake-world's option."""
     room = 2 * guests + 16
     return {'vcpus': (room, '--vcpus'), 'memory_mb': (room * MEMORY, '--memory')}
 
 
 def request_of(method: str, url: str, status: int) -> str:
-    """Return a request to Placement as it is counted: without its query, and of whom it is."""
+    """Return a request to Placement as it is counted: without its query and its uuids."""
     return f'{method} {_UUID.sub("{uuid}", url.partition("?")[0])} {status}'
 
 
 def run(make: Maker, guests: int, size: Size, say: Callable[[str], None]) -> dict[str, Any]:
     """Return what was found out, as JSON has it.
 
-    :param make: starts a cloud whose hosts have room for so many guests each, twice over.
+    :param make: starts a cloud whose hosts have room for twice that number of guests each.
     :param guests: on each of the two hosts that guests leave.
     """
     say(f'{guests} guests on the source: starting')
@@ -203,7 +203,7 @@ class _Runner:
         return {'aborts': number, 'seconds_each': _spread(times)}
 
     def abort_queued(self, queued: int, number: int) -> dict[str, Any]:
-        """Abort moves that wait in a queue of so many, the last first."""
+        """Abort migrations that wait in a queue of that length, the last first."""
         with self._never_ending('host1') as busy:
             first = self._migrate(busy, 'host2')
             self._wait(lambda: self._row(first).status == _S.RUNNING)

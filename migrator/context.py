@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The context of a request, sent with every call, and the subject of a thread's work, for its log lines."""
+"""The context of a request, sent with every call, and the subject of a thread, for its log lines."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def conductor_events(conf: cfg.ConfigOpts, client: rpc.RPC) -> ConductorEvents:
-    """Return the client that reports to conductors, in the version that ``[upgrade_levels] conductor`` names.
+    """Return the client that reports to conductors, in the version of ``[upgrade_levels] conductor``.
 
     :raises migrator.exception.ConfigurationError: this release does not know that version.
     """

@@ -473,7 +473,7 @@ class AllocationsUnexpected(Conflict):
 
     msg_fmt = (
         'The allocations are {state}: instance {instance} holds {held}, and migration {migration} {kept}. Nothing '
-        'was written: compare them with what was to be moved.'
+        'was written: compare them with what the migration moves.'
     )
 
 

@@ -201,7 +201,10 @@ def _raise(error: BaseException) -> Any:
 
 
 class ProbeTimeout(Exception):
-    """The function of a :class:`Probe` did not return in time. An error of the function itself is raised unchanged."""
+    """The function of a :class:`Probe` did not return in time.
+
+    An error of the function itself is raised unchanged.
+    """
 
 
 class Probe(Generic[T]):
@@ -283,7 +286,7 @@ class ThreadExecutor(concurrent.futures.Executor):
 
 
 class BoundedExecutor(concurrent.futures.Executor):
-    """A first-in-first-out queue above any executor. Its bound can change, and it forgets cancelled items at once.
+    """A first-in-first-out queue above any executor, with a variable bound and cancellable items.
 
     Items wait here, and never in the executor. The executor runs only workers, each of which takes waiting items until
     none is left. An idle queue has no worker.

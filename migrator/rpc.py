@@ -228,7 +228,7 @@ def _json_safe(value: Any) -> Any:
 
 
 def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]:
-    """Return an endpoint's method as ``handler(context, **args)``, which raises only errors that can travel.
+    """Return an endpoint's method as ``handler(context, **args)``, with errors that can be sent.
 
     :raises AttributeError: the endpoint has no such method, or does not expose it.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is done with a test whose ground is not there: left out, saying why; but CI leaves nothing out, and fails."""
+"""Skip a test whose servers are missing, with the reason; fail it in CI."""
 
 import os
 from typing import NoReturn

@@ -11,7 +11,7 @@ SQLAlchemy has compiled, which costs more than a migration does. Its Placement i
   out. ``make test-real`` runs the functional tests so.
 
 And the seed of the simulated schedule, ``seed``. A test whose subject is the order of threads is marked
-``@pytest.mark.seeds(None, 1, 2)`` and runs once with each. Without the mark whoever is ready first runs first, or
+``@pytest.mark.seeds(None, 1, 2)`` and runs once with each. Without it the thread that is ready first runs first, or
 MIGRATOR_SEED in the environment is the seed of them all.
 """
 
@@ -35,7 +35,7 @@ class Backends:
         self._exits = contextlib.ExitStack()
 
     def take(self, real_placement: bool) -> backends.SharedBackend:
-        """Return one that nobody else uses, made if there is none.
+        """Return one that no other test uses, made if there is none.
 
         :param real_placement: whether its clouds get the real Placement.
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Processes of Python programs that start in milliseconds: forks of an interpreter that has imported them already.
+"""Processes of Python programs that start in milliseconds: forks of a warm interpreter.
 
 A fork server is an interpreter that has imported some modules, runs no thread, and forks a child for each command. The
 child is a process of its own: it has the arguments, the environment, the directory and the standard streams that it is
@@ -330,7 +330,7 @@ def load_openstack() -> None:
 
 
 class _Ending:
-    """The last thing that an interpreter does is to delete all modules, which takes longer than all the rest.
+    """Exit without deleting all modules, which takes longer than everything else.
 
     So a child that has an exit status leaves before that: after its threads have ended, after all functions of atexit
     have run, and after its output is written. In any other case it ends as usual.
@@ -430,7 +430,7 @@ def _become(document: dict[str, Any], descriptors: list[int], path: list[str]) -
     main = types.ModuleType('__main__')
     main.__dict__['__builtins__'] = __builtins__
     sys.modules['__main__'] = main
-    # From here on signals do what they do in a new interpreter, so that whoever started it may send some.
+    # From here on signals do what they do in a new interpreter, so that the parent may send some.
     os.write(status, _NUMBER.pack(os.getpid()))
     os.close(status)
     if argv[0] == '-m':

@@ -72,7 +72,7 @@ BUGS = (
     Bug(
         'Pins were wrong after the periodic task.',
         1894095,
-        never='there is no CPU pinning, and nothing is recounted: Placement keeps the books',
+        never='there is no CPU pinning, and nothing is recounted: Placement keeps the allocations',
     ),
     Bug('A guest stayed paused after force complete.', 1580609),
     Bug('Files were left after a delete, for what had failed was not cleaned.', 1470420),
@@ -119,7 +119,7 @@ BUGS = (
     Bug('One time-out of RPC led to the next.', 'dd952f9fdf', 'f628dc9099'),
     Bug('The network came too late in post-copy.', 1605016, never=_NO_PORTS),
     Bug('An error in the handling of errors hid the real one.', 'cfb99acd6a'),
-    # Seen in nova 34, and reported by nobody: these names are ours.
+    # Seen in nova 34 and not reported there: these names are ours.
     Bug('A clean stop cancels what is queued, and leaves both allocations.', 'stop-cancels-what-waits'),
     Bug('A compute that is killed leaves what is queued so for ever.', 'killed-compute-leaves-queued'),
     Bug('An audit during a migration deletes the allocation of the moving instance.', 'audit-deletes-what-moves'),

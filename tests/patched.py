@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Runs tests in a process that eventlet has patched before anything else was imported: `python -m tests.patched`.
+"""Run tests in a process that eventlet has patched first: `python -m tests.patched`.
 
 It takes pytest's arguments; without a path it runs :data:`TESTS`, which are, but for those of its own, files that the
 native run has too. There is no pytest-xdist here: its workers are processes of their own, and not patched.
@@ -25,7 +25,7 @@ TESTS = (
     'tests/unit/doc',
 )
 
-#: Whose warnings, of eventlet's end for the most part, are left out: each is between our dependencies.
+#: Modules whose warnings, mostly of eventlet's end, are left out: each is between our dependencies.
 _DEPENDENCIES = (
     'futurist._futures',
     'oslo_messaging.server',
@@ -39,7 +39,7 @@ OPTIONS = (
     'no:xdist',
     '-o',
     f'testpaths={" ".join(TESTS)}',
-    # Should nobody be left whom a signal interrupts, a thread of the interpreter's own ends the process.
+    # If a signal interrupts no thread, a thread of the interpreter's own ends the process.
     '-o',
     'faulthandler_timeout=180',
     '-o',
@@ -51,7 +51,7 @@ OPTIONS = (
 class Timeouts:
     """Has a test that hangs fail, and say where.
 
-    pytest-timeout would start a thread that counts; here that is a green one, which knows of nobody else's stack and
+    pytest-timeout would start a thread that counts; here that is a green one, which knows no other stack and
     does not even run while the hub hangs. A signal interrupts both kinds of waiting.
     """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random requests to the REST API: odd methods, paths, queries, headers and bodies, the same ones for the same seed.
+"""Random requests to the REST API: odd methods, paths, queries, headers and bodies, by seed.
 
 They go straight to the WSGI application, in the form in which a server hands requests to it. ``run`` returns what was
 wrong with the answers. It is run on SQLite (``tests/unit/api/test_random_requests.py``) and on PostgreSQL
@@ -37,7 +37,7 @@ from migrator.db import models
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Migration, compute_node, instance
 
-#: After so many requests the database is filled anew: a guest that is locked or migrating refuses all that follows.
+#: After this number of requests the database is filled anew: a locked or migrating guest refuses all that follows.
 FILL_EVERY = 250
 #: What an answer may be, beside what the request got wrong.
 NO_FAULTS = (501, 503)
@@ -111,8 +111,9 @@ _ROUTES = (*routes.ROUTES, *3 * [route for route in routes.ROUTES if route.metho
 
 
 class _Clock(executors.NativeThreads):
-    """Native threads whose uuids are the same each time, and whose sleep takes none: below 2.34 an answer waits for a
-    conductor, and there is none here.
+    """Native threads with the same uuids each time, and without sleep.
+
+    Below 2.34 an answer waits for a conductor, which does not run here.
     """
 
     def __init__(self) -> None:
@@ -134,7 +135,7 @@ class _Clock(executors.NativeThreads):
 
 
 class _Conductor:
-    """The door to a conductor with nobody behind it."""
+    """The RPC API of a conductor that does not run."""
 
     def live_migrate(self, *_args: Any) -> None:
         """Take the call."""

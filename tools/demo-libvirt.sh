@@ -3,8 +3,8 @@
 
 # Usage: tools/demo-libvirt.sh [--json]
 #
-# Installs what the demo with real guests needs and this machine lacks, and runs it. What cannot be helped is told in
-# one line, and the exit status is 2. It speaks on stderr only, so that `--json` leaves nothing but JSON on stdout.
+# Installs what the demo with real guests needs and this machine lacks, and runs it. A missing requirement is reported in
+# one line, and the exit status is 2. It prints on stderr only, so that `--json` leaves nothing but JSON on stdout.
 
 set -eu
 

@@ -4,7 +4,7 @@
 # Usage: tools/packages.sh [PROFILE...]
 #
 # Installs the Debian packages of bindep.txt that have no profile, or one of those named, as far as they are missing.
-# Needs root for that; who is not gets told what to install. Servers among them are installed, not started.
+# It needs root for that. Other users get a list of what to install. Servers are installed, not started.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # --- the example
-"""Keeps the books of resizes in a service that has its own database, and resizes the guests itself."""
+"""Keep the allocations of resizes in a service with a database, which resizes the guests itself."""
 
 from oslo_config import cfg
 
@@ -19,7 +19,7 @@ def connect(arguments):
 
 
 def resize_of(placement, row):
-    """Return the resize of which the service's database has this row, committed before move() and unchanged since."""
+    """Return the resize of a row that the service committed before move() and has not changed since."""
     owner = {'project_id': row['project_id'], 'user_id': row['user_id']}
     pair = allocation_state.Pair(
         instance=allocation_state.Consumer(uuid=row['instance_uuid'], consumer_type=allocation_state.INSTANCE, **owner),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Shared parts of the handlers: the owner of a server, times, links, pages, and the hiding of host names."""
+"""Shared parts of the handlers: a server's owner, times, links, pages, and hiding of host names."""
 
 from __future__ import annotations
 

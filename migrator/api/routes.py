@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every URL under /v2.1 with the minor versions that have it, and the function that dispatches requests.
+"""Every URL under /v2.1 with its minor versions, and the function that dispatches requests.
 
 The URLs of nova that migrator does not serve are in the same table, after those that it serves.
 """

@@ -61,7 +61,7 @@ def lines(facts: Facts) -> list[Line]:
 
 
 def _with_takeovers(events: Iterable[Line]) -> Iterator[Line]:
-    """Yield the events, and a line where another conductor goes on, since the log has no entry of a takeover."""
+    """Yield the events, and a line for each takeover, since the log has no entry of one."""
     before: str | None = None
     for line in events:
         if line.server is not None:
@@ -234,7 +234,7 @@ def _after_the_end(facts: Facts) -> Iterator[str]:
     if migration.status != Status.ERROR and facts.is_in_doubt(
         migration.dest_compute if completed else migration.source_compute
     ):
-        return  # The lines on the blocked cleanup tell the operator what to do.
+        return  # The lines on the blocked cleanup say what to do.
     if completed:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
     elif migration.status != Status.ERROR:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The timeline of one migration, read from the database at once, and what the migration waits for in words.
+"""The timeline of one migration, read from the database at once, and what the migration waits for.
 
 Nothing here calls a host, so the commands also work while every service is down. They show only what the database has.
 """
@@ -67,7 +67,7 @@ class Facts:
 
     @property
     def owner(self) -> Incarnation | None:
-        """The conductor's incarnation that owns the migration, or owned it at its end; None: it never had an owner."""
+        """The conductor's incarnation that owns the migration, or owned it last; None: it had no owner."""
         return next((life for life in self.lives if life.id == self.migration.owner), None)
 
     @property
@@ -186,7 +186,7 @@ def find(database: Database, migration_id: str) -> Migration:
 
 
 def waits(facts: Facts) -> list[str]:
-    """Return sentences on what a migration waits for, how it ended, and its deferred cleanups; the gravest first."""
+    """Return sentences on what a migration waits for, its end, and its cleanups; the gravest first."""
     migration = facts.migration
     if migration.ended:
         lines = [*_end(facts)]
@@ -241,7 +241,7 @@ def _stuck(facts: Facts) -> Iterator[str]:
 
 
 def abandoned_by(facts: Facts) -> str:
-    """Return in words when and by which user a migration was requested to be abandoned, and the guest's host."""
+    """Return in words when and by which user an abandon was requested, and the guest's host."""
     migration = facts.migration
     when = command.ago(migration.abandon_requested_at, facts.now)
     user = migration.abandon_requested_by or 'an unknown user'
@@ -410,7 +410,7 @@ def _host(facts: Facts, role: str, host: str) -> dict[str, Any]:
 
 
 def statuses(facts: Facts) -> list[dict[str, Any]]:
-    """Return each status of a migration with its time, its duration in seconds, and the conductor that wrote it."""
+    """Return each status of a migration with its time, its seconds, and the conductor that wrote it."""
     found = []
     history = saga_log.history(facts.entries)
     for number, entry in enumerate(history):

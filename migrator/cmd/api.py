@@ -49,7 +49,7 @@ def make_app(process: Process) -> App:
 
 
 def logged(app: App) -> App:
-    """Return the application with a log line for each answer, and with the request in the lines that it logs."""
+    """Return the application with a log line for each answer, and the request in all of its lines."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         began = time.monotonic()
@@ -64,7 +64,7 @@ def logged(app: App) -> App:
                 return app(environ, started)
             finally:
                 LOG.info(
-                    '%s "%s %s" status: %s time: %.3f',
+                    'Answered %s "%s %s" status: %s time: %.3f',
                     base.printable(environ.get('REMOTE_ADDR', '-')),
                     base.printable(environ.get('REQUEST_METHOD', '-')),
                     _path(environ),

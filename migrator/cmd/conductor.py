@@ -103,7 +103,7 @@ class Boots:
         self._reported: set[str] = set()
 
     def began(self, host: str, boot_id: str) -> bool:
-        """Record that a host has registered. Return whether to report, for the first time, that it exists twice."""
+        """Record that a host has registered. Return whether to report that it exists twice."""
         last = self._last.setdefault(host, [])
         if not last or last[-1] != boot_id:
             last.append(boot_id)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-demo``: a whole cloud in one process, which shows how a host is emptied, or serves the REST API."""
+"""``migrator-demo``: a cloud in one process, which empties a host, or serves the REST API."""
 
 from __future__ import annotations
 

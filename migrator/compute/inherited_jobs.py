@@ -101,7 +101,7 @@ class InheritedJobs:
         return job
 
     def forget_ended(self) -> None:
-        """Forget the jobs that no migration has taken as soon as they have ended: those that have, and later ones."""
+        """Forget each job that no migration has taken, as soon as it has ended."""
         self._assigned = True
         for job in list(self._jobs.values()):
             if job.outcome is not None:

@@ -382,7 +382,7 @@ class ComputeManager:
 
     @property
     def _end_wait(self) -> float:
-        """Seconds that post and rollback wait for their end: none, unless the service predates lightweight calls."""
+        """Seconds that post and rollback wait for their end: 0, except below lightweight calls."""
         return 0.0 if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
 
     @expose

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The work of one step, and what the host stores of each guest and each migration until the process ends."""
+"""The work of one step, and the host's records of guests and migrations until the process ends."""
 
 from __future__ import annotations
 

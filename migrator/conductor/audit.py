@@ -322,7 +322,7 @@ def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -
 
 
 def _home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:
-    """Return the allocation that an instance should have on its host, or None if it is unknown or there is no room.
+    """Return the allocation that an instance should have on its host; None: unknown, or no room.
 
     An allocation that is right is kept, because the guest uses that very device.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The reachability of the message broker, and of Placement and the database, as one conductor sees them.
+"""The reachability of the broker, of Placement and of the database, as one conductor sees them.
 
 A conductor probes the broker with messages to itself. A host whose replies cannot arrive is not unreachable. So the
 time without replies is counted on a clock that stops while no probe comes back. While the broker counts as away,

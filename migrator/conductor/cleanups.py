@@ -136,7 +136,7 @@ def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
 
 
 def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
-    """Run the deferred cleanups of earlier migrations of the instance at the source, before any other step.
+    """Run the instance's earlier deferred cleanups at the source, before any other step.
 
     The migration sends them in its own name, because it owns the guest. So no cleanup is sent twice, and no command of
     an earlier migration can reach the guest later.

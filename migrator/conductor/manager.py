@@ -321,7 +321,7 @@ class ConductorManager:
 
     @rpc.expose
     def compute_heartbeat(self, context: RequestContext, report: protocol.HostReport) -> None:
-        """Record a heartbeat; if the database has another, unreachable boot of the host, make this one register.
+        """Record a heartbeat. If the database has another, unreachable boot, make this one register.
 
         The service may have been deleted, or the call of an earlier boot may have been committed after the call of
         this one.

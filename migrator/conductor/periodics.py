@@ -100,7 +100,7 @@ def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext
 
 
 def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> None:
-    """Wake the migrations that are due, and poll each host about those without a recent report, one call per host.
+    """Wake the migrations that are due, and poll each host once about those without a recent report.
 
     :param pool: limits the hosts that are polled at a time.
     """
@@ -188,7 +188,7 @@ def _take_answer(
 
 
 def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext, host: str) -> None:
-    """Record that a host does not reply, or does not report the guest, and wake the migration at intervals."""
+    """Record that a host does not reply or report the guest, and wake the migration at intervals."""
     now, unanswered = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
     if not unanswered:
         subject.replies.note_unresponsive(host)

@@ -289,7 +289,7 @@ def write_providers(database: Database, client: PlacementClient, host: str) -> N
 
 
 def write_all_providers(database: Database, client: PlacementClient, host: str | None = None) -> None:
-    """Write the resource providers of hosts to Placement, and log the hosts whose providers it does not accept.
+    """Write the resource providers of hosts to Placement, and log the hosts that it refuses.
 
     :param host: the only host to write, or None for all.
     """

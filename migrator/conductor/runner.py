@@ -91,7 +91,7 @@ class Runner:
         self.wake(subject.row.uuid, reread=known)
 
     def look_after(self, seconds: float) -> None:
-        """Wake each migration that has not run for ``seconds``, except those in the queue or in the copy phase."""
+        """Wake each migration that has not run for ``seconds``, except in the queue or the copy phase."""
         now = self._threads.clock.monotonic()
         with self._lock:
             runs = list(self._runs.values())

@@ -56,7 +56,7 @@ def _subject(tools: Tools, owned: Owned) -> MigrationContext:
 
 
 def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds: float) -> None:
-    """Commit the request of a time-out, unless the guest has moved; the row names the time-out as the requester.
+    """Commit the request of a time-out, unless the guest has moved. The row names the time-out.
 
     :param action: ``abort`` or ``force_complete``.
     :param seconds: the time-out.

@@ -103,7 +103,7 @@ def check_bind(conf: cfg.ConfigOpts, address: str) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address can be reached only from this machine. Of names, only localhost counts as such."""
+    """Return whether an address can be reached only from this machine. The only such name is localhost."""
     if address == 'localhost':
         return True
     try:

@@ -57,7 +57,7 @@ How many requests migrator-api answers at once.
 
 A whole number of threads, 1 or more; default 32. Further requests wait. A request takes a thread when all of it has
 arrived. Below microversion 2.34 a request for a live migration holds its thread until the pre-checks are done
-(sync_timeout), so many such clients need many threads.
+(sync_timeout), so each such client needs a thread meanwhile.
 A thread that waits needs a few hundred KiB, and may hold a connection to the database.
 """,
     ),

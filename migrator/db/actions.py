@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Requests of users: instance actions, which keep them with their results, and requests to the owner of a migration.
+"""Requests of users: instance actions with their results, and requests to a migration's owner.
 
 A request to an owner is written only if the migration has a suitable status, or is stuck. The owner carries it out.
 """

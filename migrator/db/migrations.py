@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Migrations and their logs: the API accepts them, a conductor takes them, and only their owner writes them."""
+"""Migrations and their logs. The API accepts them, and only the conductor that owns one writes it."""
 
 from __future__ import annotations
 
@@ -456,7 +456,7 @@ class Migrations:
 
     @retried
     def begin_stop(self, host: str, boot_id: str, uuids: Sequence[str], services: Services) -> builtins.list[str]:
-        """Write that a boot of a host stops as planned, and request to abort what it has cancelled in its queue.
+        """Write that a boot of a host stops, and request to abort what it has cancelled in its queue.
 
         The abort verdict is written too, since the source itself has reported it and may never answer again. A
         migration whose command an earlier boot received gets no verdict. That boot may have begun it, so the hosts must
@@ -526,7 +526,7 @@ def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
 
 
 def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
-    """Return the update of a migration's row that writes nothing if its owner does not know what it has to know."""
+    """Return the guarded update of a migration's row, which writes nothing if the owner is outdated."""
     same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
     guard = sa.update(_T).where(*same, _T.c.status == known.status)
     # The outcome is set once. An owner that would set it again has not read it.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables, and the conversion of their rows to objects; ARCHITECTURE.rst says which service writes which column."""
+"""The tables, and the conversion of their rows to objects. ARCHITECTURE.rst lists the writers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Migration(Times, Base):
 
 
 class SagaLog(Base):
-    """The log of each migration: rows are only added. The intent of a step is committed before the step is sent."""
+    """The log of each migration: rows are only added. A step's intent is committed before it is sent."""
 
     __tablename__ = 'saga_log'
 
@@ -243,7 +243,7 @@ INSTANCE_ACTIONS: Any = InstanceAction.__table__
 
 
 def from_sqlite(model: type[Base]) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """Return the columns of a table, each with the function that converts what a file of SQLite stores, or None."""
+    """Return the columns of a table, each with its conversion of a value in SQLite, or None."""
     dialect, columns = sqlite.dialect(), model.__table__.columns
     return [(one.name, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of each migration's saga. It is read in order, and appended to in the transaction of the owner's guard."""
+"""The log of each migration's saga, read in order, and appended to in the guard's transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
 
 
 def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int | None = None) -> None:
-    """Append entries to a migration's log, in the transaction of the guard that has written the new ``log_seq``.
+    """Append entries to a migration's log, in the transaction that has written ``log_seq``.
 
     :param known: the migration as its owner knows it. The entries come after its ``log_seq``.
     :param epoch: the epoch of the entries; None: the epoch of ``known``.

@@ -31,7 +31,7 @@ class Place:
     :ivar uuid: the root provider of its tree in Placement.
     :ivar service: its compute service.
     :ivar inbound: the number of migrations in progress to this host.
-    :ivar owes: whether it has a deferred cleanup of the instance.
+    :ivar has_cleanup: whether it has a deferred cleanup of the instance.
     :ivar hypervisor: the type and version of its hypervisor.
     :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
     """

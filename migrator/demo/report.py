@@ -160,7 +160,7 @@ def trace_of(cloud: DemoCloud, migration: Migration, history: Sequence[dict[str,
 
 
 def noticed_after(trace: Sequence[dict[str, Any]]) -> float | None:
-    """Return how many seconds after the end of its copy a migration went on, or None if it did not complete.
+    """Return the seconds from the end of the copy to the end, or None if it did not complete.
 
     The event for the end of a copy arrives at once. A poll comes only after the poll interval without a report.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The choice of this process's threads, which a service makes as soon as it has read its configuration.
+"""The choice of this process's threads, which a service makes once it has its configuration.
 
 Only a command may call this, because a library must not choose.
 """
@@ -17,7 +17,7 @@ from migrator import exception
 
 
 def choose(conf: cfg.ConfigOpts) -> str:
-    """Set up the threads that ``[DEFAULT] concurrency_backend`` names, before modules with threads are imported.
+    """Set up the threads of ``[DEFAULT] concurrency_backend``, before modules with threads are imported.
 
     :returns: ``threading`` or ``eventlet``.
     :raises migrator.exception.ConfigurationError: eventlet is configured and not installed.
@@ -32,7 +32,7 @@ def choose(conf: cfg.ConfigOpts) -> str:
 
 
 def native() -> None:
-    """Make the libraries use native threads, before any of them is imported, in a command that is not a service."""
+    """Make the libraries use native threads, before they are imported, in a command."""
     _ignore_eventlet_warning()
     with contextlib.suppress(Exception):  # the surrounding process has chosen already
         _lock_oslo_service('THREADING')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An HTTP server in a thread of this process: for migrator-api, the conductor's metrics, the demo and the tests.
+"""An HTTP server in a thread: for migrator-api, the conductor's metrics, the demo and the tests.
 
 The server is waitress. One thread owns every connection, and only a request that has arrived whole holds a thread of
 the pool. This module adds limits that waitress does not have: for the arrival of a request, for an idle connection, and
@@ -45,7 +45,7 @@ _IN_MEMORY = 64 * 1024
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """A logger for waitress's messages on single connections. They may contain a path, so line breaks are escaped."""
+    """A logger for waitress's messages on connections. Line breaks in their paths are escaped."""
 
     def process(self, msg: Any, kwargs: Any) -> Any:
         return f'HTTP: {base.printable(str(msg))}', kwargs
@@ -77,7 +77,7 @@ class _Pool(task.ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress has 
 
 
 class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection that knows since when it is in its state: idle, sending a request, or reading an answer."""
+    """A connection that knows the begin of its state: idle, sending a request, reading an answer."""
 
     logger = LOG
     request: Any  # the request that is arriving
@@ -121,7 +121,7 @@ class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no ty
         return bool(self.requests or self.total_outbufs_len)
 
     def end_if_late(self, now: float) -> None:
-        """Answer 408, or close, after too long in one state. Only the thread that owns the connection calls this."""
+        """Answer 408, or close, after too long in one state. The thread of the connection calls it."""
         with self.requests_lock:
             if self.total_outbufs_len < self._unsent:
                 self._sent_at = now

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of a service, written by oslo.log: each line has the request and the migration that it is about.
+"""The log of a service, by oslo.log: each line has its request and its migration.
 
 They come from the subject of the thread's work (:func:`migrator.context.about`; in the API :func:`serving`), or from
 ``extra={'migration': uuid, 'instance': uuid}`` of the call. oslo.log itself takes a context that stays in a thread
@@ -130,7 +130,7 @@ class Redactor(logging.Formatter):
 
 
 def _without_repetition(text: str, record: logging.LogRecord) -> str:
-    """Return a text without oslo.log's summary of the present error if the message contains the error already.
+    """Return a text without oslo.log's summary of an error that the message already contains.
 
     Otherwise the summary is put in one line.
     """
@@ -144,7 +144,7 @@ def _without_repetition(text: str, record: logging.LogRecord) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the credentials in URLs, and without values that are marked as passwords or tokens."""
+    """Return a text without credentials in URLs, and without the values of passwords and tokens."""
     return strutils.mask_password(values.without_credentials(text))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reading of a service's whole configuration at once, so that every error is reported before anything starts."""
+"""Reading of a service's whole configuration, so that errors are reported before it starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
 
 
 def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
-    """Return the configuration of a service: command line, files, and the environment (``OS_GROUP__OPTION``).
+    """Return the configuration: command line, files, and environment (``OS_GROUP__OPTION``).
 
     This registers only the options that decide how the process runs: logging, and :mod:`migrator.conf.service`.
     :func:`complete` registers the rest after the choice of threads.
@@ -85,7 +85,7 @@ def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
 
 
 def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
-    """Yield the errors for versions that this release does not have. The options themselves cannot know them."""
+    """Yield the errors for versions that this release does not have. The options cannot know them."""
     checks: list[Callable[[], object]] = []
     if 'service_version_cap' in conf.compute:
         checks.append(lambda: compute.service_version(conf, CURRENT_VERSION))

@@ -54,7 +54,7 @@ class Parked:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga, not yet the decision."""
+    """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga."""
 
     reason: str
 

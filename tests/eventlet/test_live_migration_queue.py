@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the live migration queue promises, on green threads in many orders; and the same of a whole compute host."""
+"""The properties of the live migration queue and of a compute host, on green threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UUIDS = 'abcd'
 
 
 def race(queue_class, seed):
-    """Submit four, and cancel each as soon as it is there; return what waits at the end, what ran, what was won."""
+    """Submit four and cancel each at once. Return what waits, what ran, and which cancels succeeded."""
     threads = changing.Changing(seed)
     made = Made(threads)
     made.queue = queue_class('alpha', made.executor, made.waiting, threads)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hammer of ``tests/unit/compute/test_stress.py``, on green threads that change wherever a lock is taken."""
+"""The stress test of ``tests/unit/compute``, on green threads that switch at each lock."""
 
 from __future__ import annotations
 

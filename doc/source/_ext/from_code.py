@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Directives that render parts of the code at build time: command lines, the status graph and the saga.
+"""Directives that render parts of the code: command lines, the status graph and the saga.
 
 ``command-reference``   the subcommands and options of an argparse parser
 ``status-graph``        the legal moves between the statuses of a migration, as a diagram and as a table
@@ -38,7 +38,7 @@ LANES = {'completed': '#2a7d2a', 'cancelled': '#4a5fa5', 'failed': '#b06a00', 'e
 
 
 def subcommands(parser):
-    """Return (name, help, parser) of each subcommand; migrator-manage adds those of a noun only while it parses."""
+    """Return (name, help, parser) of each subcommand. migrator-manage adds some only while it parses."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
         parser.parse_known_args([])
     for action in parser._actions:
@@ -228,7 +228,7 @@ class StatusGraph(SphinxDirective):
 
 
 def undo_order(saga):
-    """Return the steps whose undo runs, in the order in which the saga runs them when each step has been done."""
+    """Return the steps with an undo, in the order in which the saga runs the undos."""
     from migrator.saga import log
 
     done = [step for step in saga.steps if step.kind.value != 'retriable']

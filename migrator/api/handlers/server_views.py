@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A server as nova shows it at each version. Fields that migrator does not know have nova's empty value."""
+"""A server as nova shows it at each version. Unknown fields have nova's empty value."""
 
 from __future__ import annotations
 

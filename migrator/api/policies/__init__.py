@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The policies: oslo.policy defaults under nova's names, so that an operator's policy file works here too."""
+"""The policies: oslo.policy defaults under nova's names, so that nova's policy file works here too."""
 
 from __future__ import annotations
 

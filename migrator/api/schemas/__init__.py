@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The JSON schemas of requests by version, one module for each resource, and the functions that apply them.
+"""The JSON schemas of requests by version, a module for each resource, and how they are applied.
 
 The ``description`` of a schema names the allowed values. The answer to an invalid request quotes it.
 """
@@ -75,7 +75,7 @@ def body(request: Request, table: Table) -> Any:
 
 
 def query(request: Request, table: Table) -> dict[str, str]:
-    """Return the parameters of a request that its version's schema knows. A repeated one has its last value.
+    """Return the parameters that the version's schema knows. A repeated one has its last value.
 
     :raises migrator.exception.Invalid: a value is not allowed, or the version does not allow unknown parameters.
     """

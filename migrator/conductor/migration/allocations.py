@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The allocations of one migration: each step observes both consumers, and then writes both in one request.
+"""The allocations of a migration: each step reads both consumers and writes both in one request.
 
 The right to write comes from the database. The intent, or the guard, is committed after the generations were read and
 before the request is sent. So a conductor that was paused in between writes with a stale generation, which Placement
@@ -231,7 +231,7 @@ def _known(reading: allocations.PairReading) -> int:
 
 
 def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> bool:
-    """Return whether another writer, such as a heal, has written the allocation at the source before the move.
+    """Return whether another writer, such as a heal, wrote the source's allocation first.
 
     A move that is still on its way has an older generation then, and Placement refuses it. So there is nothing to undo.
     """

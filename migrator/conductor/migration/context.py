@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The context of a migration that this conductor owns: its row, its journal and what the next commit writes.
+"""The context of a migration that this conductor owns: its row, its journal and its next commit.
 
 Every write is guarded by owner and epoch, and by the requests that the owner knows. A refused write ends the run. The
 runner then reads everything again, or releases ownership.
@@ -50,7 +50,7 @@ class MigrationContext:
         self._failure: str | None = None
 
     def become(self, fresh: MigrationContext) -> None:
-        """Replace everything by what was read again, except for what the hosts have replied and how long it waits."""
+        """Replace everything by what was read again, except the replies of the hosts and the waits."""
         self.replies.reread(fresh.replies, same_epoch=fresh.row.epoch == self.row.epoch)
         if fresh.attempt == self.attempt:
             fresh._failure = self._failure

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The choice of a destination: candidates from Placement, without the source and hosts that cannot take the guest."""
+"""The choice of a destination: Placement's candidates, without hosts that cannot take the guest."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def observed_in(m: context.MigrationContext, observation: protocol.Observation) 
 
 
 def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -> bool:
-    """Return whether this boot of the source has ended its part: it cancelled the entry, or the call has returned.
+    """Return whether this boot of the source is done: the entry is cancelled or the call returned.
 
     A boot makes the driver call of a migration at most once, so it will not make it later either.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The ledger of what one migration waits for. It is in the memory of the owner; the next owner starts again."""
+"""The ledger of what a migration waits for, in the owner's memory. The next owner starts again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Ledger:
         self.written: str | None = None
 
     def begin_run(self) -> None:
-        """Forget what the run before waited for, and when it was to be woken."""
+        """Forget what the run before waited for, and when it was due."""
         self.waits_on, self.wake_at = set(), None
 
     def wake_by(self, moment: float) -> None:

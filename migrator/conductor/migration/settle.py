@@ -140,7 +140,7 @@ def _would_have_ended(m: MigrationContext) -> bool:
 
 
 def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
-    """Return what the migration waits for while the source still has a job after the outcome, as in post-copy."""
+    """Return what the migration waits for while the source has a job after the outcome."""
     settled = m.result('live_migration')
     if not settled.get('post_copy') and not settled.get('job'):
         return None
@@ -224,7 +224,7 @@ def _stuck(_m: MigrationContext, decision: Decision, _source: Host, _destination
 
 
 def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination: Host) -> Settlement:
-    """Cancel the migration in the source's queue, or abort its job. The source carries out a repeated request once."""
+    """Cancel the migration in the queue, or abort its job. The source acts once if it is repeated."""
     request = 'live_migration_abort'
     if source.observed in _JOB:
         # An old host cannot cancel a queued migration, but can abort a running one.
@@ -288,7 +288,7 @@ def _note_running(m: MigrationContext) -> None:
 
 
 def _force_complete(m: MigrationContext) -> None:
-    """Send a force-complete request to the source, which carries it out once, however often it receives it."""
+    """Send a force-complete request to the source, which carries out a repeated one once."""
     request = 'live_migration_force_complete'
     if m.row.force_complete_requested_at is not None:
         hosts.send_request(m, m.ledger.of(request, m.source), request, instance=m.instance)

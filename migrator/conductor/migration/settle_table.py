@@ -16,7 +16,7 @@ from migrator.objects.protocol import Entry, GuestState
 
 
 class Observed(enum.StrEnum):
-    """The observation of a host, which is a row of the table. Its value follows the host's name in a sentence."""
+    """The observation of a host: a row of the table. Its value follows the host in a sentence."""
 
     #: There is no job, and the driver call was never made.
     HERE = 'has the guest, and has not begun to move it'
@@ -40,7 +40,7 @@ class Observed(enum.StrEnum):
 
 
 class Column(enum.StrEnum):
-    """The state of the migration, which is a column of the table. Its value ends the sentence for an operator."""
+    """The state of the migration: a column of the table. Its value ends the operator's sentence."""
 
     #: The pivot was not sent.
     NOT_SENT = 'the migration had not begun'
@@ -202,7 +202,7 @@ def decide(
 
 
 def _reason(act: Act, source: Host, destination: Host, column: Column, names: tuple[str, str]) -> str:
-    """Return the observations in a sentence, followed by what an operator can do if the migration is stuck."""
+    """Return the observations in a sentence, and what an operator can do if it is stuck."""
     ours, theirs = (
         ' '.join(filter(None, words)) for words in zip(('The source', 'the destination'), names, strict=True)
     )

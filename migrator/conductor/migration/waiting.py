@@ -95,7 +95,7 @@ def _progress(m: MigrationContext) -> Any:
 
 
 def _is_kept_stuck(m: MigrationContext, pause: Parked) -> bool:
-    """Return whether an earlier owner has written this reason, and none of the awaited hosts has restarted since."""
+    """Return whether an earlier owner wrote this reason, and no awaited host has restarted since."""
     reason, known = m.row.stuck_reason, m.stuck
     if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
         return False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The saga of a live migration: the table of steps, each with its undo, and their functions in the same order.
+"""The saga of a live migration: the table of steps with their undos, and their functions in order.
 
 Where the guest is, and what follows from that, is decided in :mod:`migrator.conductor.migration.settle`. An operator's
 decision is carried out in :mod:`migrator.conductor.migration.abandon`.

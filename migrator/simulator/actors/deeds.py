@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The actions of a plan, each carried out by the user, the operator, the supervisor or an embedding service."""
+"""The actions of a plan, each of a user, an operator, a supervisor or an embedding service."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Transfer:
         return self._memory_left
 
     def stop_dirtying(self) -> None:
-        """Add the dirtied memory to this iteration, which is the last one, since the guest has left the source."""
+        """Add the dirtied memory to this iteration, the last one, since the guest has left the source."""
         self._memory_left = min(self._memory_left + self._dirtied, float(self._guest.memory_mb))
 
     def throttle(self, dirtied: float, lasted: float) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The append-only log of each saga, in place of the steps that were changed and of the history in the row."""
+"""The append-only log of each saga, in place of the changed steps and of the history in the row."""
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence

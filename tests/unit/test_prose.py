@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The prose of the project is plain, and log messages begin with a phrase that an operator can search for.
+
+The rules are those of "Words" in CONTRIBUTING.rst. A word with a good meaning too, such as *order*, *line* or *turn*,
+cannot be checked here.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import io
+import pathlib
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+#: Files that are not read, with the reason.
+SKIPPED = re.compile(
+    r'^(LICENSE'  # not ours
+    r'|tests/functional/golden/.*'  # output of commands
+    r'|tests/seeds/.*'  # numbers
+    r'|tests/unit/test_prose\.py'  # it has the words that it forbids
+    r'|doc/source/decisions/0021-the-second-house\.rst'  # its table has each old word beside the new one
+    r'|etc/.*\.sample'  # generated, mostly from the libraries' own options
+    r'|.*\.(svg|png|css|json|mako))$'  # no prose
+)
+#: Folder -> how many findings it still has. It may only fall; delete the line at 0.
+STILL: dict[str, int] = {
+    'tests/functional': 209,
+    'tests/mutants': 12,
+    'tests/real': 163,
+    'tests/simulation': 305,
+    'tests/unit': 89,
+}
+
+#: A word or a phrase that is not written -> what to write.
+WORDS = {
+    r'debts?|owes?|owed|owing|pays?|paid|paying': 'defer or run a cleanup',
+    r'wish(es|ed)?': 'request',
+    r'tells?|told|telling': 'report, reply, state; distinguish',
+    r'hears?|heard|hearing': 'receive',
+    r'promises?|promised': 'guarantee',
+    r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
+    r'person|people': 'operator, user, caller',
+    r'mute|silent': 'unresponsive (guest), unreachable (host)',
+    r'lets? go|letting go': 'release',
+    r'crowd': 'waiters',
+    r'story|stories|tale': 'saga, timeline, run',
+    r'books': 'allocations',
+    r'seams?|baton|museum|specimens?|shepherd|ghosts?|grounds': 'the new word of the glossary',
+    r'manieth': 'Nth',
+    r'(which|that|it|who) (is|are|was) (?-i:none)': 'what it is',
+    r'so many|for so long': 'the number, or its name',
+    r'(is|are|was|were) to be': 'must be, or the verb alone',
+    r'(more|\d|[Tt]rue|[Ff]alse) would do': 'give ...',
+    r'of (whom|whose)': 'a sentence with the actor first',
+    r'ha(s|ve) (the last|no|a) word': 'report, reply',
+}
+#: The same in an identifier, word by word.
+NAMES = frozenset(
+    {'debt', 'debts', 'owe', 'owes', 'owed', 'pay', 'pays', 'paid', 'paying', 'wish', 'wishes'}
+    | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
+    | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
+    | {'shepherd', 'ghost', 'watcher', 'director', 'grounds'}
+)
+#: A riddle: the sentence begins with a pronoun and not with a noun.
+OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')
+#: No code: a path, a literal, an option, a call.
+_WORD = r'(?<![\w`/.$-])(?:{})(?![\w`/(=$]|\.\w|-\w)'
+PATTERNS = {re.compile(_WORD.format(word.replace(' ', r'\s+')), re.I): instead for word, instead in WORDS.items()}
+
+
+class Text(NamedTuple):
+    """A piece of prose, or a name, and the line where it begins."""
+
+    kind: str
+    line: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """A breach of a rule."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+
+def _comments(source: str) -> Iterator[Text]:
+    lines: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME:
+            yield Text('name', token.start[0], token.string)
+        if token.type != tokenize.COMMENT:
+            continue
+        if lines and token.start[0] != last + 1:
+            yield Text('comment', first, '\n'.join(lines))
+            lines = []
+        last = token.start[0]
+        first = first if lines else last
+        lines.append(token.string.lstrip('#:! '))
+    if lines:
+        yield Text('comment', first, '\n'.join(lines))
+
+
+def _strings(source: str) -> Iterator[Text]:
+    seen: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                text = ast.get_docstring(node)
+                if text is not None:
+                    value = node.body[0].value  # type: ignore[attr-defined]
+                    seen.add(value)
+                    yield Text('docstring', value.lineno, text)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id='LOG')), args=[ast.Constant(value=str() as text), *_]):
+                yield Text('log', node.lineno, text)
+            case ast.JoinedStr():
+                seen.update(node.values)
+                parts = [part.value if isinstance(part, ast.Constant) else '{}' for part in node.values]
+                yield Text('string', node.lineno, ''.join(str(part) for part in parts))
+            case ast.Constant(value=str() as text) if node not in seen:
+                yield Text('string', node.lineno, text)
+
+
+def texts(path: str, source: str) -> Iterator[Text]:
+    """Yield the prose of a file, and the names of a Python file. A string without a space is no prose."""
+    if not path.endswith('.py'):
+        yield Text('page', 1, source)
+        return
+    yield from _comments(source)
+    yield from (text for text in _strings(source) if text.kind != 'string' or ' ' in text.text)
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of an identifier in lower case."""
+    return re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower().split('_')
+
+
+def findings(path: str, source: str) -> Iterator[Finding]:
+    """Yield each breach of a rule in a file."""
+    for kind, line, text in texts(path, source):
+        if kind == 'name':
+            if NAMES.intersection(words_of(text)):
+                yield Finding(path, line, 'a name has a word of the old vocabulary', text)
+            continue
+        if kind == 'log' and re.match(r'\s*[%{]', text):
+            yield Finding(path, line, 'a log message begins with a phrase', text)
+        if kind == 'docstring' and len(text.partition('\n')[0]) > 100:
+            yield Finding(
+                path, line, 'the first line of a docstring has at most 100 characters', text.partition('\n')[0]
+            )
+        for pattern, instead in PATTERNS.items():
+            for found in pattern.finditer(text):
+                around = ' '.join(text[max(0, found.start() - 40) : found.end() + 40].split())
+                yield Finding(path, line + text.count('\n', 0, found.start()), f'write: {instead}', around)
+        for found in OPENINGS.finditer(text) if kind in ('docstring', 'comment') else ():
+            around = text[found.start() : found.end() + 60].strip()
+            yield Finding(path, line + text.count('\n', 0, found.start(1)), 'begin with a noun', around)
+
+
+def tree() -> dict[str, str]:
+    """Return each file that git knows by its path."""
+    listed = subprocess.run(['git', 'ls-files'], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return {
+        path: (ROOT / path).read_text(encoding='utf-8')
+        for path in listed.splitlines()
+        if not SKIPPED.match(path) and (ROOT / path).is_file()
+    }
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of STILL that a file belongs to, or the file."""
+    return next((folder for folder in STILL if path.startswith(f'{folder}/')), path)
+
+
+def test_the_prose_is_plain():
+    found = [finding for path, source in tree().items() for finding in findings(path, source)]
+    count = collections.Counter(folder_of(finding.path) for finding in found)
+    new = {folder for folder, number in count.items() if number > STILL.get(folder, 0)}
+    lines = [f'{path}:{line}: {rule}: {text}' for path, line, rule, text in found if folder_of(path) in new]
+    assert not lines, f'{len(lines)} findings (the limits are {STILL}):\n' + '\n'.join(lines)
+
+
+# --- the checks are checked ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('path', 'source'),
+    [
+        ('a.py', '# The host owes\n# a cleanup.\n'),
+        ('a.py', '"""The books of Placement."""\n'),
+        ('a.py', 'x = f"the conductor told {y}"\n'),
+        ('a.py', 'raise ValueError("nobody has it")\n'),
+        ('a.py', 'def story(): ...\n'),
+        ('a.py', 'class HostDebt: ...\n'),
+        ('a.py', 'def test_a_host_that_owes(): ...\n'),
+        ('a.py', 'LOG.info("%(host)s is away", x)\n'),
+        ('a.py', 'LOG.info("Host %s was silent", x)\n'),
+        ('a.py', f'"""{"Return it. " * 10}"""\n'),
+        ('a.py', '"""Who cannot be asked is not down."""\n'),
+        ('a.py', '# It waits. Of these one is free.\n'),
+        ('a.rst', 'It lets\ngo of the guest.\n'),
+        ('a.rst', 'Give the state, which is none.\n'),
+        ('a.rst', 'It waits for so long.\n'),
+        ('a.rst', 'What is to be done.\n'),
+        ('a.rst', 'A number of 1 or more would do.\n'),
+        ('a.rst', 'The host of whom it is.\n'),
+        ('a.rst', 'The source has the last word.\n'),
+        ('tox.ini', 'description = the story\n'),
+    ],
+)
+def test_a_breach_of_each_rule_is_found(path, source):
+    assert list(findings(path, source))
+
+
+#: One breach of each entry of WORDS, in their order.
+BREACHES = (
+    'it pays its debts',
+    'a wish',
+    'it tells the host',
+    'it was heard',
+    'it promises',
+    'nobody knows',
+    'a person',
+    'a silent host',
+    'it lets go',
+    'a crowd',
+    'the story',
+    'the books',
+    'a seam',
+    'the manieth',
+    'a state which is none',
+    'so many hosts',
+    'it is to be done',
+    '1 would do',
+    'of whom it is',
+    'it has no word',
+)
+
+
+@pytest.mark.parametrize(('pattern', 'text'), list(zip(PATTERNS, BREACHES, strict=True)))
+def test_each_word_is_found(pattern, text):
+    assert pattern.search(text)
+
+
+@pytest.mark.parametrize(
+    ('path', 'source'),
+    [
+        ('a.py', 'x = {"owed": 1}\n'),  # a key of a document
+        ('a.py', 'LOG.info("Host %(host)s is away", x)\n'),
+        ('a.py', f'"""{"x" * 100}"""\n'),
+        ('a.rst', 'The table ``host_debts`` and ``books``.\n'),
+        ('a.rst', 'The path a/story.py and a-story.\n'),
+    ],
+)
+def test_code_and_plain_prose_are_not_found(path, source):
+    assert not list(findings(path, source))
