@@ -83,21 +83,14 @@ class Instances:
         :param marker_project: the project that the marker must belong to; None: any project.
         :raises migrator.exception.MarkerNotFound: no instance of that project has the marker's uuid.
         """
-        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
+        query = sa.select(_T)
         for column, value in (filters or {}).items():
-            attribute = _T.c[column]
-            query = query.where(attribute.in_(value) if isinstance(value, (list, tuple)) else attribute == value)
+            query = query.where(models.matches(_T.c[column], value))
         if changes_since is not None:
             query = query.where(sa.func.coalesce(_T.c.updated_at, _T.c.created_at) >= changes_since)
         with self._engine.reader() as session:
-            if marker is not None:
-                last = session.execute(sa.select(_T).where(_T.c.uuid == marker)).one_or_none()
-                if last is None or marker_project not in (None, last.project_id):
-                    raise exception.MarkerNotFound(marker=marker)
-                query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
-            if limit is not None:
-                query = query.limit(limit)
-            return [models.instance(row) for row in session.execute(query)]
+            found = models.newest(session, _T, query, limit, marker, marker_project)
+            return [models.instance(row) for row in found]
 
     @retried
     def update(self, uuid: str, **values: Any) -> None:

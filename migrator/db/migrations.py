@@ -191,15 +191,12 @@ class Migrations:
         :param marker_project: the project that the marker must belong to; None: any.
         :raises migrator.exception.MarkerNotFound: no migration of that project has the marker's uuid.
         """
-        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
+        query = sa.select(_T)
         for column, value in (filters or {}).items():
             if column == 'host':
                 query = query.where(sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value))
                 continue
-            attribute = _T.c[column]
-            query = query.where(
-                attribute.in_(value) if isinstance(value, (builtins.list, tuple)) else attribute == value
-            )
+            query = query.where(models.matches(_T.c[column], value))
         if in_progress is not None:
             query = query.where(_IN_PROGRESS if in_progress else ~_IN_PROGRESS)
         changed = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
@@ -208,14 +205,7 @@ class Migrations:
         if changes_before is not None:
             query = query.where(changed <= changes_before)
         with self._engine.reader() as session:
-            if marker is not None:
-                last = session.execute(sa.select(_T).where(_T.c.uuid == marker)).one_or_none()
-                if last is None or marker_project not in (None, last.project_id):
-                    raise exception.MarkerNotFound(marker=marker)
-                query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
-            if limit is not None:
-                query = query.limit(limit)
-            found = session.execute(query).all()
+            found = models.newest(session, _T, query, limit, marker, marker_project)
         return self._objects(found)
 
     def _objects(self, found: Sequence[Any]) -> builtins.list[Migration]:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.dialects import sqlite
 
-from migrator import objects
+from migrator import exception, objects
 from migrator.db import types
 from migrator.objects import base
 from migrator.saga import log
@@ -240,6 +240,30 @@ SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
 CLEANUPS: Any = Cleanup.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
+
+
+def matches(column: Any, value: Any) -> Any:
+    """Return the condition that a column has a value, or any value of a list."""
+    return column.in_(value) if isinstance(value, (list, tuple)) else column == value
+
+
+def newest(
+    session: Any, table: Any, query: Any, limit: int | None, marker: str | None, marker_project: str | None
+) -> Sequence[Any]:
+    """Return a page of a query, the newest rows first: by created_at, then id, both descending.
+
+    :param marker: the uuid of the last row of the previous page; None: this is the first page.
+    :param marker_project: the project that the marker must belong to; None: any.
+    :raises migrator.exception.MarkerNotFound: no row of that project has the marker's uuid.
+    """
+    if marker is not None:
+        last = session.execute(sa.select(table).where(table.c.uuid == marker)).one_or_none()
+        if last is None or marker_project not in (None, last.project_id):
+            raise exception.MarkerNotFound(marker=marker)
+        query = query.where(sa.tuple_(table.c.created_at, table.c.id) < sa.tuple_(last.created_at, last.id))
+    query = query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+    found: Sequence[Any] = session.execute(query).all()
+    return found
 
 
 def from_sqlite(model: type[Base]) -> list[tuple[str, Callable[[Any], Any] | None]]:
