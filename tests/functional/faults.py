@@ -23,6 +23,13 @@ def faults(cloud, host):
     return cloud.world.hypervisors[host].faults
 
 
+def boot_failing(cloud):
+    """Start a server whose next migration fails at its cut-over, and leaves the guest paused at its source."""
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover')
+    return cloud.boot('one', 'host1')
+
+
 def migrate(cloud, instance, host=None):
     """Ask for a migration, and return what the cloud was like before."""
     before = state.everything(cloud)

@@ -83,14 +83,6 @@ def test_guest_registered_on_another_host_is_logged_with_both_hosts(cloud, caplo
     assert f'guest {uuid}: it is on host host2 (active), but the database has it on host1 (active)' in caplog.text
 
 
-def test_without_adopt_guests_an_unknown_guest_is_only_logged(cloud, caplog):
-    uuid = a_stranger(cloud)
-    start_again(cloud)
-    assert uuid not in known(cloud)
-    assert f'Unknown guests on host host1: {uuid} (running)' in caplog.text
-    assert '[compute] adopt_guests' in caplog.text
-
-
 def test_guest_without_room_in_placement_is_logged_and_the_others_are_adopted(cloud, caplog):
     huge = Flavor(name='huge', vcpus=1, memory_mb=10_000_000, root_gb=1)
     too_big, other = a_stranger(cloud, flavor=huge), a_stranger(cloud)

@@ -8,7 +8,17 @@ import pytest
 from migrator.objects import protocol
 from migrator.testing.placement_faults import Fault
 from tests.functional import state
-from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
+from tests.functional.faults import (
+    COMMITS,
+    COMMITS_BACK,
+    LONG,
+    AtCommit,
+    boot_failing,
+    by_turns,
+    faults,
+    migrate,
+    refuse,
+)
 
 # --- before the guest moves ------------------------------------------------------------------------------------------
 
@@ -220,9 +230,7 @@ def test_a_copy_that_is_slow_but_moves_is_never_given_up(cloud):
 @pytest.mark.nova_bug(1662626, 1969980)
 def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(cloud):
     """A cleanup that raised left the server in MIGRATING for ever."""
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     for host in ('host1', 'host2'):
         for _ in range(3):
             faults(cloud, host).fail(f'rollback_live_migration_at_{"source" if host == "host1" else "destination"}')
@@ -434,9 +442,7 @@ def test_migration_completes_if_any_commit_fails_or_its_reply_is_lost(cloud, num
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_rollback_is_complete_if_any_commit_fails_or_its_reply_is_lost(cloud, number, moment):
     """The same, on the way back."""
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     at = AtCommit(cloud, number, moment, refuse)
     before = migrate(cloud, instance)
     cloud.wait()

@@ -12,7 +12,7 @@ from migrator.conductor.migration import settle_table
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects.protocol import GuestState
 from tests.functional import migration_requests, state
-from tests.functional.faults import LONG, faults, migrate
+from tests.functional.faults import LONG, boot_failing, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills a service, and acts on hypervisors, at single moments')
 
@@ -305,9 +305,7 @@ def test_migration_continues_after_a_restart_of_the_destination_in_any_state(clo
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 def test_a_host_that_restarts_on_the_way_back_still_undoes_its_part(cloud, host):
-    instance = cloud.boot('one', 'host1')
-    hypervisor(cloud, 'host1').leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     step = f'rollback_live_migration_at_{"source" if host == "host1" else "destination"}'
     stall = faults(cloud, host).stall(step)
     before = migrate(cloud, instance, 'host2')
@@ -369,6 +367,7 @@ def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(clou
     (line,) = [line for line in cloud.monitor.logs if 'Unknown guests on host' in line]
     assert 'host1' in line
     assert f'{stray.uuid} (running)' in line
+    assert '[compute] adopt_guests' in line
     assert instance.uuid not in line
     migrate(cloud, instance)
     cloud.wait()

@@ -5,7 +5,7 @@
 import pytest
 
 from tests.functional import state
-from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate
+from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, boot_failing, by_turns, faults, migrate
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
@@ -99,9 +99,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud,
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, method, fault):
     """The same, on the way back."""
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     on_the_first(cloud, method, fault)
     before = migrate(cloud, instance, 'host2')
     cloud.wait(LONG)
@@ -158,9 +156,7 @@ def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
     """The same, on the way back."""
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     finish = kill_conductor_at(cloud, number, moment)
     before = migrate(cloud, instance)
     finish()

@@ -13,7 +13,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
 from tests.functional import migration_requests, state
-from tests.functional.faults import LONG, AtCommit, by_turns, faults
+from tests.functional.faults import LONG, AtCommit, boot_failing, by_turns, faults
 
 pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 
@@ -126,9 +126,7 @@ def test_a_dry_run_changes_nothing(cloud, operator, words, host):
 
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
 def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud, operator):
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no such socket', sticky=True)
     before = state.everything(cloud)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
@@ -412,9 +410,7 @@ def test_retry_with_unreachable_hosts_claims_nothing_about_the_guest(cloud, oper
 
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 1})
 def test_control_characters_of_a_driver_are_escaped(cloud, operator):
-    instance = cloud.boot('one', 'host1')
-    cloud.world.hypervisors['host1'].leave_paused = True
-    faults(cloud, 'host1').fail('cutover')
+    instance = boot_failing(cloud)
     faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no \x1b[2J socket', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     is_stuck(cloud, instance)
