@@ -153,7 +153,7 @@ def test_pause_for_switchover_wakes_no_waiting_thread(answers, event, detail, wo
 
 def test_hanging_call_of_each_heartbeat_takes_one_thread(answers):
     # The deadline lets the first call begin. Only that call waits for it.
-    connection, released = a_connection(3), native.event()
+    connection, released = a_connection(1), native.event()
     for _ in range(connections.POOL_SIZE + 3):
         with pytest.raises(exception.ServiceUnreachable, match='has not answered get_node'):
             connection.call('get_node', lambda _connection: released.wait(60))
