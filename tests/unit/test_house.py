@@ -26,7 +26,6 @@ LIMITS = {
 #: (what is counted, part) -> how many there still are.
 STILL: dict[tuple[str, str], int] = {
     ('attributes of a class', 'migrator/testing/cloud.py:Cloud'): 20,
-    ('methods of a class', 'migrator/testing/fake_placement/service.py:FakePlacement'): 30,
 }
 
 #: The sagas: each is to be read in one go.

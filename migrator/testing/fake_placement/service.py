@@ -15,23 +15,23 @@ import threading
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from json import dumps, loads
-from typing import Any, NamedTuple
+from typing import Any
 from urllib import parse
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import requests
 import webob
 from keystoneauth1.exceptions import from_response
 from oslo_utils import uuidutils
 
-from migrator.placement_client.client import CONCURRENT_UPDATE, DUPLICATE_NAME, MICROVERSION
+from migrator.placement_client.client import MICROVERSION
 from migrator.testing.fake_placement import bodies
 from migrator.testing.fake_placement.allocations import Consumers
 from migrator.testing.fake_placement.bodies import RefusedError
 from migrator.testing.fake_placement.candidates import Provider, Search
+from migrator.testing.fake_placement.providers import Answer, Asked, Providers
 from migrator.testing.placement import Request, make_response
 
-_CONFLICT = CONCURRENT_UPDATE
 _VERSION = f'placement {MICROVERSION}'
 _HEADERS = [('Content-Type', 'application/json'), ('OpenStack-API-Version', _VERSION)]
 #: Requests that only the real Placement implements: method, first part of the path, number of parts, third part.
@@ -52,39 +52,12 @@ _UNSUPPORTED = {
     ('GET', 'usages', 1, ''),
     ('POST', 'reshaper', 1, ''),
 }
-#: The internal id of the first resource class that is not a standard one.
-_FIRST_CUSTOM = 10000
-
 _Where = tuple[str, int, str]
-
-
-class _Asked(NamedTuple):
-    """A parsed request.
-
-    :ivar name: the second part of the path.
-    """
-
-    name: str
-    query: list[tuple[str, str]]
-    body: Any
-
-
-class _Answer(NamedTuple):
-    status: int
-    #: None if the response has no body.
-    document: dict[str, Any] | None = None
 
 
 def stable(text: str) -> int:
     """Return a hash of a text that is the same in every process, unlike the built-in hash."""
     return zlib.crc32(text.encode())
-
-
-@functools.cache
-def _standard_traits() -> frozenset[str]:
-    import os_traits  # comes with openstack-placement, which is an optional dependency
-
-    return frozenset(os_traits.get_traits())
 
 
 @functools.cache
@@ -124,25 +97,24 @@ class FakePlacement:
         self._lock = threading.Lock() if lock is None else lock
         self._hashed_as = hashed_as
         self._providers: dict[str, Provider] = {}
-        self._names: dict[str, Provider] = {}
         self._class_ids = dict(_standard_classes())
         self._consumers = Consumers(self._providers, self._class_ids)
-        self._custom_traits: dict[str, None] = {}
-        self._routes: dict[_Where, dict[str, Callable[[_Asked], _Answer]]] = {
-            ('resource_providers', 1, ''): {'GET': self._list_providers, 'POST': self._create_provider},
+        providers = Providers(self._providers, self._class_ids, self._consumers)
+        self._routes: dict[_Where, dict[str, Callable[[Asked], Answer]]] = {
+            ('resource_providers', 1, ''): {'GET': providers.list, 'POST': providers.create},
             ('resource_providers', 2, ''): {
-                'GET': lambda asked: _Answer(200, _shown(self._provider(asked))),
-                'PUT': self._update_provider,
-                'DELETE': self._delete_provider,
+                'GET': providers.get,
+                'PUT': providers.update,
+                'DELETE': providers.delete,
             },
-            ('resource_providers', 3, 'inventories'): {'GET': self._get_inventory, 'PUT': self._set_inventory},
-            ('resource_providers', 3, 'traits'): {'GET': self._get_traits, 'PUT': self._set_traits},
-            ('resource_providers', 3, 'aggregates'): {'GET': self._get_aggregates, 'PUT': self._set_aggregates},
-            ('resource_providers', 3, 'usages'): {'GET': self._get_usages},
-            ('resource_providers', 3, 'allocations'): {'GET': self._get_holders},
-            ('resource_classes', 2, ''): {'PUT': self._put_class},
-            ('traits', 1, ''): {'GET': self._list_traits},
-            ('traits', 2, ''): {'PUT': self._put_trait},
+            ('resource_providers', 3, 'inventories'): {'GET': providers.get_inventory, 'PUT': providers.set_inventory},
+            ('resource_providers', 3, 'traits'): {'GET': providers.get_traits, 'PUT': providers.set_traits},
+            ('resource_providers', 3, 'aggregates'): {'GET': providers.get_aggregates, 'PUT': providers.set_aggregates},
+            ('resource_providers', 3, 'usages'): {'GET': providers.get_usages},
+            ('resource_providers', 3, 'allocations'): {'GET': providers.get_holders},
+            ('resource_classes', 2, ''): {'PUT': providers.put_class},
+            ('traits', 1, ''): {'GET': providers.list_traits},
+            ('traits', 2, ''): {'PUT': providers.put_trait},
             ('allocations', 1, ''): {'POST': self._post_allocations},
             ('allocations', 2, ''): {
                 'GET': self._get_allocations,
@@ -196,13 +168,13 @@ class FakePlacement:
                     raise RefusedError(403, 'Policy does not allow it to be performed.')
                 answer = self._dispatched(method, url, body, version)
             except RefusedError as error:
-                answer = _Answer(error.status, error.document())
+                answer = Answer(error.status, error.document())
             self.requests.append(Request(method, url, answer.status))
             # Encoded under the lock, since the next request may change the objects in the document.
             content = b'' if answer.document is None else dumps(answer.document).encode()
         return make_response(None, answer.status, _HEADERS, content)
 
-    def _dispatched(self, method: str, url: str, body: Any, version: str | None) -> _Answer:
+    def _dispatched(self, method: str, url: str, body: Any, version: str | None) -> Answer:
         path, _mark, query = url.partition('?')
         words = path.strip('/').split('/')
         where = (words[0], len(words), words[2] if len(words) > 2 else '')
@@ -216,174 +188,19 @@ class FakePlacement:
         if version != _VERSION and method != 'DELETE':
             raise NotImplementedError(f'FakePlacement implements only {_VERSION}; {method} {path} has {version}')
         name = words[1] if len(words) > 1 else ''
-        return methods[method](_Asked(name, parse.parse_qsl(query, keep_blank_values=True), body))
-
-    # --- resource providers ------------------------------------------------------------------------------------------
-
-    def _provider(self, asked: _Asked) -> Provider:
-        if asked.name not in self._providers:
-            raise RefusedError(404, f'No resource provider with uuid {asked.name} found')
-        return self._providers[asked.name]
-
-    def _to_change(self, asked: _Asked, schema: bodies.Body) -> tuple[Provider, Any]:
-        """Return the provider and the body of a request that names the provider's generation."""
-        provider, body = self._provider(asked), schema.read(asked.body)
-        if body['resource_provider_generation'] != provider.generation:
-            raise RefusedError(409, 'resource provider generation conflict', _CONFLICT)
-        return provider, body
-
-    def _list_providers(self, asked: _Asked) -> _Answer:
-        found = list(self._providers.values())
-        for name, value in asked.query:
-            if name in ('member_of', 'required', 'resources'):
-                raise NotImplementedError(
-                    f'FakePlacement does not implement {name} in /resource_providers; use InProcessPlacement'
-                )
-            if name not in ('name', 'uuid', 'in_tree') or (name != 'name' and not uuidutils.is_uuid_like(value)):
-                raise RefusedError(400, f'Invalid query string parameters: {name}={value}')
-            if name == 'in_tree':
-                root = self._providers[value].root if value in self._providers else None
-                found = [one for one in found if one.root is root]
-            elif value:
-                found = [one for one in found if getattr(one, name) == value]
-        return _Answer(200, {'resource_providers': [_shown(one) for one in found]})
-
-    def _create_provider(self, asked: _Asked) -> _Answer:
-        body = bodies.NEW_PROVIDER.read(asked.body)
-        uuid = str(UUID(body['uuid']) if body.get('uuid') else uuid4())
-        parent = body.get('parent_provider_uuid')
-        if not body['name']:
-            raise RefusedError(400, 'Unable to create resource provider: name is required.')
-        if parent is not None and (parent == uuid or parent not in self._providers):
-            raise RefusedError(400, 'Unable to create resource provider: it cannot have this parent provider UUID.')
-        if uuid in self._providers or body['name'] in self._names:
-            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
-        number = max((one.id for one in self._providers.values()), default=0) + 1
-        provider = Provider(number, uuid, body['name'], None if parent is None else self._providers[parent])
-        self._providers[uuid] = self._names[provider.name] = provider
-        return _Answer(200, _shown(provider))
-
-    def _update_provider(self, asked: _Asked) -> _Answer:
-        provider, body = self._provider(asked), bodies.PROVIDER.read(asked.body)
-        parent = provider.parent
-        if 'parent_provider_uuid' in body:
-            wanted = body['parent_provider_uuid']
-            if wanted is not None and wanted not in self._providers:
-                raise RefusedError(400, 'Unable to save resource provider: parent provider UUID does not exist.')
-            parent = None if wanted is None else self._providers[wanted]
-        above = parent
-        while above is not None:
-            if above is provider:
-                raise RefusedError(400, 'Unable to save resource provider: creating loop in the tree is not allowed.')
-            above = above.parent
-        if self._names.get(body['name'], provider) is not provider:
-            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
-        del self._names[provider.name]
-        provider.name, provider.parent = body['name'], parent
-        self._names[provider.name] = provider
-        return _Answer(200, _shown(provider))
-
-    def _delete_provider(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        code = 'placement.resource_provider.'
-        if any(one.parent is provider for one in self._providers.values()):
-            raise RefusedError(409, 'It has child resource providers.', code + 'cannot_delete_parent')
-        if provider.holders:
-            raise RefusedError(409, 'Unable to delete resource provider: it has allocations.', code + 'inuse')
-        del self._providers[provider.uuid], self._names[provider.name]
-        return _Answer(204)
-
-    def _get_inventory(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        return _Answer(200, {'inventories': provider.inventory, **_generation(provider)})
-
-    def _set_inventory(self, asked: _Asked) -> _Answer:
-        provider, body = self._to_change(asked, bodies.INVENTORIES)
-        inventory = {name: {**bodies.INVENTORY_DEFAULTS, **one} for name, one in body['inventories'].items()}
-        for name, one in inventory.items():
-            if int((one['total'] - one['reserved']) * one['allocation_ratio']) < 0:
-                raise RefusedError(400, f'Invalid inventory for {name}: the reserved value is greater than total.')
-        for name in inventory:
-            if name not in self._class_ids:
-                raise RefusedError(400, f'Unknown resource class in inventory: No such resource class {name}.')
-        for name in provider.used:
-            if name not in inventory:
-                raise RefusedError(409, f'Inventory for {name} is in use.', 'placement.inventory.inuse')
-        provider.inventory = inventory
-        provider.generation += 1
-        return self._get_inventory(asked)
-
-    def _get_traits(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        return _Answer(200, {'traits': provider.traits, **_generation(provider)})
-
-    def _set_traits(self, asked: _Asked) -> _Answer:
-        bodies.TRAITS.read(asked.body)
-        provider, body = self._to_change(asked, bodies.TRAITS)
-        traits = sorted(set(body['traits']))
-        for name in traits:
-            if name not in self._custom_traits and name not in _standard_traits():
-                raise RefusedError(400, f'No such trait {name}')
-        if traits != provider.traits:
-            provider.traits = traits
-            provider.generation += 1
-        return self._get_traits(asked)
-
-    def _get_aggregates(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        return _Answer(200, {'aggregates': provider.aggregates, **_generation(provider)})
-
-    def _set_aggregates(self, asked: _Asked) -> _Answer:
-        provider, body = self._to_change(asked, bodies.AGGREGATES)
-        provider.aggregates = body['aggregates']
-        provider.generation += 1
-        return self._get_aggregates(asked)
-
-    def _get_usages(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        used = {name: provider.used.get(name, 0) for name in provider.inventory}
-        return _Answer(200, {'usages': used, **_generation(provider)})
-
-    def _get_holders(self, asked: _Asked) -> _Answer:
-        provider = self._provider(asked)
-        holders = {
-            uuid: {'resources': held, 'consumer_generation': consumer.generation}
-            for uuid, held in provider.holders.items()
-            if (consumer := self._consumers.get(uuid)) is not None
-        }
-        return _Answer(200, {'allocations': holders, **_generation(provider)})
-
-    # --- names -------------------------------------------------------------------------------------------------------
-
-    def _put_class(self, asked: _Asked) -> _Answer:
-        name = bodies.CUSTOM_NAME.read(asked.name)
-        if name in self._class_ids:
-            return _Answer(204)
-        self._class_ids[name] = max(_FIRST_CUSTOM - 1, *self._class_ids.values()) + 1
-        return _Answer(201)
-
-    def _put_trait(self, asked: _Asked) -> _Answer:
-        name = bodies.CUSTOM_NAME.read(asked.name)
-        is_new = name not in self._custom_traits
-        self._custom_traits[name] = None
-        return _Answer(201 if is_new else 204)
-
-    def _list_traits(self, asked: _Asked) -> _Answer:
-        if asked.query:
-            raise NotImplementedError('FakePlacement does not implement a query of /traits; use InProcessPlacement')
-        return _Answer(200, {'traits': [*sorted(_standard_traits()), *self._custom_traits]})
+        return methods[method](Asked(name, parse.parse_qsl(query, keep_blank_values=True), body))
 
     # --- allocations -------------------------------------------------------------------------------------------------
 
-    def _get_allocations(self, asked: _Asked) -> _Answer:
+    def _get_allocations(self, asked: Asked) -> Answer:
         consumer = self._consumers.get(asked.name)
         if consumer is None:
-            return _Answer(200, {'allocations': {}})
+            return Answer(200, {'allocations': {}})
         held = {
             uuid: {'generation': self._providers[uuid].generation, 'resources': resources}
             for uuid, resources in consumer.held.items()
         }
-        return _Answer(
+        return Answer(
             200,
             {
                 'allocations': held,
@@ -394,24 +211,24 @@ class FakePlacement:
             },
         )
 
-    def _put_allocations(self, asked: _Asked) -> _Answer:
+    def _put_allocations(self, asked: Asked) -> Answer:
         if not uuidutils.is_uuid_like(asked.name):
             raise RefusedError(400, f'Malformed consumer_uuid: {asked.name}')
         self._consumers.write({str(UUID(asked.name)): bodies.WRITE.read(asked.body)})
-        return _Answer(204)
+        return Answer(204)
 
-    def _post_allocations(self, asked: _Asked) -> _Answer:
+    def _post_allocations(self, asked: Asked) -> Answer:
         self._consumers.write(bodies.WRITES.read(asked.body))
-        return _Answer(204)
+        return Answer(204)
 
-    def _delete_allocations(self, asked: _Asked) -> _Answer:
+    def _delete_allocations(self, asked: Asked) -> Answer:
         if self._consumers.get(asked.name) is None:
             raise RefusedError(404, f"No allocations for consumer '{asked.name}'")
         self._consumers.delete(asked.name)
-        return _Answer(204)
+        return Answer(204)
 
-    def _candidates(self, asked: _Asked) -> _Answer:
-        return _Answer(200, Search(self._providers, self._class_ids, self._hashed_as).run(asked.query))
+    def _candidates(self, asked: Asked) -> Answer:
+        return Answer(200, Search(self._providers, self._class_ids, self._hashed_as).run(asked.query))
 
 
 class Adapter:
@@ -466,17 +283,3 @@ class Adapter:
     def delete(self, url: str, **kwargs: Any) -> requests.Response:
         """Send a DELETE request; see :meth:`request`."""
         return self.request(url, 'DELETE', **kwargs)
-
-
-def _generation(provider: Provider) -> dict[str, int]:
-    return {'resource_provider_generation': provider.generation}
-
-
-def _shown(provider: Provider) -> dict[str, Any]:
-    return {
-        'uuid': provider.uuid,
-        'name': provider.name,
-        'generation': provider.generation,
-        'parent_provider_uuid': provider.parent and provider.parent.uuid,
-        'root_provider_uuid': provider.root.uuid,
-    }
