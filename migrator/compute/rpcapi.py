@@ -53,6 +53,10 @@ def served_by(service_version: int) -> str:
     return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
 
 
+def _target(host: str, version: str = _PLAIN) -> Target:
+    return Target(topic=TOPIC, server=host, version=version)
+
+
 class ComputeAPI:
     """The client that calls compute hosts.
 
@@ -92,19 +96,13 @@ class ComputeAPI:
             known = self._versions[host] = boot_id, self._version_of(host)
         return known[1]
 
-    def _call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = Target(topic=TOPIC, server=host, version=_PLAIN)
-        return self._rpc.call(context, target, method, self._timeout, **args)
-
-    def _end_step(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
-        """Send post or rollback to a host, as a lightweight call if the host supports it.
+    def _ending(self, host: str, command: Command) -> Target:
+        """Return the target of post and rollback: a lightweight call if the host supports it.
 
         A plain call blocks the thread of its caller until the step has ended, for at most :data:`PLAIN_WAIT` seconds.
         """
         plain = _PLAIN in (self._pin, served_by(self._version(host, command.boot_id)))
-        target = Target(topic=TOPIC, server=host, version=_PLAIN if plain else _LIGHTWEIGHT)
-        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **args)
-        return answer
+        return _target(host, _PLAIN if plain else _LIGHTWEIGHT)
 
     def _need(self, host: str, command: Command, needed: int, method: str, migration: Migration) -> None:
         version = self._version(host, command.boot_id)
@@ -113,12 +111,8 @@ class ComputeAPI:
                 host=host, method=method, status=migration.status, version=version, needed=needed
             )
 
-    def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = Target(topic=TOPIC, server=host, version=_PLAIN)
-        # The call includes the time to wait, so that a hung check does not block a thread of the host forever.
-        return self._rpc.call(context, target, method, self.long_timeout, self._monitor, wait=CHECK_WAIT, **args)
-
     # --- the checks: the host replies when the check has ended, or that it is running; then the caller calls again --
+    # A call includes the time to wait, so that a hung check does not block a thread of the host for ever.
 
     def check_can_live_migrate_destination(
         self,
@@ -133,10 +127,13 @@ class ComputeAPI:
 
         ``report.result`` is the LiveMigrateData.
         """
-        answer: Answer = self._long_call(
+        answer: Answer = self._rpc.call(
             context,
-            host,
+            _target(host),
             'check_can_live_migrate_destination',
+            self.long_timeout,
+            self._monitor,
+            wait=CHECK_WAIT,
             command=command,
             instance=instance,
             block_migration=block_migration,
@@ -151,10 +148,13 @@ class ComputeAPI:
 
         ``report.result`` is the completed LiveMigrateData.
         """
-        answer: Answer = self._long_call(
+        answer: Answer = self._rpc.call(
             context,
-            host,
+            _target(host),
             'check_can_live_migrate_source',
+            self.long_timeout,
+            self._monitor,
+            wait=CHECK_WAIT,
             command=command,
             instance=instance,
             migrate_data=migrate_data,
@@ -170,8 +170,14 @@ class ComputeAPI:
 
         ``result`` of the later report is the LiveMigrateData for the source.
         """
-        answer: Answer = self._call(
-            context, host, 'pre_live_migration', command=command, instance=instance, migrate_data=migrate_data
+        answer: Answer = self._rpc.call(
+            context,
+            _target(host),
+            'pre_live_migration',
+            self._timeout,
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
         )
         return answer
 
@@ -188,10 +194,11 @@ class ComputeAPI:
 
         :param destination: the host to migrate the guest to.
         """
-        answer: Answer = self._call(
+        answer: Answer = self._rpc.call(
             context,
-            host,
+            _target(host),
             'live_migration',
+            self._timeout,
             command=command,
             instance=instance,
             destination=destination,
@@ -213,52 +220,79 @@ class ComputeAPI:
         """
         if migration.status != MigrationStatus.RUNNING:
             self._need(host, command, ABORTS_QUEUED, 'live_migration_abort', migration)
-        answer: Answer = self._call(context, host, 'live_migration_abort', command=command, instance=instance)
+        answer: Answer = self._rpc.call(
+            context, _target(host), 'live_migration_abort', self._timeout, command=command, instance=instance
+        )
         return answer
 
     def live_migration_force_complete(
         self, context: Context, host: str, command: Command, instance: Instance
     ) -> Answer:
         """Have the source force the running live migration to complete."""
-        answer: Answer = self._call(context, host, 'live_migration_force_complete', command=command, instance=instance)
+        answer: Answer = self._rpc.call(
+            context, _target(host), 'live_migration_force_complete', self._timeout, command=command, instance=instance
+        )
         return answer
 
     def post_live_migration_at_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the source remove what is left of a guest that has moved away."""
-        return self._end_step(
-            context, host, 'post_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
+        answer: Answer = self._rpc.call(
+            context,
+            self._ending(host, command),
+            'post_live_migration_at_source',
+            self._timeout,
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
         )
+        return answer
 
     def post_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the destination make the guest that has arrived persistent."""
-        return self._end_step(
-            context, host, 'post_live_migration_at_destination', command, instance=instance, migrate_data=migrate_data
+        answer: Answer = self._rpc.call(
+            context,
+            self._ending(host, command),
+            'post_live_migration_at_destination',
+            self._timeout,
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
         )
+        return answer
 
     def rollback_live_migration_at_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Have the source end its work for the migration, then restore the guest."""
-        return self._end_step(
-            context, host, 'rollback_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
+        answer: Answer = self._rpc.call(
+            context,
+            self._ending(host, command),
+            'rollback_live_migration_at_source',
+            self._timeout,
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
         )
+        return answer
 
     def rollback_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Have the destination end its work for the migration, then remove what was created for it."""
-        return self._end_step(
+        answer: Answer = self._rpc.call(
             context,
-            host,
+            self._ending(host, command),
             'rollback_live_migration_at_destination',
-            command,
+            self._timeout,
+            command=command,
             instance=instance,
             migrate_data=migrate_data,
         )
+        return answer
 
     # --- polling ---------------------------------------------------------------------------------------------------
 
@@ -278,8 +312,7 @@ class ComputeAPI:
             driver has not replied in time.
         :returns: one observation for each migration, in any order, without those that the host has left out.
         """
-        target = Target(topic=TOPIC, server=host, version=_PLAIN)
         observations: list[protocol.Observation] = self._rpc.call(
-            context, target, 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
+            context, _target(host), 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
         )
         return observations

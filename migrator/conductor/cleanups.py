@@ -16,8 +16,7 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
-from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.migration.tools import Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, base, protocol
 from migrator.objects.instance import Instance, stand_in
@@ -144,8 +143,6 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
     :returns: what the migration waits for, or that the source is down; None if no cleanup is left.
     :raises migrator.exception.NotOwner: another conductor owns the migration now.
     """
-    if not m.has_source_cleanup:
-        return None
     for cleanup in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
         name = f'{cleanup.step}, the deferred cleanup of migration {cleanup.migration_uuid}'
         if cleanup.alarm is not None or _is_where_the_guest_is(m.tools, cleanup):

@@ -14,7 +14,7 @@ from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import HostBusy, Hosts
-from migrator.conductor.migration.tools import Options, Tools
+from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.conf import upgrade_levels

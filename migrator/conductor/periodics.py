@@ -17,8 +17,7 @@ from migrator import exception, executors
 from migrator.conductor import cleanups, runner, takeover
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
-from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.migration.tools import Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.objects import COMPUTE_BINARY, protocol

@@ -7,8 +7,7 @@ from __future__ import annotations
 from oslo_log import log as logging
 
 from migrator.conductor.migration import hosts
-from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.migration.tools import Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol

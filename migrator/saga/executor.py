@@ -28,6 +28,8 @@ class Subject(Protocol):
     """
 
     journal: Journal
+    #: Why a step has failed: the abort reason, unless there is a request.
+    failure: str | None
 
     @property
     def attempt(self) -> int:
@@ -42,14 +44,15 @@ class Subject(Protocol):
         """Whether the end of the saga is committed."""
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether an operator has requested to abandon the saga."""
+
+    @property
     def abort_reason(self) -> str | None:
         """Why the saga should be undone: a request or a failure; None: no reason. It is never an outcome."""
 
     def need_not_settle(self, step: str) -> bool:
         """Return whether the pivot certainly was not sent, despite its intent, and can be sent now."""
-
-    def note_failure(self, reason: str) -> None:
-        """Keep a failure as the abort reason."""
 
     def enter(self, status: str) -> None:
         """Write a status with the next commit."""
@@ -99,9 +102,10 @@ class SagaExecutor(Generic[T]):
         """
         while not self.subject.ended:
             outcome = self._buffer.outcome or self.subject.outcome
-            pause = self.saga.abandon(self.subject)
-            if pause is not None or self.subject.ended:
-                return pause
+            if self.subject.is_abandoned:
+                pause = self.saga.abandon(self.subject)
+                if pause is not None or self.subject.ended:
+                    return pause
             if outcome == FORWARD:
                 pause = self._forward()
             elif outcome == BACK or self._unwinding():
@@ -158,7 +162,7 @@ class SagaExecutor(Generic[T]):
                 self.subject.journal.put([record])
             case Failed(reason):
                 self._flush()
-                self.subject.note_failure(reason)
+                self.subject.failure = reason
             case _:
                 return verdict
         return None
@@ -186,7 +190,7 @@ class SagaExecutor(Generic[T]):
             case GoOn():
                 return self._do(step)
             case Failed(reason):
-                subject.note_failure(reason)
+                subject.failure = reason
             case _:
                 return settled
         return None

@@ -15,8 +15,8 @@ class Saga(Generic[S]):
     """The list of steps: compensatable steps, one pivot, retriable steps.
 
     :param settle: observes where the saga stands. It is called before the saga is undone, and once the pivot is sent.
-    :param abandon: carries out an operator's request to abandon, in place of the saga, and ends it. It is called before
-        each step. It returns what it waits for, or None if there is no request or the saga has ended.
+    :param abandon: carries out an operator's request to abandon, in place of the saga, and ends it. It returns what it
+        waits for, or None if the saga has ended.
     :param items: the steps in order; a tuple of two steps runs side by side.
     :raises ValueError: the list does not have this form.
     """

@@ -15,7 +15,6 @@ LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
 ORDERS = 'migrator/conductor/migration/hosts.py'
 OWNED = 'migrator/conductor/migration/context.py'
 REPLIES = 'migrator/conductor/migration/replies.py'
-TOOLS = 'migrator/conductor/migration/tools.py'
 PERIODICS = 'migrator/conductor/periodics.py'
 RECOVERY = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
@@ -46,7 +45,7 @@ MUTANTS = (
     Mutant(
         'the-next-migration-does-not-wait-for-a-cleanup',
         LIVE_MIGRATE,
-        'pause = cleanups.run_at_source(m)',
+        'pause = cleanups.run_at_source(m) if m.has_source_cleanup else None',
         'pause = None',
         'A cleanup of an earlier migration stays pending at the source of the next one.',
     ),
@@ -80,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         'host-is-down-by-the-word-of-one-conductor',
-        TOOLS,
+        OWNED,
         'else bool(service.down_since)',
         'else True',
         'A host whose heartbeats arrive counts as down because one conductor cannot reach it.',
@@ -130,8 +129,8 @@ MUTANTS = (
     Mutant(
         'unrestored-source-is-deferred',
         ORDERS,
-        "if step == 'rollback_live_migration_at_source':",
-        "if step == 'rollback_live_migration_at_destination':",
+        "Tried.UNRESTORED if step == 'rollback_live_migration_at_source'",
+        "Tried.UNRESTORED if step == 'rollback_live_migration_at_destination'",
         'A migration ends as failed while its guest stays paused at the source.',
     ),
     Mutant(

@@ -45,11 +45,11 @@ _COPY = frozenset({Observed.CUTOVER, Observed.SHUT_OFF})
 def abandon(m: MigrationContext) -> Parked | Stuck | None:
     """Carry out a request to abandon the migration, and end it.
 
-    :returns: what the migration waits for, or None if there is no request or the migration has ended.
+    :returns: what the migration waits for, or None if the migration has ended.
     :raises migrator.exception.NotOwner: another conductor owns the migration.
     """
     guest_on = m.row.abandon_guest_on
-    if m.row.abandon_requested_at is None or guest_on is None or m.ended:
+    if guest_on is None:
         return None
     if m.record(ABANDON) is None:
         # From now on hosts refuse everything that was sent before, including the cleanups of earlier migrations.

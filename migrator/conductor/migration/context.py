@@ -8,22 +8,82 @@ runner then reads everything again, or releases ownership.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, executors
+from migrator.conductor import broker
+from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration.ledger import Ledger
 from migrator.conductor.migration.replies import Replies
-from migrator.conductor.migration.tools import Tools
+from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
+from migrator.placement_client import provider_locks
+from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The conductor's options that a saga needs. They are read again for each run, since some may change."""
+
+    migrate_max_retries: int
+    service_down_time: float
+    poll_interval: float
+    post_max_attempts: int
+
+
+@dataclasses.dataclass
+class Tools:
+    """The services that every saga uses.
+
+    :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
+    :ivar server: the RPC server name of this conductor, for events.
+    :ivar turns: the locks for this conductor's writes to Placement.
+    :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
+    :ivar asking: the hosts that are being polled about all their migrations.
+    """
+
+    owner: str
+    server: str
+    database: Database
+    placement: PlacementClient
+    hosts: Hosts
+    broker: broker.Broker
+    threads: executors.Threads
+    options: Options
+
+    def __post_init__(self) -> None:
+        self.turns = provider_locks.Turns(self.threads)
+        self.running_cleanups: set[int] = set()
+        self.asking: set[str] = set()
+        self.placement.on_result = broker.Outage('Placement', self.threads).on_result
+
+    def is_down(self, host: str) -> bool:
+        """Return whether a host is down.
+
+        It is down if an operator has declared it forced down, or if its service has not reported for a long time and
+        it does not answer this conductor either. A host that only does not answer is not down.
+        """
+        unreachable = self.hosts.unreachable_for(host)
+        if unreachable < 2 * self.options.poll_interval:
+            return False
+        down_time = self.options.service_down_time
+        service = self.database.services.get_compute(host)
+        if service.forced_down:
+            return True
+        if unreachable < down_time:
+            return False
+        stopped = service.last_seen_up is None
+        return service.is_unreachable(self.database.services.now(), down_time) if stopped else bool(service.down_since)
 
 
 class MigrationContext:
@@ -47,13 +107,13 @@ class MigrationContext:
         self.ledger = Ledger(tools.threads.clock)
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
-        self._failure: str | None = None
+        self.failure: str | None = None
 
     def become(self, fresh: MigrationContext) -> None:
         """Replace everything by what was read again, except the replies of the hosts and the waits."""
         self.replies.reread(fresh.replies, same_epoch=fresh.row.epoch == self.row.epoch)
         if fresh.attempt == self.attempt:
-            fresh._failure = self._failure
+            fresh.failure = self.failure
         fresh.replies, fresh.ledger = self.replies, self.ledger
         self.ledger.begin_run()
         self.__dict__.update(fresh.__dict__)
@@ -90,11 +150,16 @@ class MigrationContext:
         return self.row.ended
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether an operator has requested to abandon the migration."""
+        return self.row.abandon_requested_at is not None
+
+    @property
     def abort_reason(self) -> str | None:
         """Why the migration should be undone: an abort request or a failure; None: no reason."""
         if self.row.abort_requested_at is not None:
             return f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
-        return self._failure
+        return self.failure
 
     def need_not_settle(self, step: str) -> bool:
         """Return whether the pivot has only waited for a free call slot of its source.
@@ -103,10 +168,6 @@ class MigrationContext:
         """
         unsent = self.replies.is_unsent(self.attempt, self.row.epoch, step)
         return unsent and not self.tools.hosts.unanswered_for(self.source) and not self.tools.is_down(self.source)
-
-    def note_failure(self, reason: str) -> None:
-        """Keep a failure as the abort reason."""
-        self._failure = reason
 
     def enter(self, status: str) -> None:
         """Write a status with the next commit."""
@@ -162,7 +223,7 @@ class MigrationContext:
         """Commit the start of the next attempt. The records keep why the last one failed."""
         self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None)
         self.commit()
-        self._failure = None
+        self.failure = None
         self.ledger.forget_tries()
 
     def undone(self) -> None:

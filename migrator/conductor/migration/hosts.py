@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+from types import MappingProxyType
 from typing import Any
 
 from migrator import exception
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
 from migrator.conductor.migration.ledger import Wait
-from migrator.objects import protocol
+from migrator.objects import base, protocol
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck
 
@@ -29,6 +31,9 @@ _ADVANCING = (
     'pre_live_migration',
     'live_migration',
 )
+
+#: The end of a step at a host, or the verdict until then.
+Found = protocol.Report | Failed | Parked
 
 
 def command(m: context.MigrationContext, host: str, step: str) -> protocol.Command:
@@ -56,7 +61,7 @@ def reread_boots(m: context.MigrationContext) -> None:
     m.boots |= boots
 
 
-def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> protocol.Report | Failed | Parked:
+def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> Found:
     """Run a check at a host and return its report. A check without a reply fails.
 
     :param step: the name of the check, in the journal and over RPC.
@@ -113,9 +118,7 @@ def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed
     return Parked(f'{host} to end {step}')
 
 
-def carry_out(
-    m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
-) -> protocol.Report | Failed | Parked:
+def carry_out(m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Found:
     """Send a step to a host, unless it is sent already, and return the report of its end.
 
     :param step: the name over RPC; reports carry it too.
@@ -142,11 +145,9 @@ def carry_out(
 def retry(
     m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
 ) -> Done | Parked | Stuck:
-    """Run a step at a host until it succeeds: retry with growing pauses, then defer it as a cleanup.
+    """Run a step at a host until it succeeds, as :data:`RETRY` says.
 
-    If the host is down, the step is deferred at once, and the migration goes on. If the host reports that the guest is
-    there and could run, or is not there at all, the step is stuck, and the host is asked again. A source that is up and
-    cannot be restored is stuck too, since an ended migration must leave no guest paused.
+    It is tried again with growing pauses, and then deferred as a cleanup.
     """
     wait = m.ledger.of(step, host)
     if wait.next_try > m.tools.threads.clock.monotonic():
@@ -154,40 +155,103 @@ def retry(
         m.ledger.wake_by(wait.next_try)
         return wait.stuck or _next_try(host, wait)
     outcome = carry_out(m, host, step, record, **payload)
-    if not isinstance(outcome, Parked):
+    tried, reason = _tried(m, host, step, outcome)
+    if tried is not Tried.PENDING:
         wait.stuck = None
-    if isinstance(outcome, protocol.Report):
-        if outcome.state == protocol.WorkState.DONE:
-            return Done()
-        m.replies.reports.pop((host, step), None)
-        facts = outcome.result or {}
-        if facts.get('here'):
-            return _stuck(
-                m, wait, f'Host {host} refused {step}: the guest is there and could run. Look which host runs it.'
-            )
-        if facts.get('gone') and m.is_deleted():
-            return Done({'skipped': 'the instance and its guest were deleted'})
-        if facts.get('gone'):
-            return _stuck(m, wait, f'Host {host} refused {step}: the guest is not there. Look which host has it.')
-        reason = outcome.reason or 'no reason given'
-    elif isinstance(outcome, Failed):
-        reason = outcome.reason
-    elif m.tools.is_down(host):
-        m.defer(host, step, f'{host} is down', _for_cleanup(m))
-        return Done({'owed': f'{host} is down'})
-    else:
-        # A stuck step stays stuck until the host answers the next try.
-        return wait.stuck or outcome
-    wait.tries += 1
-    if wait.tries >= m.tools.options.post_max_attempts:
-        if step == 'rollback_live_migration_at_source':
-            return Stuck(f'Host {host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
+    if tried in (Tried.FAILED, Tried.UNRESTORED):
+        wait.tries += 1
+    then = RETRY[tried][_state_of(m, host, wait, tried)]
+    if then is Then.DONE:
+        return Done() if tried is Tried.DONE else Done({'skipped': reason})
+    if then is Then.DEFER:
+        reason = reason or f'{host} is down'
         m.defer(host, step, reason, _for_cleanup(m))
         return Done({'owed': reason})
+    if then is Then.STUCK:
+        if tried is Tried.UNRESTORED:
+            return Stuck(f'Host {host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
+        return _stuck(m, wait, reason)
+    if isinstance(outcome, Parked):
+        # A stuck step stays stuck until the host answers the next try.
+        return wait.stuck or outcome
     note_try(m, record, reason)
     wait.reason = reason
     back_off(m, wait)
     return _next_try(host, wait)
+
+
+class Tried(enum.StrEnum):
+    """The outcome of one try, which is a row of the table."""
+
+    DONE = 'done'
+    #: The host refused, since the guest is there and could run.
+    HERE = 'the guest is there'
+    #: The host refused, since the guest is not there.
+    GONE = 'the guest is not there'
+    DELETED = 'the guest is not there, and its instance was deleted'
+    FAILED = 'failed'
+    #: The source failed to restore the guest. An ended migration must leave no guest paused.
+    UNRESTORED = 'the source failed to restore the guest'
+    PENDING = 'not ended'
+
+
+class State(enum.IntEnum):
+    """The state of the host, which is a column of the table."""
+
+    UP = 0
+    #: It is up, and has failed ``post_max_attempts`` times.
+    EXHAUSTED = 1
+    DOWN = 2
+
+
+class Then(enum.StrEnum):
+    """What follows from a try, which is a cell of the table."""
+
+    DONE = 'done'
+    AGAIN = 'wait, and try again'
+    DEFER = 'defer the step as a cleanup, and go on'
+    STUCK = 'stuck, and ask the host again'
+
+
+#: Outcome of the try -> what follows, by the state of the host.
+RETRY = MappingProxyType(
+    {
+        Tried.DONE: (Then.DONE, Then.DONE, Then.DONE),
+        Tried.HERE: (Then.STUCK, Then.STUCK, Then.STUCK),
+        Tried.GONE: (Then.STUCK, Then.STUCK, Then.STUCK),
+        Tried.DELETED: (Then.DONE, Then.DONE, Then.DONE),
+        Tried.FAILED: (Then.AGAIN, Then.DEFER, Then.DEFER),
+        Tried.UNRESTORED: (Then.AGAIN, Then.STUCK, Then.DEFER),
+        Tried.PENDING: (Then.AGAIN, Then.AGAIN, Then.DEFER),
+    }
+)
+
+
+def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) -> tuple[Tried, str]:
+    """Return the row of the table for a try, and its reason for an operator."""
+    if isinstance(outcome, Parked):
+        return Tried.PENDING, ''
+    if isinstance(outcome, protocol.Report):
+        if outcome.state == protocol.WorkState.DONE:
+            return Tried.DONE, ''
+        m.replies.reports.pop((host, step), None)
+        facts = outcome.result or {}
+        if facts.get('here'):
+            why = f'Host {host} refused {step}: the guest is there and could run. Look which host runs it.'
+            return Tried.HERE, why
+        if facts.get('gone') and m.is_deleted():
+            return Tried.DELETED, 'the instance and its guest were deleted'
+        if facts.get('gone'):
+            return Tried.GONE, f'Host {host} refused {step}: the guest is not there. Look which host has it.'
+    reason = outcome.reason or 'no reason given'
+    return (Tried.UNRESTORED if step == 'rollback_live_migration_at_source' else Tried.FAILED), reason
+
+
+def _state_of(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> State:
+    if tried is Tried.PENDING and m.tools.is_down(host):
+        return State.DOWN
+    # A host that has replied is up.
+    return State.EXHAUSTED if wait.tries >= m.tools.options.post_max_attempts else State.UP
 
 
 def _next_try(host: str, wait: Wait) -> Parked:
@@ -402,3 +466,62 @@ def _send(
         return Failed(f'Host {host} is stopping and accepts no new work.')
     m.ledger.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')
+
+
+# --- the commands up to the move, which settling may send again ------------------------------------------------------
+
+
+def check_destination(m: context.MigrationContext) -> Found:
+    """Run the check at the destination."""
+    assert m.destination is not None
+    return check(
+        m,
+        m.destination,
+        'check_can_live_migrate_destination',
+        instance=m.instance,
+        block_migration=m.row.block_migration,
+        disk_over_commit=m.row.disk_over_commit,
+    )
+
+
+def check_source(m: context.MigrationContext) -> Found:
+    """Run the check at the source, with the destination's reply."""
+    data = migrate_data(m, 'check_can_live_migrate_destination')
+    return check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
+
+
+def prepare(m: context.MigrationContext) -> Found:
+    """Prepare the destination. It fails if the destination is down."""
+    assert m.destination is not None
+    record = m.record('pre_live_migration')
+    assert record is not None
+    data = migrate_data(m, 'check_can_live_migrate_source')
+    found = carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
+    if isinstance(found, Parked) and m.tools.is_down(m.destination):
+        return Failed(f'Host {m.destination} is down.')
+    return found
+
+
+def queue(m: context.MigrationContext) -> Failed | Parked:
+    """Queue the guest at the source. Settling finds out how its job ends."""
+    record = m.record('live_migration')
+    assert record is not None
+    found = carry_out(
+        m,
+        m.source,
+        'live_migration',
+        record,
+        instance=m.instance,
+        destination=m.destination,
+        migrate_data=migrate_data(m, 'pre_live_migration'),
+    )
+    if isinstance(found, protocol.Report):
+        # The job has ended before the first poll.
+        m.ledger.wake_now()
+        return Parked(f'a poll of {m.source} for how the job ended')
+    return found
+
+
+def migrate_data(m: context.MigrationContext, step: str) -> Any:
+    """Return the data of the hosts for each other, as a step of the present attempt has returned it."""
+    return base.from_primitive(m.result(step)['migrate_data'])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from migrator import exception
-from migrator.conductor.migration import commands, hosts, settle_table, waiting
+from migrator.conductor.migration import hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
 from migrator.db import types
@@ -133,7 +133,7 @@ def _would_have_ended(m: MigrationContext) -> bool:
     began, flavor = m.row.running_at, m.guest.flavor
     if began is None:
         return False
-    block = commands.migrate_data(m, 'pre_live_migration').block_migration
+    block = hosts.migrate_data(m, 'pre_live_migration').block_migration
     disks = flavor.root_gb + flavor.ephemeral_gb if block else 0
     longest = SECONDS_PER_GIB * (max(2.0, flavor.memory_mb / 1024) + disks)
     return bool((m.tools.threads.clock.now() - began).total_seconds() >= longest)
@@ -176,7 +176,7 @@ def _go_on(m: MigrationContext, decision: Decision, source: Host, destination: H
 
 def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
     m.replies.reports.pop((m.source, 'live_migration'), None)
-    verdict = commands.queue(m)
+    verdict = hosts.queue(m)
     report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
         return Stuck(
@@ -189,7 +189,7 @@ def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination
 def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
     assert m.destination is not None
     m.replies.reports.pop((m.destination, 'pre_live_migration'), None)
-    found = commands.prepare(m)
+    found = hosts.prepare(m)
     if not isinstance(found, protocol.Report):
         return found
     if found.state != protocol.WorkState.DONE:

@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import cleanups
-from migrator.conductor.migration import abandon, allocations, commands, destinations, hosts, settle, waiting
+from migrator.conductor.migration import abandon, allocations, destinations, hosts, settle, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.db import types
 from migrator.objects import base, protocol
@@ -75,15 +75,14 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} was deleted.')
-    pause = cleanups.run_at_source(m)
+    pause = cleanups.run_at_source(m) if m.has_source_cleanup else None
     if pause is not None:
         return pause
     tools = m.tools
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
+    tried = destinations.tried(m.journal, m.attempt)
     try:
-        chosen = destinations.choose(
-            tools.database, tools.placement, m.row, m.instance, destinations.tried(m.journal, m.attempt), reachable
-        )
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         waiting.note_waiting(m, str(error))
         return Parked(f'Placement: {error}')
@@ -116,12 +115,12 @@ def return_allocation(m: MigrationContext) -> Verdict:
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
-    return _keep(commands.check_destination(m))
+    return _keep(hosts.check_destination(m))
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Run the check at the source, with the destination's reply."""
-    return _keep(commands.check_source(m))
+    return _keep(hosts.check_source(m))
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
@@ -136,7 +135,7 @@ def may_prepare(m: MigrationContext) -> Mapping[str, Any]:
 
 def pre_live_migration(m: MigrationContext) -> Verdict:
     """Prepare the destination. The journal keeps its reply, which the source receives."""
-    found = commands.prepare(m)
+    found = hosts.prepare(m)
     if isinstance(found, protocol.Report) and found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest: {found.reason}')
     return _keep(found)
@@ -164,7 +163,7 @@ def may_move(m: MigrationContext) -> Mapping[str, Any]:
 
 def live_migration(m: MigrationContext) -> Verdict:
     """Queue the guest at the source."""
-    return commands.queue(m)
+    return hosts.queue(m)
 
 
 def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
@@ -238,7 +237,7 @@ def complete(m: MigrationContext) -> Verdict:
 # --- shared by several -----------------------------------------------------------------------------------------------
 
 
-def _keep(found: commands.Found) -> Verdict:
+def _keep(found: hosts.Found) -> Verdict:
     """Keep the data of the hosts for each other in the journal."""
     return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
 
@@ -247,7 +246,7 @@ def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
     record = m.record(step)
     assert host is not None
     assert record is not None
-    data = commands.migrate_data(m, 'pre_live_migration')
+    data = hosts.migrate_data(m, 'pre_live_migration')
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 

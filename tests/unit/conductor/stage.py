@@ -11,8 +11,7 @@ from typing import Any
 
 from migrator import context
 from migrator.conductor import rpcapi, takeover
-from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.migration.tools import Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db import actions
 from migrator.objects import IN_PROGRESS, Instance, Migration
 from migrator.placement_client import allocations

@@ -52,6 +52,7 @@ class Subject:
         self.source = 'host1'
         self.journal = log.Journal()
         self.attempt, self.outcome, self.ended, self.abort_reason = 1, None, False, None
+        self.is_abandoned = False
         self.boots: dict[str, str] = {}
         self.stuck = None
         self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)

@@ -51,6 +51,7 @@ class World:
         self.crash_at = crash_at
         self.boundaries = 0
         self.abort_reason: str | None = None
+        self.is_abandoned = False
         self.unsent: set[str] = set()
         self.attempts = 1
 
@@ -97,14 +98,15 @@ class Subject:
         return self.world.stored.ended is not None
 
     @property
+    def is_abandoned(self) -> bool:
+        return self.world.is_abandoned
+
+    @property
     def abort_reason(self) -> str | None:
         return self.world.abort_reason or self.failure
 
     def need_not_settle(self, step: str) -> bool:
         return step in self.world.unsent
-
-    def note_failure(self, reason: str) -> None:
-        self.failure = reason
 
     def enter(self, status: str) -> None:
         self.world.statuses.append(status)

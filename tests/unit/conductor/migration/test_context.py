@@ -123,7 +123,7 @@ class TestAttempts:
         m = still.adopt(still.accept())
         m.will(status='preparing', dest_compute='host2', dest_node='host2')
         m.commit([intent(input={'host': 'host2'}), intent('pre', state='failed', result={'reason': 'disk full'})])
-        m.note_failure('disk full')
+        m.failure = 'disk full'
         m.begin_next_attempt()
         row = still.row(m.row)
         assert (row.attempt, row.dest_compute, row.dest_node) == (2, None, None)
