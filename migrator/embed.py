@@ -10,6 +10,7 @@ It uses no global configuration, handles no signals, and starts nothing before :
 
 from __future__ import annotations
 
+import concurrent.futures
 from typing import Any
 
 from oslo_config import cfg
@@ -53,6 +54,7 @@ class Host:
     :param threads: makes clocks, locks and threads; by default those of a real process, patched by eventlet or not.
     :param client: the RPC to listen on; by default oslo.messaging with ``[DEFAULT] transport_url``.
     :param events: the client that reports to conductors; by default it uses ``client``.
+    :param executor: runs the live migrations; by default each has its own thread of ``threads``.
     :ivar manager: the compute manager.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     :raises oslo_config.cfg.DuplicateOptError: ``conf`` has another option of the same name.
@@ -67,6 +69,7 @@ class Host:
         threads: executors.Threads | None = None,
         client: rpc.RPC | None = None,
         events: EventClient | None = None,
+        executor: concurrent.futures.Executor | None = None,
     ) -> None:
         register_opts(conf)
         compute.check(conf)
@@ -78,7 +81,7 @@ class Host:
             self._transport = rpc.get_transport(conf)
             client = rpc.OsloRPC(self._transport, threads)
         events = events or conductor_events(conf, client)
-        self.manager = ComputeManager(conf, host or conf.host, driver, threads, events, client)
+        self.manager = ComputeManager(conf, host or conf.host, driver, threads, events, client, executor=executor)
 
     def start(self) -> None:
         """Attach to running jobs, listen, and register with a conductor in the background.

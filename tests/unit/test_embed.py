@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import socket
 
 import pytest
@@ -15,6 +16,8 @@ from oslo_config import cfg
 import migrator
 from migrator import embed, exception
 from migrator.executors import NativeThreads
+from migrator.testing import driver_contract
+from migrator.virt.driver import NeverCancelled
 from migrator.virt.fake.driver import FakeDriver
 from migrator.virt.fake.hypervisor import FakeWorld
 
@@ -75,10 +78,38 @@ def test_reset_applies_a_changed_option_and_keeps_the_old_value_of_an_invalid_on
     with migrator.Host(conf('host = alpha\n'), driver('alpha'), events=Events()) as host:
         conf('host = alpha\nmax_concurrent_live_migrations = 3\n')
         host.reset()
-        assert host.manager._queue.limit == 3
+        assert host.manager._runner.queue.limit == 3
         conf('host = alpha\nmax_concurrent_live_migrations = many\n')
         host.reset()
-        assert host.manager._queue.limit == 3
+        assert host.manager._runner.queue.limit == 3
+
+
+class Recording(concurrent.futures.ThreadPoolExecutor):
+    """An executor that counts what it is given."""
+
+    submitted = 0
+
+    def submit(self, *args, **kwargs):
+        self.submitted += 1
+        return super().submit(*args, **kwargs)
+
+
+def test_running_job_is_waited_for_on_the_executor_that_was_passed(conf):
+    threads = NativeThreads()
+    world = FakeWorld(threads)
+    source, destination = (FakeDriver(world.add(name, link=1.0), threads) for name in ('alpha', 'beta'))
+    instance = driver_contract.an_instance()
+    source.hypervisor.spawn(instance)
+    data = destination.check_can_live_migrate_destination(instance, None, False)
+    data = destination.pre_live_migration(instance, data, NeverCancelled())
+    started = threads.event()
+    threads.start(source.live_migration, instance, 'beta', data, started.set, name='migration')
+    assert started.wait(20)
+    executor = Recording()
+    with migrator.Host(conf('host = alpha\n'), source, events=Events(), executor=executor):
+        assert executor.submitted == 1
+        source.live_migration_abort(instance)
+    executor.shutdown()
 
 
 @pytest.mark.parametrize(
