@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.compute.manager import ComputeManager
 from migrator.compute.step_runner import StepRunner
 from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle, settle_table
@@ -246,7 +245,13 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
 @SHELF.plant('model recs', 'restarted twice | host1: message compute_started call #1 | message late')
 def refused_boot_does_not_register_again() -> Iterator[object]:
     """A compute that refuses a message for another boot leaves it at that."""
-    with patched(ComputeManager, '_foreign_boot', lambda self: None) as there:
+    init = StepRunner.__init__
+
+    def deaf(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self._foreign_boot = lambda: None
+
+    with patched(StepRunner, '__init__', deaf) as there:
         yield there
 
 
@@ -254,5 +259,5 @@ def refused_boot_does_not_register_again() -> Iterator[object]:
 def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     """A clean-up at the start counted on what only a running service knows; here who adopts does not look the hosts'
     boots up, nor when they refuse it: it asks and they register, at once and without end."""
-    with patched(MigrationContext, 'reread_boots', lambda self: None) as there:
+    with patched(hosts, 'reread_boots', lambda m: None) as there:
         yield there
