@@ -95,14 +95,14 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I7', 'bad-nights seed 65')
+@SHELF.plant('I7', 'bad-nights seed 65', 'bad-nights seed 8', 'bad-nights seed 22')
 def wait_has_no_reason() -> Iterator[object]:
     """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
     with patched(waiting, 'wait_for', lambda m, pause: pause) as there:
         yield there
 
 
-@SHELF.plant('I7', 'bad-nights seed 43')
+@SHELF.plant('I7', 'bad-nights seed 43', 'bad-nights seed 54')
 def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
     """A wait for a host begins anew each time that its migration has stood in line for that host."""
     wait_for = waiting.wait_for
