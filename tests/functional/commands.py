@@ -2,7 +2,7 @@
 
 """Commands run as a user runs them: as processes of their own.
 
-They are forks of an interpreter that has imported what they need (:mod:`tests.forked`), unless they are to be fresh.
+They are forks of an interpreter that has imported what they need (:mod:`tests.forked`), unless a test needs fresh ones.
 """
 
 from __future__ import annotations

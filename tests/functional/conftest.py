@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every functional test stands on: ``cloud``, a whole simulated cloud that is watched, and judged at the end.
+"""The fixture of every functional test: ``cloud``, a simulated cloud that is checked at the end.
 
     def test_a_server_moves(cloud):
         instance = cloud.boot('one', 'host1')
@@ -25,7 +25,7 @@ What a test may say of its cloud:
   hand, say). All the others are asked.
 
 Guests that the test pauses or shuts off on the hypervisor are taken for what they are. A process that was killed stays
-dead, and a host without power stays so: what then must be owed, or stuck, has to be.
+dead, and a host without power stays so: what must then be deferred, or stuck, has to be.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from tests.functional.managing import Operator
 HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
 PATIENCE = 900
-#: And to have its hosts pay what they owe, when nothing keeps them from it any more.
+#: And to run the deferred cleanups when the hosts can run them again.
 CLEANUP_TIMEOUT = 60
 
 #: The plug-in by which the services are processes.
@@ -89,7 +89,7 @@ def cloud(request, seed):
 
 @pytest.fixture
 def operator(cloud, capsys, tmp_path, monkeypatch):
-    """Whoever is on duty: ada, who runs migrator-manage."""
+    """The operator on duty: ada, who runs migrator-manage."""
     monkeypatch.setenv('LOGNAME', 'ada')
     return Operator(cloud, capsys, tmp_path)
 
@@ -101,7 +101,7 @@ def monitor(cloud):
 
 
 def judged_by(node):
-    """Return whether a test's cloud comes to rest, and which invariants it breaks by itself; each with a reason."""
+    """Return whether a test's cloud comes to rest, and the invariants that the test breaks by itself."""
     markers = [each for name in ('not_quiet', 'breaks', 'simulated') for each in node.iter_markers(name)]
     for marker in markers:
         if not marker.kwargs.get('reason'):

@@ -42,7 +42,7 @@ def refuse():
 
 
 class AtCommit:
-    """Acts at one commit of the conductor: before it is begun, or when it is done and its answer on the way."""
+    """An action at one commit of the conductor: before it begins, or when its answer is on the way."""
 
     def __init__(self, cloud, number, moment, act):
         self.left = number

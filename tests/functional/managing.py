@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An operator who runs migrator-manage on the cloud of a functional test; the fixture ``operator`` makes one."""
+"""An operator who runs migrator-manage on the cloud of a test; the fixture is ``operator``."""
 
 import re
 
@@ -29,7 +29,7 @@ class Operator:
         return status, self._capsys.readouterr().out
 
     def shows(self, instance):
-        """Return the story of a server's newest migration, as it is shown now."""
+        """Return the timeline of a server's newest migration, as it is shown now."""
         uuid = self._cloud.migrations(instance)[-1].uuid
         status, text = self('migration', 'show', uuid)
         assert status == 0
@@ -37,7 +37,7 @@ class Operator:
 
 
 def normal(text, names):
-    """Return a story with a name for everything that is another in each run."""
+    """Return a timeline with a name for everything that is another in each run."""
     for uuid, name in names.items():
         text = text.replace(uuid, name)
     found = {}

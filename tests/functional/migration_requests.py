@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the tests of aborts and of force complete share: how to ask for them, how to get to each status, and the end."""
+"""Shared parts of the tests of aborts and of force complete: requests, statuses, and the checks."""
 
 from migrator.context import RequestContext
 from tests.functional import state
 from tests.functional.faults import faults
 
-#: Who asks, unless a test says otherwise: ``user_id`` and project of a token of noauth2.
+#: The requester, unless a test has another one: ``user_id`` and project of a token of noauth2.
 WHO = 'admin'
 
 
@@ -39,7 +39,7 @@ def refused(response, code, *words):
 
 
 def accepted(cloud, instance):
-    """Ask for a migration that nobody takes up yet: its wake-up is lost."""
+    """Request a migration that no conductor takes yet: its wake-up is lost."""
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migrate' else None
     assert cloud.live_migrate(instance).status_int == 202
     cloud.bus.faults = lambda message: None
@@ -137,7 +137,7 @@ def verdict(cloud, instance, name='live_migration_cancel'):
 
 
 def context():
-    """Return who asks, for a wish that is written past the API."""
+    """Return the requester of a request that is written past the API."""
     return RequestContext(user_id=WHO, project_id=WHO, is_admin=True)
 
 
@@ -176,7 +176,7 @@ def effects(cloud, instance, *names):
 
 
 def cancelled(cloud, instance, before):
-    """Assert that a server's newest migration was cancelled because asked, without a trace, and that it is told so.
+    """Assert that a server's newest migration was cancelled on request, without a trace.
 
     :param before: what :func:`state.everything` said before it was asked for.
     """
@@ -193,7 +193,7 @@ def cancelled(cloud, instance, before):
 
 
 def completed(cloud, instance, host='host2'):
-    """Assert that a server's newest migration ended well, at a host, and that it is told so."""
+    """Assert that a server's newest migration ended well, at a host, and that the action shows it."""
     found = state.migration(cloud, instance)
     assert (found['status'], found['dest_compute']) == ('completed', host)
     whole = actions(cloud, instance, 'live-migration')[-1]
@@ -202,7 +202,7 @@ def completed(cloud, instance, host='host2'):
 
 
 def too_late(cloud, instance, host='host2'):
-    """Assert that an abort came too late: the migration has completed, and the action of the abort says why."""
+    """Assert that an abort came too late: the migration completed, and the abort's action says why."""
     row = cloud.migrations(instance)[-1]
     assert row.status == 'completed'
     assert row.abort_verdict.startswith('completed: ')

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""What can be seen of a cloud: by REST as its user sees it, in Placement's books, and on its hypervisors."""
+"""The visible state of a cloud: by REST, in Placement's allocations, and on its hypervisors."""
 
 from migrator import exception
 from migrator.objects import ENDS
@@ -75,7 +75,7 @@ def force_down(cloud, host, forced_down=True):
 
 
 def allocations(cloud):
-    """Return what every consumer holds: consumer -> host -> amounts, read from Placement past our own code."""
+    """Return what every consumer holds: consumer -> host -> amounts, read without our own client."""
     held = {}
     for host in cloud.world.hypervisors:
         url = f'/resource_providers/{driver.node_uuid(host)}/allocations'
@@ -139,7 +139,7 @@ def completed(cloud, instance, host, status='ACTIVE'):
 
 
 def failed(cloud, instance, before, why, status='failed'):
-    """Assert that a server's newest migration was undone without a trace, and that its action tells why.
+    """Assert that a server's newest migration was undone without a trace, and that its action shows why.
 
     :param before: what :func:`everything` said before it was asked for.
     :param why: words that the message has.
@@ -158,7 +158,7 @@ def history(cloud, instance):
 
 
 def when(cloud, instance, *statuses, within=60):
-    """Let the cloud run until a server's newest migration has one of some statuses, and has not ended before."""
+    """Let the cloud run until a server's newest migration has one of some statuses."""
 
     def so():
         status = cloud.migrations(instance)[-1].status

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Aborts, from REST to the driver: when they are taken, what they leave, who is told, and who wins a race.
+"""Aborts, from REST to the driver: when they are accepted, their result, and their races.
 
 That an abort is refused in some statuses and below some microversions is tested at the API alone.
 """
@@ -64,9 +64,9 @@ def test_running_migration_on_old_host_is_aborted(cloud, version):
     migration_requests.cancelled(cloud, instance, before)
 
 
-@pytest.mark.simulated(reason='it starts a service with another option, and writes a wish past the API')
+@pytest.mark.simulated(reason='it starts a service with another option, and writes a request past the API')
 def test_queued_migration_on_old_host_is_aborted_when_it_runs(cloud):
-    """An API that did not know the host's version has taken the wish: nothing is sent that the host lacks."""
+    """The API accepted it without the host's version: nothing is sent that the host lacks."""
     capped(cloud)
     instance = cloud.boot('one', 'host1')
     first = migration_requests.queued(cloud, instance)
@@ -110,7 +110,7 @@ def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
 @pytest.mark.nova_bug(1949808, 1960412)
 @pytest.mark.simulated(reason='it counts the calls of a driver')
 def test_queued_migration_is_cancelled_without_a_driver_call(cloud):
-    """Only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
+    """Only the Future was cancelled. The queue decides: the hypervisor never sees it."""
     instance = cloud.boot('one', 'host1')
     first = migration_requests.queued(cloud, instance)
     counted = [migration_requests.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
@@ -249,7 +249,7 @@ def test_asking_again_after_it_was_too_late_is_answered_as_the_first_time_until_
     migration_requests.refused(migration_requests.abort(cloud, instance), 409)
 
 
-# --- what is told, and where -----------------------------------------------------------------------------------------
+# --- what the actions show -------------------------------------------------------------------------------------------
 
 
 def test_server_actions_show_user_time_and_result_of_an_abort(cloud):
@@ -296,7 +296,7 @@ def test_while_it_is_unwound_the_lists_show_it_in_progress_and_then_cancelled(cl
 
 
 def judge(cloud, instance, before, taken):
-    """Assert that a race has one end, that the world agrees with it, and that whoever asked is told of it.
+    """Assert that a race has one end, that the world agrees with it, and that its action shows it.
 
     :param taken: the answers to the aborts.
     """
@@ -418,7 +418,7 @@ def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud
 @pytest.mark.parametrize('number', range(4, 13))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_action_shows_whether_the_abort_or_the_failure_came_first(cloud, number):
-    """One that came while a failure was unwound was answered 202, and nobody was ever told what came of it."""
+    """One during the rollback of a failure was answered 202, and its result was never shown."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover', 'the link broke')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Aborts on bad days: whatever is lost, late, hung or dead, who has changed their mind gets their way, or is told."""
+"""Aborts during faults: with anything lost, late, hung or dead, the abort works or says why not."""
 
 import pytest
 
@@ -13,7 +13,7 @@ STATUSES = ['preparing', 'queued', 'running']
 
 
 def begin(cloud, status):
-    """Bring a migration to a status; return its instance, the one before it in the queue, and what is to be left."""
+    """Bring a migration to a status. Return its instance, the one before it, and the expected rest."""
     instance = cloud.boot('one', 'host1')
     before = state.everything(cloud)
     other = migration_requests.TO[status](cloud, instance)
@@ -69,7 +69,7 @@ def test_when_every_event_is_lost_the_polls_finish_an_abort(cloud, status):
 
 @pytest.mark.parametrize('after', [False, True])
 def test_a_driver_that_fails_to_abort_is_asked_again_as_long_as_there_is_the_job(cloud, after):
-    """It was told once, and the guest moved although somebody had asked in time that it should not."""
+    """The abort was sent once, and the guest moved although the request was in time."""
     instance, _, before = begin(cloud, 'running')
     for _ in range(2):
         faults(cloud, 'host1').fail('live_migration_abort', 'the monitor is busy', after=after)
@@ -158,7 +158,7 @@ def test_a_driver_that_says_aborted_of_a_guest_that_has_moved_is_not_believed(cl
 
 @pytest.mark.simulated(reason='it measures the clock')
 def test_a_source_that_hangs_in_its_check_holds_up_no_abort(cloud):
-    """Whoever waits for a check can change their mind; an abort took effect when the check had ended."""
+    """An abort takes effect during a check; it once took effect when the check had ended."""
     instance = cloud.boot('one', 'host1')
     before = state.everything(cloud)
     stall = faults(cloud, 'host1').stall('check_can_live_migrate_source')
@@ -182,7 +182,7 @@ def test_a_destination_that_does_not_look_at_its_token_is_waited_for_and_then_cl
     cloud.simulation.run_until(stall.reached.is_set)
     assert migration_requests.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(20)
-    assert state.in_progress(cloud, instance)[0]['status'] == 'preparing', 'nobody cleans up under its hands'
+    assert state.in_progress(cloud, instance)[0]['status'] == 'preparing', 'no cleanup interferes with it'
     stall.release()
     end(cloud, instance)
     migration_requests.cancelled(cloud, instance, before)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests that a host has and the books do not know: they are adopted where that is asked for, and otherwise told of."""
+"""Guests of a host that are not registered: they are adopted with the option, and else logged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from migrator.testing.placement_faults import Fault
 from tests.functional import migration_requests, state
 
 pytestmark = [
-    pytest.mark.simulated(reason='it puts guests past the books'),
-    pytest.mark.breaks('I5', reason='a guest that is put past the books has no allocation yet'),
+    pytest.mark.simulated(reason='it puts guests on hosts by hand'),
+    pytest.mark.breaks('I5', reason='a guest that is put there by hand has no allocation yet'),
 ]
 
 FLAVOR = Flavor(name='hand-made', vcpus=2, memory_mb=1024, root_gb=5)
 
 
 def a_stranger(cloud, host='host1', flavor=FLAVOR):
-    """Put a guest on a host of which nobody has told the books."""
+    """Put a guest on a host without registering it."""
     instance = Instance(
         uuid=cloud.new_uuid(), name='stranger', project_id='p', user_id='u', host=host, node=host, flavor=flavor
     )
@@ -70,7 +70,7 @@ def test_a_second_start_adopts_nothing_twice(cloud):
     assert uuid in first
 
 
-@pytest.mark.breaks('I1', reason='somebody has moved it past the books')
+@pytest.mark.breaks('I1', reason='it was moved by hand')
 def test_guest_registered_on_another_host_is_logged_with_both_hosts(cloud, caplog):
     uuid = a_stranger(cloud)
     cloud.world.hypervisors['host1'].shut_off(uuid)
@@ -172,14 +172,14 @@ def test_error_that_ends_an_adoption_is_logged(cloud, caplog, monkeypatch):
     listed, times = instances.list, itertools.count(1)
 
     def break_down(filters):
-        # first the guests that nobody knows are looked for, then those to be adopted
+        # first the unknown guests are looked for, then those to adopted
         if next(times) == 2:
-            raise RuntimeError('the books are on fire')
+            raise RuntimeError('the database is on fire')
         return listed(filters)
 
     monkeypatch.setattr(instances, 'list', break_down)
     start_again(cloud, **ADOPTS)
-    assert 'the books are on fire' in caplog.text
+    assert 'the database is on fire' in caplog.text
     assert 'Could not adopt the guests of host host1' in caplog.text
     assert known(cloud) == {}
 

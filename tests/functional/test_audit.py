@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the books of Placement should not say is found, told, and put right; what has a living reason never is."""
+"""Wrong allocations in Placement are found, reported and healed; valid ones are never touched."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from tests.functional.faults import faults, migrate
 
 pytestmark = [
     pytest.mark.real_placement,
-    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests'),
+    pytest.mark.simulated(reason='it writes wrong allocations by hand, and judges between two requests'),
 ]
 
 STRANGER = '00000000-0000-4000-8000-00000000dead'
@@ -71,13 +71,13 @@ WRONG = {
     'an instance holds more': ('instance', {'host2': {**state.CLAIM, 'VCPU': 3}}, 'wrong amount'),
     'an instance holds two hosts': ('instance', {'host1': 'all', 'host2': 'all'}, 'doubled'),
     'an instance holds a part of a second host': ('instance', {'host1': {'VCPU': 1}, 'host2': 'all'}, 'doubled'),
-    'an instance that nobody knows holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
-    'a migration that nobody knows holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
+    'an unknown instance holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
+    'an unknown migration holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
 }
 
 
 def plant(cloud, kind):
-    """Make the books wrong in one way; return the consumer that is wrong then, with its verdict."""
+    """Make the allocations wrong in one way; return the consumer that is wrong then, with its verdict."""
     instance, migration = at_rest(cloud)
     whose, held, verdict = WRONG[kind]
     consumer = {'instance': instance.uuid, 'migration': migration.uuid}.get(whose, whose)
@@ -115,7 +115,7 @@ def test_wrong_allocations_are_found_and_healed_and_nothing_else_changes(cloud, 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 def test_unknown_consumer_is_removed_only_if_it_is_named(cloud, operator):
-    consumer, _ = plant(cloud, 'an instance that nobody knows holds something')
+    consumer, _ = plant(cloud, 'an unknown instance holds something')
     before = state.allocations(cloud)
     status, text = operator('placement', 'heal', '--yes')
     assert (status, 'name it to remove it' in text) == (1, True), text
@@ -257,7 +257,7 @@ def child(cloud, host, name):
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('used', [0, 1])
 def test_right_allocation_on_a_provider_tree_is_kept(cloud, used):
-    """Another device would do for the books, and the guest uses this one."""
+    """Another device fits the allocation, and the guest uses this one."""
     instance, _ = at_rest(cloud)
     children = [child(cloud, 'host2', name) for name in ('one', 'two')]
     flavor = dataclasses.replace(instance.flavor, extra_specs={'resources:PCPU': '1'})
@@ -277,7 +277,7 @@ def test_right_allocation_on_a_provider_tree_is_kept(cloud, used):
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     held = allocations.read(cloud.placement_client, instance.uuid).allocations
     assert held == {root(cloud, 'host2'): plain, children[used]: {'PCPU': 1}}
-    # Nobody here knows which of the two it uses.
+    # It is not known here which of the two it uses.
     hold({root(cloud, 'host2'): plain})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)

@@ -5,7 +5,7 @@
 
 What the API can see by itself is refused at once, at every version, and there is no migration then; the tests of
 ``migrator/api`` have every such case, and here is one of each code. What only the conductor finds out is, below 2.34,
-the answer to the request too; from 2.34 the request is accepted, and the end of the migration and of its action tell.
+the answer to the request too; from 2.34 the request is accepted, and the end of the migration and of its action say so.
 Either way everything is as it was before.
 """
 
@@ -87,7 +87,7 @@ def nothing(_cloud, _instance):
     pass
 
 
-#: What makes it so, how a migration is asked for and at which versions, and what is told.
+#: What makes it so, how a migration is asked for and at which versions, and the message.
 FOUND = {
     'forced down': (forced_down, {'host': 'host3'}, VERSIONS, 'host3 is unavailable at this time: it is forced down'),
     'down': (unheard, {'host': 'host3'}, VERSIONS, 'is unavailable at this time: it is down, and last reported at 20'),

@@ -56,7 +56,7 @@ def test_cost_of_a_migration_does_not_grow_with_the_guests_on_the_source():
 @pytest.mark.parametrize(
     ('words', 'said'),
     [
-        (['--guests', '1,0'], "--guests: is '0': a whole number of 1 or more would do"),
+        (['--guests', '1,0'], "--guests: is '0': give a whole number of 1 or more"),
         (['--guests', 'many'], "--guests: is 'many'"),
         (['--migrations', '-1'], '--migrations'),
         (['--on', 'mysql'], "--on: invalid choice: 'mysql'"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host that was away pays what it owes when it is back; told through the REST API."""
+"""Deferred cleanups of a host that was away are run when it is back."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_cleanup_of_a_deleted_server_is_run(cloud):
 
 @pytest.mark.nova_bug(1475411, 1488435, 1662626, 1843639)
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 2})
-def test_a_cleanup_that_failed_too_often_leaves_the_server_free_and_is_paid_once_it_can_be(cloud):
+def test_cleanup_that_failed_too_often_leaves_the_server_free_and_is_run_later(cloud):
     instance = cloud.boot('one', 'host1')
     fault = cloud.world.hypervisors['host2'].faults
     fault.fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
@@ -76,7 +76,7 @@ def test_a_cleanup_that_failed_too_often_leaves_the_server_free_and_is_paid_once
     assert not cloud.world.hypervisors['host2'].residue(instance.uuid)
 
 
-@pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time, at the host that owes')
+@pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time, at the host with the cleanup')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cloud):
     instance = completed_without_its_source(cloud)
@@ -91,7 +91,7 @@ def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cl
 
 
 def completed_at_a_host_that_died(cloud):
-    """Migrate a server whose destination dies once it runs it, before its post step is done; return the server."""
+    """Migrate a server whose destination dies before its post step is done; return the server."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     cloud.world.hypervisors['host2'].faults.fail('post_live_migration_at_destination', 'not yet', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
@@ -108,7 +108,7 @@ def completed_at_a_host_that_died(cloud):
 @pytest.mark.breaks('I1', reason='the destination loses its power, and the guest with it')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cloud):
-    """It was told at each sweep for ever, of a guest that nobody had."""
+    """It was sent at each sweep for ever, for a guest that no host had."""
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     state.restart(cloud, 'host2')
@@ -119,7 +119,7 @@ def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cl
     reported = count_reports(cloud)
     cloud.simulation.advance(60)
     assert count_reports(cloud) == reported, 'it is left alone'
-    # Whoever has looked has it started there, from its disk.
+    # The operator has started it there, from its disk.
     cloud.world.hypervisors['host2'].spawn(instance)
     assert cloud.database.cleanups.try_again([cleanup]) == 1
     cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
@@ -157,7 +157,7 @@ def count_reports(cloud):
 @pytest.mark.breaks('I1', reason='the user deletes the guest')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_cleanup_for_a_deleted_guest_is_forgotten(cloud):
-    """It was told at each sweep for ever, of a guest that could not be there."""
+    """It was sent at each sweep for ever, for a guest that could not be there."""
     instance = completed_at_a_host_that_died(cloud)
     registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
@@ -179,7 +179,7 @@ def test_cleanup_for_a_guest_started_elsewhere_is_forgotten(cloud):
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, and speaks to it in an epoch of its own')
 def test_cleanup_older_than_the_epoch_of_the_host_is_run(cloud):
-    """It refused for ever: each sweep told it in the same epoch again."""
+    """It refused for ever: each sweep sent it in the same epoch again."""
     instance = completed_without_its_source(cloud)
     (cleanup,) = cloud.database.cleanups.list()
     compute = cloud.start_compute('host1')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real clients, ``openstack`` and ``nova``, abort and force complete migrations of a served demo cloud."""
+"""The clients ``openstack`` and ``nova`` abort and force complete migrations of a demo cloud."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Cloud:
             time.sleep(0.2)
 
     def run(self, client, *words, version='2.80'):
-        """Run a client to its end, with the environment that the demo has told."""
+        """Run a client to its end, with the environment that the demo has printed."""
         env = commands.environment(self._tmp_path, **self.served.exports() | {'OS_COMPUTE_API_VERSION': version})
         command = [str(BIN / client), *map(str, words)]
         return commands.client(command, env)
@@ -96,7 +96,7 @@ class Cloud:
         self.as_it_was(server)
 
     def as_it_was(self, server):
-        """Assert that a server is where it was, active and free, and that its abort is told."""
+        """Assert that a server is where it was, active and free, and that its action shows the abort."""
         shown = self.get(f'/servers/{server["id"]}')['server']
         for name in ('status', 'OS-EXT-SRV-ATTR:host', 'OS-EXT-STS:task_state', 'OS-EXT-STS:vm_state'):
             assert shown[name] == server[name]
@@ -137,7 +137,7 @@ def client(request):
     return request.param
 
 
-def test_a_running_migration_is_aborted_and_what_has_ended_or_is_not_there_is_told(slow, client):
+def test_clients_abort_a_running_migration_and_report_an_ended_or_unknown_one(slow, client):
     server = slow.servers()[0]
     migration = slow.begin(client, server, 'running')
     slow.cancel(client, server, migration)

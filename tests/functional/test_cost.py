@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""What one migration costs, counted at the seams, and that nobody waits for anything but the copy."""
+"""What one migration costs, counted at the interfaces, and that it waits for nothing but the copy."""
 
 import collections
 
@@ -70,7 +70,7 @@ class Meter:
         return dict(zip(LIMITS, figures, strict=True))
 
     def table(self):
-        """Return what was counted, for a person."""
+        """Return what was counted, as a table."""
         counts = self.counts()
         lines = [f'{"":20}{"counted":>8}{"limit":>8}']
         lines += [f'{name:20}{counts[name]:8}{limit:8}' for name, limit in LIMITS.items()]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An instance whose embedding service deletes it in the middle of its migration, which migrator itself refuses.
+"""An instance that its embedding service deletes during its migration, which migrator refuses.
 
 The consumer that is gone stays gone, nothing of the guest is left anywhere, and the migration ends.
 """

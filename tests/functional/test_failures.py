@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""Bad days: whatever fails or dies on the way, a migration ends, its guest runs once, and the books are right."""
+"""Failures of any part: the migration ends, its guest runs once, and the allocations are right."""
 
 import pytest
 
@@ -84,7 +84,7 @@ PHASES = ('check_can_live_migrate_destination', 'check_can_live_migrate_source',
 @pytest.mark.parametrize('phase', PHASES)
 @pytest.mark.simulated(reason='it reaches into a service')
 def test_driver_result_that_is_no_json_fails_the_step_with_a_reason(cloud, monkeypatch, phase):
-    """The host could not answer, now or ever, and the migration stayed where it was, whoever wished to abort it."""
+    """The host could never answer, and the migration stayed where it was despite every abort."""
     instance = cloud.boot('one', 'host1')
     driver = cloud.computes['host1' if phase.endswith('source') else 'host2'].driver
     method = getattr(driver, phase)
@@ -128,7 +128,7 @@ def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_el
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'check_can_live_migrate_source'])
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing(cloud, phase):
-    """A check that nobody answers is a check that failed, not an instance in ERROR."""
+    """A check without an answer is a check that failed, not an instance in ERROR."""
     instance = cloud.boot('one', 'host1')
     host = 'host2' if phase.endswith('destination') else 'host1'
     stall = faults(cloud, host).stall(phase)
@@ -321,7 +321,7 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, meth
 @pytest.mark.parametrize('request_', ['the move', 'the move back'])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, request_, fault):
-    """Whatever becomes of one request, the books end as they were."""
+    """Whatever becomes of one request, the allocations end as they were."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('pre_live_migration', 'the disk is full')
     before = state.everything(cloud)
@@ -427,7 +427,7 @@ def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_migration_completes_if_any_commit_fails_or_its_reply_is_lost(cloud, number, moment):
-    """Nothing rests on hearing that a commit was done."""
+    """Nothing depends on the answer to a commit."""
     instance = cloud.boot('one', 'host1')
     at = AtCommit(cloud, number, moment, refuse)
     migrate(cloud, instance)
@@ -451,7 +451,7 @@ def test_rollback_is_complete_if_any_commit_fails_or_its_reply_is_lost(cloud, nu
 
 
 def surprise():
-    raise RuntimeError('nobody has thought of this')
+    raise RuntimeError('an unexpected error')
 
 
 @pytest.mark.nova_bug(1397153, 'cfb99acd6a')

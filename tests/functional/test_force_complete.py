@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Force complete, from REST to the driver: post-copy where it can and may be, else a pause; and who wins a race."""
+"""Force complete, from REST to the driver: post-copy if possible, else a pause; and its races."""
 
 import pytest
 
@@ -136,7 +136,7 @@ def test_request_whose_wake_up_is_lost_is_found_by_the_sweep(cloud):
 @pytest.mark.parametrize('fault', ['lose', 'lose_answer', 'duplicate', 3.0, 90.0, 'refuse'])
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_request_lost_delayed_or_doubled_on_its_way_is_carried_out_once(cloud, fault):
-    """The source was told once, and if it did not hear it the copy went on for ever."""
+    """The request was sent once, and if it was lost the copy went on for ever."""
     instance = busy(cloud)
     left = [fault]
     cloud.bus.faults = lambda message: (
@@ -228,7 +228,7 @@ def test_at_the_last_moment_it_is_harmless(cloud, hundredths, fails):
 @pytest.mark.parametrize('number', range(4, 12))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_force_complete_of_a_failing_migration_shows_the_failure(cloud, number):
-    """One that came while a failure was unwound was answered 202, and nobody was ever told what came of it."""
+    """One during the rollback of a failure was answered 202, and its result was never shown."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').fail('cutover', 'the link broke')
     taken = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Forced moves and trees of resource providers, as the thread "force with nested allocations" of 2018 has its cases.
+"""Forced migrations and provider trees, with the cases of the 2018 thread on nested allocations.
 
 What a guest holds at its source, and what it would have to hold at its destination, is on one provider (flat) or on
 several (nested); a move is forced or not. Force carries over an allocation on a single provider, or fails; without it
@@ -112,7 +112,7 @@ def forced(cloud, instance, host, force=True, version='2.67'):
     return cloud.request('POST', f'/servers/{instance.uuid}/action', body, version=version)
 
 
-# --- the books -------------------------------------------------------------------------------------------------------
+# --- the allocations -------------------------------------------------------------------------------------------------
 
 
 class Page(NamedTuple):
@@ -126,7 +126,7 @@ class Page(NamedTuple):
 
 
 def ledger(cloud):
-    """Return every page of the books by the provider's name, read from Placement past our own code."""
+    """Return every usage by the provider's name, read from Placement past our own code."""
     get = functools.partial(cloud.placement.adapter().get, headers=PLACEMENT)
     pages = {}
     for one in get('/resource_providers').json()['resource_providers']:
@@ -166,7 +166,7 @@ def look(cloud):
 
 
 def moves(cloud, instance, _before, response, _version, right):
-    """It completes: the instance holds what is right at the destination, and nobody anything else."""
+    """It completes: the instance holds what is right at the destination, and no consumer anything else."""
     assert (response.status_int, response.body) == (202, b'')
     cloud.wait()
     found = state.migration(cloud, instance)
@@ -297,7 +297,7 @@ def test_a_tree_is_held_whole_on_both_sides_of_a_move_and_whole_on_one_after_it(
     ('destination', 'ends'), [(add, moves), (add_numa, fails_at_the_claim)], ids=['all at the root', 'all on a child']
 )
 def test_allocation_on_one_child_is_forced_onto_a_root_with_the_resources(cloud, destination, ends, version):
-    """The edge that the thread names: the root itself holds nothing. It is one provider, so force tries it."""
+    """The edge case of the thread: the root itself holds nothing. It is one provider, so force works."""
     add_numa(cloud, 'from')
     destination(cloud, 'to')
     instance = boot(cloud, 'from', {})
@@ -315,7 +315,7 @@ ON_HOST = {'VCPU': 1, 'MEMORY_MB': 512}
 
 @pytest.fixture
 def borrower(cloud):
-    """A guest on ``from``, which like ``to`` has no disk of its own: both borrow from the provider ``storage``."""
+    """A guest on ``from``, which like ``to`` has no disk: both borrow from the provider ``storage``."""
     storage, aggregate = cloud.new_uuid(), cloud.new_uuid()
     ask = functools.partial(cloud.placement.adapter().request, headers=PLACEMENT)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The stories of the main paths, as ``migrator-manage migration show`` prints them: reviewed like code.
+"""The timelines of the main paths, as ``migrator-manage migration show`` prints them.
 
 Each is a file in ``golden``, in which uuids, times and spans of time have the same names in every run.
-``MIGRATOR_GOLDEN=write`` writes them anew; read what has changed as whoever is woken by it at night would.
+``MIGRATOR_GOLDEN=write`` writes them anew; read what has changed as an operator on call reads it.
 """
 
 import os
@@ -17,20 +17,20 @@ from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, faults
 from tests.functional.managing import normal
 
-pytestmark = pytest.mark.simulated(reason='it tells when what happened, and lets minutes pass')
+pytestmark = pytest.mark.simulated(reason='it prints times, and lets minutes pass')
 
 GOLDEN = pathlib.Path(__file__).with_name('golden')
 
 
 @pytest.fixture
 def golden(request):
-    """Compare a story with the one in the file of this test's name."""
+    """Compare a timeline with the one in the file of this test's name."""
 
     def compare(text, name=None):
         path = GOLDEN / f'{name or request.node.name.removeprefix("test_")}.txt'
         if os.environ.get('MIGRATOR_GOLDEN') == 'write':
             path.write_text(text)
-        assert text == path.read_text(), f'{path.name} is another story; MIGRATOR_GOLDEN=write writes it anew'
+        assert text == path.read_text(), f'{path.name} has changed; MIGRATOR_GOLDEN=write writes it anew'
 
     return compare
 
@@ -210,7 +210,7 @@ def test_placement_is_away(cloud, operator, golden):
 
 @pytest.fixture(autouse=True)
 def short_copies(monkeypatch):
-    """A copy whose source nobody hears of is late at once."""
+    """A copy whose source is unreachable is late at once."""
     monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
 
 

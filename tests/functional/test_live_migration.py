@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""One live migration and several, as a user asks for them and sees them; the books looked at on the way."""
+"""One live migration and several, as a user sees them, with the allocations on the way."""
 
 import itertools
 
@@ -180,11 +180,11 @@ def test_action_shows_the_result_and_the_events_of_each_host(cloud):
     assert {result for result, _ in events.values()} == {'Success'}
 
 
-# --- the books -------------------------------------------------------------------------------------------------------
+# --- the allocations -------------------------------------------------------------------------------------------------
 
 
 class Ledger:
-    """The books after every commit, each state once, in order."""
+    """The allocations after every commit, each state once, in order."""
 
     def __init__(self, cloud):
         self.pages = []
@@ -326,7 +326,7 @@ def test_a_limit_that_is_raised_lets_the_next_ones_go_at_once(cloud):
 @pytest.mark.nova_bug(1821755, 2153425)
 @pytest.mark.cloud(link=16384.0)
 def test_many_moves_at_once_to_one_host_stop_at_what_fits_there(cloud):
-    """N moves to one host at once; the books allow as many as there is room for."""
+    """N moves to one host at once; Placement allows as many as there is room for."""
     instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=12000) for number in range(5)]
     stayer = cloud.boot('stayer', 'host2', memory_mb=30000)
     for instance in instances:

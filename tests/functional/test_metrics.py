@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is wrong in the books of Placement is seen in the metrics of a conductor that audits, as long as it is wrong."""
+"""Wrong allocations are shown in the metrics of a conductor that audits, until they are healed."""
 
 import pytest
 
@@ -10,7 +10,9 @@ from migrator.testing.placement_faults import Fault
 from tests.functional.test_audit import plant
 
 pytestmark = [
-    pytest.mark.simulated(reason='it writes wrong books by hand, and reads the metrics of a conductor in this process'),
+    pytest.mark.simulated(
+        reason='it writes wrong allocations by hand, and reads the metrics of a conductor in this process'
+    ),
     pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand'),
     pytest.mark.cloud(options={'conductor.audit_interval': 30}),
 ]
@@ -18,7 +20,7 @@ pytestmark = [
 #: One way to be wrong for each verdict.
 WRONG = {
     'leaked': 'a migration that has ended holds its source',
-    'unknown consumer': 'a migration that nobody knows holds something',
+    'unknown consumer': 'an unknown migration holds something',
     'missing': 'an instance holds nothing',
     'wrong host': 'an instance holds another host',
     'wrong amount': 'an instance holds less',

@@ -30,7 +30,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture
 def openstack(served, tmp_path):
-    """Run the client with the environment that the demo has told; returns its answer."""
+    """Run the client with the environment that the demo has printed; returns its answer."""
 
     def openstack(*words, listing=True, fails=False):
         command = [str(OPENSTACK), *words, *(['-f', 'json'] if listing else [])]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an operator sees of a move with ``openstack resource provider ...``: the real client, the cloud's Placement."""
+"""What ``openstack resource provider ...`` shows of a migration: the real client and Placement."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def url(cloud):
 
 @pytest.fixture
 def openstack(url, tmp_path):
-    """Give the client several commands at once, as lines on its standard input; returns their answers, in order."""
+    """Give the client several commands at once on its standard input; return their answers in order."""
     if not OPENSTACK.exists():
         backends.left_out('python-openstackclient is not installed')
     reported = {
@@ -77,7 +77,7 @@ class Shown(NamedTuple):
 
     :ivar instance: host -> what the instance holds there.
     :ivar migration: the same of its newest migration.
-    :ivar usage: host -> resource class -> what is used there, by whomever.
+    :ivar usage: host -> resource class -> what is used there, by all consumers.
     """
 
     instance: dict
@@ -108,7 +108,7 @@ def show(cloud, openstack):
 
 
 def used(*counts):
-    """Return what is used where so many guests hold something, by host."""
+    """Return what is used if that number of guests hold something, by host."""
     return {
         host: {name: count * amount for name, amount in state.CLAIM.items()}
         for host, count in zip(HOSTS, counts, strict=True)
@@ -170,7 +170,7 @@ def test_a_move_that_waits_in_the_queue_holds_both_sides_until_it_is_aborted_the
 
 
 def test_allocation_keeps_its_owner_if_an_administrator_migrates_the_guest(cloud, openstack):
-    """The administrator asks; what the guest holds counts for the user whose it is, after the move as before."""
+    """An administrator migrates it; the allocation counts for its owner before and afterwards."""
     instance = cloud.boot('one', 'host1')
     assert (instance.project_id, instance.user_id) == ('demo', 'demo')
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A compute service that is stopped as planned, whatever else hangs or is away; told through the REST API.
+"""A planned stop of a compute service, with anything else hanging or away.
 
-That no stop takes more than 2 s besides what it was told to wait is looked at in each of these (I13).
+That no stop takes more than 2 s besides its configured wait is looked at in each of these (I13).
 """
 
 import pytest
@@ -38,7 +38,7 @@ def stop(cloud, host='host1', within=STOP_SECONDS):
 
 
 def queue(cloud, count=4, phase='copying'):
-    """Have one server whose move runs and does not get on, and others that wait behind it; and what was before."""
+    """Have one server whose migration does not progress, others queued behind it, and the state before."""
     instances = [cloud.boot(f'vm{number}', 'host1') for number in range(count)]
     faults(cloud, 'host1').stall(phase, instance_uuid=instances[0].uuid, sticky=True)
     before = state.everything(cloud)
@@ -65,7 +65,7 @@ def until_ended(cloud, instances, within=30):
 
 
 def assert_cancelled_by_the_stop(cloud, instances, before):
-    """Assert that what waited has ended, was told so, and has left nothing anywhere."""
+    """Assert that what waited has ended, shows so, and has left nothing anywhere."""
     after = state.everything(cloud)
     for instance in instances:
         row = cloud.migrations(instance)[-1]
@@ -78,18 +78,18 @@ def assert_cancelled_by_the_stop(cloud, instances, before):
         assert row.uuid not in after['allocations']
 
 
-# --- who is told ---------------------------------------------------------------------------------------------------
+# --- reports -----------------------------------------------------------------------------------------------------
 
 
 def service_state(cloud, host):
-    """Return the state of a host's compute service, as the API tells it."""
+    """Return the state of a host's compute service, as the API shows it."""
     (service,) = cloud.request('GET', f'/os-services?host={host}&binary=nova-compute').json['services']
     return service['state']
 
 
 def test_a_host_that_is_stopped_is_down_at_once_and_no_destination_until_it_is_back(cloud):
     instance = cloud.boot('one', 'host1')
-    cloud.simulation.advance(60)  # a conductor that has just begun takes nobody for down
+    cloud.simulation.advance(60)  # a conductor that has just begun takes no host for down
     stop(cloud, 'host2')
     assert service_state(cloud, 'host2') == 'down'
     cloud.live_migrate(instance, 'host2')
@@ -182,7 +182,7 @@ def test_a_service_that_is_stopped_twice_is_stopped(cloud):
     migration_requests.go_on(cloud)
 
 
-# --- nobody hears ----------------------------------------------------------------------------------------------------
+# --- lost reports ----------------------------------------------------------------------------------------------------
 
 
 def unresponsive(cloud, fault, *methods):
@@ -211,7 +211,7 @@ def test_with_a_broker_that_is_away_it_takes_no_longer_and_what_waited_is_queued
 
 
 def test_poll_during_an_unreported_stop_undoes_nothing(cloud):
-    """What the stop has cancelled, and nobody wished aborted, was told as cancelled, and ended as failed."""
+    """Work that the stop cancelled without an abort request was shown as cancelled, and failed."""
     instances, _before = queue(cloud)
     unresponsive(cloud, 'lose', 'compute_stopping', 'step_ended')
     took = begin_stop(cloud)
@@ -333,7 +333,7 @@ def test_migration_that_arrives_during_the_stop_is_refused_and_undone(cloud, nam
 
 
 def test_migration_that_arrives_after_the_stop_waits_for_the_restart(cloud):
-    """Nobody listens any more: it ends, or goes on when the host is back; the source's time is not up by itself."""
+    """No conductor runs any more: it ends, or goes on when the host is back."""
     late = cloud.boot('late', 'host1')
     stalls = [faults(cloud, host).stall('pre_live_migration', instance_uuid=late.uuid) for host in ('host2', 'host3')]
     migrate(cloud, late)
@@ -374,7 +374,7 @@ def test_wherever_a_stop_meets_migrations_that_come_each_ends_and_none_is_lost(c
 
 
 def test_work_of_an_earlier_boot_is_polled_before_it_is_undone(cloud):
-    """The stop's word is about its own life. What the one before has begun only the hypervisors know: a guest was left
+    """Only the hypervisors know the work of an earlier boot: a guest was left
     paused, or taken for unmoved though the destination ran it.
     """
     (runs, waits), before = queue(cloud, 2)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A compute service that is killed and started again, whatever its hypervisor did meanwhile; told through the REST API.
+"""A compute service that is killed and started again, whatever its hypervisor did meanwhile.
 
 Each state that :mod:`migrator.conductor.migration.settle_table` knows of a host is brought about here for real. A
 row that is added there fails here until this file says how it comes about and what becomes of it.
@@ -52,7 +52,7 @@ def queued(cloud):
 
 
 def job_fails(cloud, instance):
-    """Have a job fail, and end, while nobody looks."""
+    """Have a job fail, and end, while its service is down."""
     with cloud.world.lock:
         hypervisor(cloud, 'host1').jobs[instance.uuid].fail('the link was lost')
     migration_requests.go_on(cloud)
@@ -60,7 +60,7 @@ def job_fails(cloud, instance):
 
 
 def job_goes_on(cloud, instance):
-    """Have a job go on to its end while nobody looks."""
+    """Have a job go on to its end while its service is down."""
     migration_requests.go_on(cloud)
     cloud.simulation.run_until(lambda: not hypervisor(cloud, 'host1').jobs)
 
@@ -78,7 +78,7 @@ def here(cloud):
 
 
 def here_but_it_had_run(cloud):
-    """Its job failed while nobody looked: it is never begun a second time."""
+    """Its job failed while the service was down: it is never begun a second time."""
     instance = unattended(cloud)
     job_fails(cloud, instance)
     return instance, 'failed'
@@ -92,7 +92,7 @@ def waits(cloud):
 
 
 def started_and_no_job(cloud):
-    """The driver had been called and the hypervisor had no job yet: the call is called off, and it is queued again."""
+    """The driver had been called and there was no job yet: the call is cancelled and queued again."""
     instance = unattended(cloud, 'starting')
     return instance, 'queued'
 
@@ -110,7 +110,7 @@ def cut_over_with_a_job(cloud):
 
 
 def cut_over_without_a_job(cloud):
-    """Its job failed in the cut-over and has left it paused, and the destination waits for it: it is resumed."""
+    """Its job failed in the switchover and left it paused; the destination waits: it is resumed."""
     instance = running(cloud, 'cutover')
     hypervisor(cloud, 'host1').leave_paused = True
     state.kill(cloud, 'host1')
@@ -120,7 +120,7 @@ def cut_over_without_a_job(cloud):
 
 
 def moved(cloud):
-    """Its job completed while nobody looked: the driver of the destination is asked, and says that it runs it."""
+    """Its job completed meanwhile: the driver of the destination reports that it runs the guest."""
     instance = unattended(cloud)
     job_goes_on(cloud, instance)
     assert hypervisor(cloud, 'host1').describe(instance.uuid).state == GuestState.CUTOVER
@@ -150,7 +150,7 @@ def post_copy_broken_off(cloud):
     faults(cloud, 'host1').stall('postcopy', sticky=True)
     migrate(cloud, instance, 'host2')
     state.when(cloud, instance, 'running')
-    # the source's own events and answers are lost, so that nobody has seen it arrive
+    # the source's own events and answers are lost, so that no conductor knows that it arrived
     cloud.bus.faults = lambda message: 'lose' if message.sender in ('compute:host1', 'compute:host2') else None
     state.kill(cloud, 'host1')
     with cloud.world.lock:
@@ -186,7 +186,7 @@ def cases(table, how):
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
 @pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.SOURCE, SOURCE))
 def test_migration_continues_after_a_restart_of_the_source_in_any_state(cloud, observed, happens):
-    assert happens is not None, f'nobody says how a source comes to say "{observed}", and what becomes of it'
+    assert happens is not None, f'no case brings a source to report "{observed}", and what becomes of it'
     instance, status = happens(cloud)
     begun = len(cloud.world.effects('job started', instance.uuid))
     state.restart(cloud, 'host1')
@@ -194,7 +194,7 @@ def test_migration_continues_after_a_restart_of_the_source_in_any_state(cloud, o
         cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
         assert observed in cloud.migrations(instance)[-1].stuck_reason
         assert state.server(cloud, instance)['status'] == 'MIGRATING'
-        assert any('is stuck' in line for line in cloud.monitor.logs), 'an operator is told'
+        assert any('is stuck' in line for line in cloud.monitor.logs), 'an operator is needed'
         return
     if status in ('queued', 'running'):
         cloud.simulation.advance(10)
@@ -287,7 +287,7 @@ DESTINATION = {
 @pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.DESTINATION, DESTINATION))
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in one of these the test breaks a guest')
 def test_migration_continues_after_a_restart_of_the_destination_in_any_state(cloud, observed, happens):
-    assert happens is not None, f'nobody says how a destination comes to say "{observed}", and what becomes of it'
+    assert happens is not None, f'no case brings a destination to report "{observed}", and what becomes of it'
     instance, status = happens(cloud)
     state.restart(cloud, 'host1' if status == 'stuck' else 'host2')
     if status == 'stuck':
@@ -332,7 +332,7 @@ def test_a_host_that_restarts_in_its_post_step_does_it_again(cloud, host):
     assert cloud.database.cleanups.list() == []
 
 
-# --- split brain, and guests that nobody knows -----------------------------------------------------------------------
+# --- split brain, and unknown guests -----------------------------------------------------------------------
 
 
 @pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time')
@@ -346,7 +346,7 @@ def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_i
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
     cloud.simulation.advance(30)
     assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
-    assert state.allocations(cloud) == held, 'both are covered as long as nobody has decided'
+    assert state.allocations(cloud) == held, 'both are covered until the operator has decided'
     assert state.server(cloud, instance)['status'] == 'MIGRATING'
     assert any('is stuck' in line and 'runs the guest' in line for line in cloud.monitor.logs)
     # the operator ends one of them: a known case again, which goes on by itself
@@ -356,7 +356,7 @@ def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_i
     assert state.migration(cloud, instance)['status'] == 'completed'
 
 
-@pytest.mark.breaks('I5', reason="the guest is nobody's, so that nothing covers it")
+@pytest.mark.breaks('I5', reason='the guest has no owner, so that nothing covers it')
 def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(cloud):
     instance = cloud.boot('one', 'host1')
     stray = instance.replace(uuid=cloud.new_uuid())

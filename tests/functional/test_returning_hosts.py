@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host that comes back harms nobody, and comes back whatever has happened."""
+"""A host that comes back removes no valid guest, and starts whatever has happened."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(clo
 @pytest.mark.nova_bug(1713783)
 @pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued', 'running'])
 def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at(cloud, status):
-    """Nothing here is decided by a status that somebody left behind."""
+    """Nothing here is decided by a status that was left behind."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
     migration_requests.TO[status](cloud, instance)
     state.kill(cloud, 'conductor1')
@@ -76,7 +76,7 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
 
 @pytest.mark.nova_bug(1794996)
 def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(cloud):
-    """A service did not start, for a server that was to be looked after had been deleted."""
+    """A service did not start, because a server that it had to look after had been deleted."""
     gone, stays = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
     migrate(cloud, gone, 'host2')
     state.when(cloud, gone, 'running')
@@ -84,7 +84,7 @@ def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(clo
     cloud.wait(LONG)
     assert state.migration(cloud, gone)['status'] == 'completed'
     registry.delete_instance(cloud.database, cloud.placement_client, gone.uuid)
-    # its user's guest, at the destination; what the source keeps of it is a copy that nobody needs
+    # its user's guest, at the destination; what the source keeps of it is a copy that is not needed
     cloud.world.hypervisors['host2'].delete(gone.uuid)
     cloud.world.hypervisors['host1'].delete(gone.uuid)
     state.restart(cloud, 'host1')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two migrations of one guest, one after the other: no migration acts on a guest that another one has in hand."""
+"""Two migrations of one guest in sequence: none acts on a guest that another one migrates."""
 
 import pytest
 from webob import exc
@@ -99,7 +99,7 @@ def test_a_guest_that_was_brought_back_is_not_removed_by_the_cleanup_that_is_pen
 
 
 def bring_back(cloud, instance):
-    """Have an embedding service take the guest to host1 again, shut off: it is deleted there, and created here."""
+    """Have an embedding service create the guest on host1 again, shut off, and delete it there."""
     row = cloud.database.instances.get(instance.uuid)
     registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)

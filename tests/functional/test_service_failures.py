@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Bad days of messages, processes and whole hosts: the migration ends, its guest runs once, and the books are right."""
+"""Failures of messages, processes and hosts: each migration ends, and its guest runs once."""
 
 import pytest
 
@@ -287,7 +287,7 @@ def test_unreachable_host_is_not_down_and_its_migrations_wait(cloud, host, statu
     stall = faults(cloud, 'host1').stall('starting' if status == 'queued' else 'copying')
     migrate(cloud, instance)
     state.when(cloud, instance, status)
-    # its heartbeats are heard, its answers are not
+    # its heartbeats arrive, its answers do not
     cloud.bus.faults = lambda message: (
         'lose' if f'.{host}' in str(message.target) or message.method == 'step_ended' else None
     )

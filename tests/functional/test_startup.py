@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""Starting when something is missing: a clear error where waiting does not help, and patience where it does."""
+"""Starting when something is missing: a clear error if waiting does not help, else a wait."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ USAGE = 2
 
 
 def run(tmp_path, command, text):
-    """Run a service with a configuration file until it ends, and return (exit status, what it said, a line each)."""
+    """Run a service with a configuration file until it ends; return (exit status, output lines)."""
     file = tmp_path / 'migrator.conf'
     file.write_text(text)
     argv = [sys.executable, '-m', f'migrator.cmd.{command}', '--config-file', str(file)]

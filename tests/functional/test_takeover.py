@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One conductor takes over from another, whatever happens to it meanwhile; told through the REST API."""
+"""One conductor takes over from another, whatever happens to it meanwhile."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.simulated(reason='it kills a conductor, and loses messa
 
 
 def orphaned(cloud):
-    """Have a migration whose conductor is killed in mid-copy, and whose guest then arrives while nobody listens."""
+    """Have a migration whose conductor is killed in mid-copy, and whose guest arrives afterwards."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance, 'host2')
@@ -25,7 +25,7 @@ def orphaned(cloud):
 
 @pytest.mark.parametrize('number', range(1, 6))
 def test_a_question_that_gets_no_answer_is_asked_again_and_the_same_answer_then_counts(cloud, number):
-    """It hung for ever: what the host said at last was what it had said before, so nobody was woken."""
+    """It hung for ever: what the host said at last was what it had said before, so no migration was woken."""
     instance = orphaned(cloud)
     asked = []
 

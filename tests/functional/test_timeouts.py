@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Moves that take longer than they may, and drivers that hang; told through the REST API."""
+"""Moves that take longer than they may, and drivers that hang."""
 
 import pytest
 
@@ -15,7 +15,7 @@ ACTION = 'libvirt.live_migration_timeout_action'
 #: A guest of 512 MiB counts as 2 GiB, so that it may take 20 s.
 TEN = {PER_GIB: 10}
 WHO = 'the time-out of 20 s (live_migration_completion_timeout)'
-#: Seconds from a time-out to its end: the next look, the wish, the abort, the way back.
+#: Seconds from a time-out to its end: the next look, the request, the abort, the way back.
 SOON = 10
 
 
@@ -250,7 +250,7 @@ TWO = {'max_concurrent_live_migrations': 2}
 
 @pytest.fixture
 def beside(cloud, request):
-    """A server whose driver hangs, in a way that the test names; its abort has been asked for where that hangs."""
+    """A server whose driver hangs in a way that the test names, with an abort request if that hangs."""
     instance = cloud.boot('hangs', 'host1')
     if request.param in ('get_guest', 'live_migration_abort'):
         faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
@@ -323,7 +323,7 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_abort_of_another(cloud, b
 @each_hang
 @pytest.mark.cloud(options={**TWO, 'compute.stop_running': 'wait', 'compute.stop_timeout': 3})
 def test_a_driver_that_hangs_holds_up_no_stop(cloud, beside):
-    """It is waited for as long as the option says, and no longer. A stop that takes 2 s more is a breach of I13."""
+    """The stop waits as long as the option says. A stop that takes 2 s more is a breach of I13."""
     stopped = []
     began = cloud.simulation.time
     compute = cloud.computes['host1']

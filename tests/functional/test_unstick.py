@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One that is stuck: retried, or abandoned with its guest on the one host or the other, whoever dies meanwhile."""
+"""A stuck migration: retried, or abandoned with its guest on either host, despite failures."""
 
 import json
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, w
 
 @pytest.fixture(autouse=True)
 def short_copies(monkeypatch):
-    """A copy whose source nobody hears of is late at once."""
+    """A copy whose source is unreachable is late at once."""
     monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
 
 
@@ -34,7 +34,7 @@ def is_stuck(cloud, instance):
 
 
 def lost_power(cloud):
-    """The source has lost its power while it copied; nobody says that it is fenced."""
+    """The source has lost its power while it copied; it is not declared fenced."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migration_requests.running(cloud, instance)
     cloud.world.hypervisors['host1'].power_off()
@@ -57,7 +57,7 @@ def split(cloud):
 
 
 def ended(cloud, instance, host):
-    """Assert that a server's newest migration is abandoned, in the books as in the row."""
+    """Assert that a server's newest migration is abandoned, in Placement as in the row."""
     found = row(cloud, instance)
     assert (found.status, found.stuck_reason) == ('error', None)
     assert found.failure == f'Abandoned by ada with the guest on {host}.'
@@ -71,7 +71,7 @@ def ended(cloud, instance, host):
 
 
 def everything_in(cloud):
-    """Return every row of the database that tells of migrations, and all books and guests."""
+    """Return every row of the database on migrations, and all allocations and guests."""
     tables = (models.Migration, models.SagaLog, models.Cleanup, models.Instance, models.InstanceAction)
     with cloud.engine.reader() as session:
         rows = {
@@ -173,7 +173,7 @@ def test_abandoned_on_the_source_its_destination_is_cleaned(cloud, operator):
 
 
 def test_abandon_on_the_destination_defers_a_blocked_cleanup_at_a_source_that_is_down(cloud, operator, caplog):
-    """Nobody but the operator says that the guest is there, and the source may have the last copy of it."""
+    """Only the operator says that the guest is there, and the source may have the last copy of it."""
     instance = lost_power(cloud)
     uuid = row(cloud, instance).uuid
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host2', '--yes')[0] == 0
@@ -187,7 +187,7 @@ def test_abandon_on_the_destination_defers_a_blocked_cleanup_at_a_source_that_is
     state.restart(cloud, 'host1')
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN, 'it is not touched'
-    # Somebody has looked, and has started it where he said that it was: now it may go.
+    # The operator has looked, and has started it where he said that it was: now it may go.
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     cloud.world.hypervisors['host2'].spawn(instance)
     assert 'observes first' in operator('migration', 'retry', uuid, '--dry-run')[1]
@@ -266,7 +266,7 @@ def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
 
 
 def test_abandoned_migration_is_first_removed_from_the_queue(cloud, operator):
-    """Whatever could still move the guest is gone before the books say where it is."""
+    """Whatever could still move the guest is gone before the allocations say where it is."""
     instance = cloud.boot('one', 'host1')
     migration_requests.queued(cloud, instance)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
@@ -287,7 +287,7 @@ def test_abandoned_migration_is_first_removed_from_the_queue(cloud, operator):
 
 @pytest.mark.breaks('I1', 'I2', 'I5', reason='the test destroys the only copy of a guest')
 def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_down(cloud, operator):
-    """No job of it was seen, so nothing says that the destination has it, and an abort is not answered "completed"."""
+    """No job was seen, so nothing shows that the destination has it; an abort is not "completed"."""
     instance = cloud.boot('one', 'host1')
     migration_requests.queued(cloud, instance)
     destination = row(cloud, instance).dest_compute
@@ -303,11 +303,11 @@ def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_do
     migration_requests.go_on(cloud)
 
 
-# --- what hosts owe, and what they do not say ------------------------------------------------------------------------
+# --- deferred cleanups, and missing reports ------------------------------------------------------------------------
 
 
 def defer(cloud, instance, host, step, alarm=None):
-    """A host owes something for a server's migration, and was told so in a later epoch than the migration's own."""
+    """A host has a cleanup of a server's migration, sent in a later epoch than the migration's own."""
     found = row(cloud, instance)
     cleanup = Cleanup(
         host=host,
@@ -324,7 +324,7 @@ def defer(cloud, instance, host, step, alarm=None):
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 def test_earlier_deferred_cleanup_does_not_remove_the_last_copy(cloud, operator, host):
-    """It was owed when the migration was to go forward, and nobody has seen then where the guest is now."""
+    """It was deferred when the migration went forward; where the guest is now was not observed."""
     instance = lost_power(cloud)
     defer(cloud, instance, 'host1', 'post_live_migration_at_source')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
@@ -333,7 +333,7 @@ def test_earlier_deferred_cleanup_does_not_remove_the_last_copy(cloud, operator,
     state.restart(cloud, 'host1')
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
-    # Where the guest is by a person's word, it is not to be done at all.
+    # If the operator has named the host of the guest, it is not done at all.
     deferred = [(cleanup.host, 'look' in cleanup.alarm) for cleanup in cloud.database.cleanups.list()]
     assert deferred == ([] if host == 'host1' else [('host1', True)])
 
@@ -381,7 +381,7 @@ def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, 
 
 
 def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(cloud):
-    """Whoever says that it is there has not looked: what the destination has may be all that is left."""
+    """The operator who named this host has not looked: what the destination has may be all that is left."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
@@ -418,7 +418,7 @@ def test_control_characters_of_a_driver_are_escaped(cloud, operator):
     assert (status, '\x1b' in text, '\\x1b[2J socket' in text) == (1, False, True), text
 
 
-#: Its commits, from the raised epoch on, for a wish that its sweep finds.
+#: Its commits, from the raised epoch on, for a request that its sweep finds.
 COMMITS = range(1, 8)
 
 

@@ -45,7 +45,7 @@ def test_long_post_step_below_version_4_blocks_no_other_work_and_is_sent_once(cl
     cloud.simulation.advance(90)
     assert stall.reached.is_set()
     for each in ENDS:
-        assert sent(cloud, each) == ['call', 'reply'], 'the other host is told too'
+        assert sent(cloud, each) == ['call', 'reply'], 'the other host is informed too'
     stall.release()
     cloud.wait()
     assert [one.status for one in cloud.migrations()] == ['completed']

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Measure which tests find a bug: ``python -m tests.mutants`` puts each mutant into a copy of the project.
+"""Measure which tests find a bug: ``python -m tests.mutants`` runs them on each mutant.
 
 For each mutant the stages run, cheapest first, until one fails: that one has caught it. The exit status is 1 if there
 is a mutant that nothing has caught.
@@ -29,7 +29,7 @@ from tests.mutants.tree import Broken, Stopped, Tree
 
 
 def measure(tree: Tree, mutant: Mutant, stages: Sequence[Stage], result: Result) -> None:
-    """Run the stages that have not seen a mutant yet, until one fails; write what is found into the result."""
+    """Run the stages that have not seen a mutant yet, until one fails; write the result."""
     with tree.mutated(mutant):
         for stage in stages:
             if stage.name in result.passed:

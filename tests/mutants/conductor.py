@@ -26,14 +26,14 @@ MUTANTS = (
         'migrator/conductor/migration/waiting.py',
         'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'math.inf',
-        'A migration that gets no further is never stuck, and nobody is told what to do.',
+        'A migration that gets no further is never stuck, and the operator does not learn what to do.',
     ),
     Mutant(
         'a-copy-is-stuck',
         'migrator/conductor/migration/waiting.py',
         'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'PATIENCE * down_time',
-        'A copy of a large guest is told to be stuck.',
+        'A copy of a large guest is reported as stuck.',
     ),
     Mutant(
         'what-is-here-is-taken-up-beside-itself',
@@ -117,7 +117,7 @@ MUTANTS = (
         ORDERS,
         'return found if found is not None and found.epoch >= record.epoch else None',
         'return found',
-        'A step that was to be done again counts as done by a report from before.',
+        'A step that had to be done again counts as done by a report from before.',
     ),
     Mutant(
         'first-answers-of-an-older-epoch-count',

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All mutants. Each breaks the promise (one running guest, right allocations, an end or a reason) or an API contract.
+"""All mutants. Each breaks an invariant or a contract of the API.
 
 A new mutant belongs to the module of its package. Text of logs and metrics is left out, and so is any change that no
 test can see.

@@ -15,7 +15,7 @@ MUTANTS = (
         EXECUTOR,
         'self._flush([self._record(step, DO, StepState.INTENT, input_=intent)])',
         'self.subject.journal.put([self._record(step, DO, StepState.INTENT, input_=intent)])',
-        'A conductor that dies after a step leaves an effect that no journal row names, so nobody undoes it.',
+        'A conductor that dies after a step leaves an effect that no journal row names, so it is never undone.',
     ),
     Mutant(
         'effect-not-committed-before-the-next-step',

@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-#: What pytest is told where there is no pytest-xdist.
+#: The options of pytest without pytest-xdist.
 ALONE = ('-x', '-q', '-p', 'no:cacheprovider')
 OPTIONS = (*ALONE, '-n', '0')
 PYTEST = ('-m', 'pytest')
@@ -27,8 +27,8 @@ class Stage:
     :ivar runs: returns the runs of the stage, one after the other, from the root of a tree, the mutated file, and the
         stages that have passed.
     :ivar limit: seconds after which a run counts as hanging. A run that hangs has caught the mutant.
-    :ivar module: what Python is told to run.
-    :ivar options: what pytest is told besides.
+    :ivar module: the module that Python runs.
+    :ivar options: further options of pytest.
     :ivar needs: a Python module without which the stage says nothing.
     """
 

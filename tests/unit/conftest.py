@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def unused_port():
-    """A loopback port on which nobody listens."""
+    """A loopback port without a listener."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         return probe.getsockname()[1]

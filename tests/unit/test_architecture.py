@@ -37,7 +37,7 @@ def tree(*folders: str) -> Sources:
 
 
 def breaks_off(purpose: str) -> bool:
-    """Tell whether a line of the list cannot be whole, by its last word."""
+    """Return whether a line of the list cannot be whole, by its last word."""
     return purpose.endswith((',', ':', ';')) or purpose.rpartition(' ')[2] in OPEN_ENDS
 
 
@@ -143,7 +143,7 @@ def test_a_part_listed_twice_or_without_a_purpose_is_found():
     ]
 
 
-@pytest.mark.parametrize('purpose', ['for clients that need a', 'each as what people and', 'the fence,', 'made of:'])
+@pytest.mark.parametrize('purpose', ['for clients that need a', 'each as what users and', 'the fence,', 'made of:'])
 def test_a_line_that_breaks_off_is_found(purpose):
     found = differences(f'   migrator/a.py   {purpose}\n', {'migrator/a.py': ''})
     assert found == [f'finish:  migrator/a.py  (it breaks off: {purpose})']

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nothing measures time by the wall clock, which may jump: it is read in one place, and only for people to read."""
+"""Nothing measures time by the wall clock, which may jump: it is read in one place, for display."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'migrator'
 
-#: Who may ask for the wall clock's time, and for what.
+#: The callers that may read the wall clock, and their purposes.
 READERS = {
     'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
     'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
-    'conductor/broker.py': 'a log line and a column that a person reads',
+    'conductor/broker.py': 'a log line and a column for operators',
     'conductor/migration/settle.py': 'how long a copy has lasted, from a column',
-    'conductor/migration/waiting.py': 'a column that a person reads',
+    'conductor/migration/waiting.py': 'a column for operators',
     'demo/report.py': 'the report of the demo',
     'demo/screen.py': 'the screen of the demo',
 }
@@ -29,7 +29,7 @@ WALL = {
 
 
 def calls(source: str) -> set[tuple[str, str]]:
-    """Return the last two names of each call in a source, and of each attribute: a function may be handed on."""
+    """Return the last two names of each call and each attribute: a function may be passed on."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):

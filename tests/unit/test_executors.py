@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The queue above an executor, and the periodic, on real threads, on simulated ones and on executors of libraries."""
+"""The queue above an executor, and the periodic, on real, simulated and library threads."""
 
 from __future__ import annotations
 

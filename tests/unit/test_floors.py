@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The floors of ARCHITECTURE.rst are law, and this is the law: import only downwards, through the doors.
+"""The floors of ARCHITECTURE.rst: import only downwards, and only the RPC API of another service.
 
 The tables come first, then the checks that read them. A check is a function from ``{path: source}`` to a list of
 findings, so that each is itself tested, by planting what it must find.
@@ -57,11 +57,15 @@ DOORS = {
 #: (who, what it never imports, why), where the floors alone would allow it.
 NEVER = [
     ('migrator.compute', 'migrator.db', 'a compute host holds no database handle: it asks the conductor'),
-    ('migrator.compute', 'migrator.placement_client', "the books are the conductor's, and a compute knows of none"),
-    ('migrator.compute', 'migrator.saga', 'the conductor tells the story; a compute does one step when asked'),
-    ('migrator.api', 'migrator.placement_client', "the API writes a row and a wish; allocations are the conductor's"),
+    ('migrator.compute', 'migrator.placement_client', "allocations are the conductor's, and a compute knows of none"),
+    ('migrator.compute', 'migrator.saga', 'the conductor runs the saga; a compute does one step when asked'),
+    (
+        'migrator.api',
+        'migrator.placement_client',
+        "the API writes a row and a request; allocations are the conductor's",
+    ),
     ('migrator.api', 'migrator.virt', 'the API never talks to a hypervisor'),
-    ('migrator.api', 'migrator.saga', 'the conductor tells the story; the API only asks for it'),
+    ('migrator.api', 'migrator.saga', 'the conductor runs the saga; the API only requests it'),
     ('migrator.conductor', 'migrator.virt', 'the conductor never talks to a hypervisor: it asks the host'),
     ('migrator.placement_client', 'migrator.saga', 'a step calls the client, and the client knows of no step'),
     ('migrator.virt', 'migrator.saga', 'a driver obeys its manager, and knows of no step'),
@@ -87,7 +91,7 @@ LIBRARIES = {
     ),
     'prometheus_client': (
         ('migrator.conductor.metrics',),
-        'what is told is in a registry of its own, and one module sees to that',
+        'what is reported is in a registry of its own, and one module sees to that',
     ),
     'placement': (
         ('migrator.testing', 'migrator.demo'),
@@ -109,7 +113,7 @@ class Import:
     path: str
     line: int
     module: str  # who imports
-    target: str  # what, as far as the line tells: for `from a.b import c` it is a.b.c
+    target: str  # what, as far as the line shows: for `from a.b import c` it is a.b.c
 
     def __str__(self) -> str:
         return f'{self.path}:{self.line}: {self.module} imports {self.target}'
@@ -130,7 +134,7 @@ def module_name(path: str) -> str:
 
 
 def within(module: str, part: str) -> bool:
-    """Tell whether a module is that part, or lies in it. ``*`` stands for any one name or several."""
+    """Return whether a module is that part, or lies in it. ``*`` stands for any one name or several."""
     return re.fullmatch(re.escape(part).replace(r'\*', r'.+') + r'(\..+)?', module) is not None
 
 
@@ -226,7 +230,7 @@ def strays(sources: Sources) -> list[str]:
 
 
 def saga_says_migration(sources: Sources) -> list[str]:
-    """Find the word in the engine, which must not know what story it runs: code, comments and prose alike."""
+    """Find the word in the engine, which must not know what saga it runs: code, comments and prose alike."""
     return [
         f'{path}:{number}: "migration" in migrator/saga/, which is about sagas in general: {line.strip()}'
         for path, source in sources.items()
@@ -237,7 +241,7 @@ def saga_says_migration(sources: Sources) -> list[str]:
 
 
 def cycles(sources: Sources) -> list[str]:
-    """Find modules that import each other in a ring, lazily or only for types included: those only hide the ring."""
+    """Find modules that import each other in a ring, even lazily or only for types."""
     known = {module_name(path) for path in sources}
     graph: dict[str, set[str]] = {module: set() for module in known}
     for found in imports(sources):

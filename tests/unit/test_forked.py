@@ -20,7 +20,7 @@ MODULES = ('json',)
 
 
 def both(argv, **options):
-    """Run a command in a fork and in a new interpreter; return (exit status, stdout, stderr) if they are the same."""
+    """Run a command in a fork and in a new interpreter; return (exit status, stdout, stderr) if equal."""
     fork = forked.run(argv, modules=MODULES, timeout=60, **options)
     fresh = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, **options)
     seen = [(one.returncode, one.stdout, one.stderr) for one in (fork, fresh)]

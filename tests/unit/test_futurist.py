@@ -2,7 +2,7 @@
 
 """What migrator's executor and periodic do and futurist's do not: see decision 0023.
 
-If an expected failure passes with a new release of futurist, the decision is to be reviewed.
+If an expected failure passes with a new release of futurist, review the decision.
 """
 
 from __future__ import annotations

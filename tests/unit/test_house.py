@@ -28,7 +28,7 @@ STILL: dict[tuple[str, str], int] = {
     ('attributes of a class', 'migrator/testing/cloud.py:Cloud'): 20,
 }
 
-#: The sagas: each is to be read in one go.
+#: The sagas: each can be read in one go.
 SAGAS = ('migrator/conductor/tasks/live_migrate.py',)
 #: What a library's own documentation imports under another name.
 CONVENTIONS = re.compile(r'import sqlalchemy as sa|from oslo_log import log as logging')

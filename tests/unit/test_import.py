@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An import of migrator registers nothing global, starts nothing and patches nothing, so that any process may embed it.
+"""An import of migrator registers, starts and patches nothing, so that any process may embed it.
 
 Each check runs in a process of its own, because this one has imported many modules already.
 """

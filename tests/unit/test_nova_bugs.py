@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every bug of nova in the table has a test, or the table says why not; and every mark is in the table."""
+"""Every bug of nova in the table has a test or a reason, and every mark is in the table."""
 
 import ast
 import collections

@@ -215,12 +215,12 @@ def test_unserializable_argument_raises_type_error_at_the_caller(wire, endpoint)
 
 
 def test_a_call_to_a_server_that_is_not_there_times_out_and_a_cast_is_lost(wire, endpoint):
-    nobody = rpc.Target('conductor', 'nobody')
+    absent = rpc.Target('conductor', 'absent')
     with pytest.raises(exception.RPCTimeout) as caught:
-        call(wire, 'who', nobody, timeout=0.1)
+        call(wire, 'who', absent, timeout=0.1)
     assert type(caught.value) is exception.RPCTimeout
-    assert str(caught.value) == 'conductor.nobody did not answer who within 0.1 s.'
-    wire.rpc.cast(CONTEXT, nobody, 'who')
+    assert str(caught.value) == 'conductor.absent did not answer who within 0.1 s.'
+    wire.rpc.cast(CONTEXT, absent, 'who')
     with pytest.raises(exception.RPCTimeout, match=r'^nothing did not answer'):
         call(wire, 'who', rpc.Target('nothing'), timeout=0.1)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The fixtures of this folder: the real application on a real database, and a stand-in for a conductor."""
+"""The fixtures of this folder: the application, a real database, and a stand-in for a conductor."""
 
 import datetime
 import uuid
@@ -210,7 +210,7 @@ def conforms(response, kind, name, version):
 
 
 def by_roles(handle):
-    """Accept a token ``role:user:project`` without a check. Without colons it is both the user and the role."""
+    """Accept a token ``role:user:project`` unchecked. Without colons it is both user and role."""
 
     def authenticated(request):
         role, user, project = request.headers['X-Auth-Token'].split(':')

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def blocked(operator):
-    """A cleanup that would remove a guest from its host in the database, because an operator moved it back."""
+    """A cleanup that would remove a guest from its own host, because an operator moved it back."""
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The story of a migration line by line, and what happens next."""
+"""The timeline of a migration line by line, and what happens next."""
 
 from __future__ import annotations
 

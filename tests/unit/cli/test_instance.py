@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-manage instance: it creates or deletes the row and the allocation of a guest, both or neither."""
+"""migrator-manage instance: the row and the allocation are created or deleted together."""
 
 from __future__ import annotations
 

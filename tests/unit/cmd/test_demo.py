@@ -208,4 +208,4 @@ def test_a_terminal_without_unicode_is_drawn_on_in_ascii(draw):
 
 
 def test_stuck_migration_is_shown_as_stuck(draw):
-    assert any('stuck' in line for line in draw(look(migration(1, 'running', stuck_reason='nobody knows'))))
+    assert any('stuck' in line for line in draw(look(migration(1, 'running', stuck_reason='unknown reason'))))

@@ -168,8 +168,8 @@ def test_closed_pipe_prints_nothing(tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, '-m', 'migrator.cmd.manage', 'migration', 'list']
-    with os.fdopen(writing, 'wb') as nobody:
-        done = forked.run(command, stdout=nobody, env=environment, cwd=ROOT, timeout=60)
+    with os.fdopen(writing, 'wb') as unread:
+        done = forked.run(command, stdout=unread, env=environment, cwd=ROOT, timeout=60)
     assert (done.returncode, done.stderr) == (141, '')
 
 

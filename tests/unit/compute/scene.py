@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two compute hosts on fake hypervisors, called as a conductor calls them, for the tests of the compute service."""
+"""Two compute hosts on fake hypervisors, called as a conductor calls them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def group_of(option: str) -> str | None:
 
 
 class Events:
-    """A client that records the messages of a compute host, and replies to compute_started with ``assignments``."""
+    """A client that records a host's messages, and replies to compute_started with ``assignments``."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[str, Report]] = []

@@ -355,7 +355,7 @@ class TestConstruction:
         ],
     )
     def test_invalid_option_raises_error_at_construction(self, tmp_path: Any, text: str, option: str) -> None:
-        """Without the check a stop failed before it had stopped anything, or the heartbeat ended with an error."""
+        """Without the check a stop failed at once, or the heartbeat ended with an error."""
         path = tmp_path / 'migrator.conf'
         path.write_text(f'[compute]\n{text}\n')
         conf = scene_module.configuration()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The cost of a queue of live migrations: the counts of ``benchmarks/live_migration_queue.py``, without its times."""
+"""The cost of a queue: the counts of ``benchmarks/live_migration_queue.py``, without its times."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_host_stopped_while_it_waits_for_a_guest_does_not_register(scene: Scene)
 def test_driver_without_get_instance_logs_one_warning_if_guests_are_adopted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the warning the host logged nothing, and its conductor recommended the option that was already set."""
+    """Without the warning the host logged nothing, and its conductor recommended the present option."""
     scene.guests(*range(1, 8))
     scene.alpha.guests[scene_module.uuid(1, 7)].state = protocol.GuestState.WAITING
     host = scene.host(start=False, adopt_guests=True)

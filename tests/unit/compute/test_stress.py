@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Stress tests of one queue and of one compute host: many threads submit, start, abort, stop and change the limit.
+"""Stress tests of a queue and a host: threads submit, start, abort, stop and change the limit.
 
 The interpreter switches between the native threads as often as it can. ``tests/eventlet`` runs the same tests on green
 threads that switch wherever a lock is taken or released.

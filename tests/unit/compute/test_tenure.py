@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two migrations of one guest on one host: tenures are compared before epochs, and work runs in one sequence."""
+"""Two migrations of one guest on one host: tenures come before epochs, and work is serial."""
 
 from __future__ import annotations
 

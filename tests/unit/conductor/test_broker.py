@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of three states: the broker is away, no conductor runs, a host is away. Only the last one blames a host."""
+"""Tests of three outages: of the broker, of the conductors, of a host. Only the last blames a host."""
 
 from __future__ import annotations
 

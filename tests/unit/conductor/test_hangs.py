@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of a hypervisor that hangs while its compute service runs: its migrations report it, and need an operator."""
+"""Tests of a hanging hypervisor: its migrations report it, and need an operator."""
 
 from __future__ import annotations
 

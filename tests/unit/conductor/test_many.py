@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests that many migrations of one host, and many unreachable hosts, cost no more than the sum of single ones."""
+"""Tests that many migrations or unreachable hosts cost no more than the sum of single ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""Tests that the row and the allocation of an instance are created and deleted together, whatever fails."""
+"""Tests that an instance's row and allocation are created and deleted together, whatever fails."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 def insert(execute: Callable[[str], object], number: int = 1) -> None:
-    """Write so many.
+    """Write that number of rows.
 
     :param execute: has the database do what a text says.
     """

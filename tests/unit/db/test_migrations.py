@@ -167,7 +167,7 @@ class TestAdopt:
         assert scene.database.migrations.adopt(migration.uuid, 2, late).migration.epoch == 3
 
     def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
-        migration = scene.owned('a life that nobody knows')
+        migration = scene.owned('an unknown life')
         assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
 
     def test_what_has_ended_is_nobodys_to_adopt(self, scene: Scene) -> None:
@@ -484,7 +484,7 @@ class TestBoots:
 
 
 def sent(scene: Scene, boot_id: str) -> Migration:
-    """Have a migration that a boot of its source was told of."""
+    """Have a migration that a boot of its source has received."""
     reported = record('live_migration', input={'source_boot_id': boot_id})
     return scene.database.migrations.commit(scene.owned(), Write(records=[reported]))[0]
 

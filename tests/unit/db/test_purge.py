@@ -22,7 +22,7 @@ def at(seconds: float) -> datetime.datetime:
 
 
 def ended(scene: Scene, instance: Instance, *cleanup_hosts: str, status: str = 'failed') -> Migration:
-    """Create an ended migration with one row in the journal, and with a pending cleanup at each given host."""
+    """Create an ended migration with a journal row, and a pending cleanup at each given host."""
     one = scene.owned(instance=instance)
     cleanups = [
         Cleanup(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in cleanup_hosts

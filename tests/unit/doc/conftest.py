@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the tests of the page on embedding share: its code, as it stands there, and a hypervisor for it."""
+"""Shared parts of the tests of the page on embedding: its code, and a hypervisor for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SOURCE = pathlib.Path(__file__).resolve().parents[3] / 'doc' / 'source'
 
 
 def patched():
-    """Tell whether eventlet has patched this process."""
+    """Return whether eventlet has patched this process."""
     patcher = sys.modules.get('eventlet.patcher')
     return patcher is not None and patcher.is_monkey_patched('thread')
 
 
 def bound(binding):
-    """Return a binding as the page says that it is to be given to a driver: under eventlet, off the hub."""
+    """Return a binding as the page says to give it to a driver: under eventlet, off the hub."""
     if not patched():
         return binding
     from eventlet import tpool

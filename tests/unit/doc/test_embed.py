@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The code of the page on embedding runs as it stands there: two hosts of an importing service, and a real conductor.
+"""The code of the page on embedding runs: two hosts of a service, and a real conductor.
 
 Their moves block the system's thread that waits for them; that everything else goes on is part of every test.
 """
@@ -102,7 +102,7 @@ class Site:
         assert answer.status_int == 202
 
     def place(self, instance):
-        """Return where the books have a guest, and where the hypervisors have it."""
+        """Return where the database has a guest, and where the hypervisors have it."""
         allocations = self.cloud.database.instances.get(instance.uuid).host
         holders = [name for name, host in self.toy.hosts.items() if instance.uuid in host.domains()]
         return allocations, holders
@@ -186,7 +186,7 @@ def test_what_a_stop_leaves_is_taken_up_at_the_next_start_and_what_waited_is_can
     for guest, status in zip(guests, ('running', 'queued'), strict=True):
         site.migrate(guest)
         site.become(guest, status)
-    # It is queued as soon as the conductor has said so in the books; here it has to be so at the source, too.
+    # It is queued as soon as the conductor has said so in the database; here it has to be so at the source, too.
     site.until(lambda: site.hosts['alpha'].manager._waiting_live_migrations)
     site.hosts['alpha'].stop()
     assert site.toy.hosts['alpha'].moving() == {guests[0].uuid}

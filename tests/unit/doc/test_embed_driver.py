@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver of the page on embedding keeps what a driver promises."""
+"""The driver of the page on embedding meets the contract of a driver."""
 
 from __future__ import annotations
 

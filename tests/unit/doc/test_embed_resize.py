@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The code of the page on embedding that keeps the books of a resize runs as it stands there, against Placement."""
+"""The code of the page on embedding that keeps a resize's allocations runs, against Placement."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def placement(tmp_path, endpoint, example):
 
 @pytest.fixture
 def row(placement):
-    """An instance that holds its old flavor on a host with room for both, and what a service stores of its resize."""
+    """An instance that holds its old flavor on a host with room for both, and the row of its resize."""
     host, instance_uuid = str(uuid.uuid4()), str(uuid.uuid4())
     placement.post('/resource_providers', {'uuid': host, 'name': 'host'})
     inventories = {'VCPU': {'total': 4}, 'MEMORY_MB': {'total': 2048}}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A toy hypervisor's binding: what the driver of the page on embedding drives, and what tests have in their hand.
+"""The binding of a toy hypervisor, for the driver of the page on embedding and for tests.
 
 Like a binding to a C library it knows nothing of eventlet: each call may block the system's thread that makes it, and
 any such thread may make one.

@@ -84,7 +84,7 @@ def new_consumer():
 
 @pytest.fixture
 def new_pair(client):
-    """Return a function that claims the source for a new instance, which is about to move to the destination."""
+    """Return a function that claims the source for a new instance, before its migration."""
 
     def new_pair(source, destination):
         instance, migration = consumer(), consumer(allocation_state.MIGRATION)

@@ -257,7 +257,7 @@ def test_an_instance_deleted_during_the_move_stays_gone(client, owned, pair):
 
 
 def test_a_consumer_left_empty_by_a_killed_placement_is_taken_over(client, owned, pair):
-    """Placement creates a consumer in one transaction and its allocations in the next; a kill may come in between."""
+    """Placement creates a consumer and its allocations in two transactions; a kill may come between."""
     body = allocations.Write(consumer=pair.migration, allocations={}, generation=None).body()
     client.put(f'/allocations/{pair.migration.uuid}', body)
     assert owned.observe(pair).state is PairState.NOT_MOVED

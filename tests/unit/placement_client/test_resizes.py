@@ -151,7 +151,7 @@ def test_each_method_may_be_called_again_after_a_lost_response(in_process, clien
     except exception.PlacementUnreachable:
         getattr(resize, method)()
     else:
-        assert fault is Fault.CONFLICT, 'it was not told'
+        assert fault is Fault.CONFLICT, 'it was not configured'
     assert (
         held(client, pair)
         == {
@@ -186,7 +186,7 @@ UUID = '0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d'
 
 @pytest.fixture
 def refused(new_consumer):
-    """Return a function that returns the error of a resize of a pair with a mistake; it cannot send a request."""
+    """Return a function that returns the error of a resize of a wrong pair, without any request."""
     instance, migration = new_consumer(), new_consumer(allocation_state.MIGRATION)
     right = allocation_state.Pair(
         instance=instance, migration=migration, source={UUID: SMALL}, destination={UUID: LARGE}

@@ -26,13 +26,13 @@ def test_command_with_a_closed_pipe_ends_without_output(tmp_path, command, buffe
     reading, writing = os.pipe()
     os.close(reading)
     argv = [sys.executable, '-m', f'migrator.cmd.{module}', *arguments]
-    with os.fdopen(writing, 'wb') as nobody:
+    with os.fdopen(writing, 'wb') as unread:
         if buffered or command not in FRESH:
-            done = forked.run(argv, stdout=nobody, env=environment, cwd=ROOT, timeout=60)
+            done = forked.run(argv, stdout=unread, env=environment, cwd=ROOT, timeout=60)
         else:
             done = subprocess.run(
                 argv,
-                stdout=nobody,
+                stdout=unread,
                 stderr=subprocess.PIPE,
                 env=environment,
                 cwd=ROOT,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an abandonment must not do to the last copy of a guest; tests/functional/test_unstick.py has the rest."""
+"""An abandon must not remove the last copy of a guest. test_unstick.py has the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def abandoned(still: Stage, guest_on: str) -> context.MigrationContext:
 
 
 def defer(still: Stage, m: context.MigrationContext, epoch: int) -> None:
-    """Have the source owe the removal of its guest, which a conductor has told it in a later epoch."""
+    """Defer the removal of the source's guest, as a conductor does in a later epoch."""
     cleanup = Cleanup('host1', m.row.uuid, m.row.instance_uuid, LEAVES_SOURCE, 'host1 was down', epoch)
     with still.cloud.engine.writer() as session:
         cleanups.write(session, cleanup)

@@ -57,7 +57,7 @@ def undo_intended(stage: Stage) -> context.MigrationContext:
 
 
 def write(stage: Stage, uuid: str, *hosts: str) -> None:
-    """Have an instance hold a processor on each of some hosts; of an unknown one, on a provider in no host's tree."""
+    """Have an instance hold a processor on each host; for an unknown one, on a provider in no tree."""
     client = stage.cloud.placement_client
     now = allocations.read(client, uuid)
     owner = allocations.allocation_state.Consumer(
@@ -239,7 +239,7 @@ class TestGiveBack:
 
 
 class TestAPlacementThatIsAway:
-    """Each migration that waited for it asked it every second or two, and its story told of one try."""
+    """Each migration that waited for it asked it every second or two, and its timeline showed one try."""
 
     ACTS: ClassVar[dict[str, tuple[Callable[[Stage], context.MigrationContext], Any, str, str]]] = {
         'move': (intended, allocation_steps.move, 'move_allocation', 'do'),

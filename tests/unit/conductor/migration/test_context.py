@@ -41,7 +41,7 @@ class TestCommit:
         assert m.instance.power_state == 4
         cleanup = still.database.cleanups.list()[0]
         assert (cleanup.host, cleanup.migration_uuid, cleanup.epoch) == ('host2', row.uuid, 1)
-        assert cleanup.owner is None, 'whoever pays it takes it, with an epoch of its own'
+        assert cleanup.owner is None, 'the conductor that runs it takes it, with an epoch of its own'
         m.commit()
         assert len(still.database.cleanups.list()) == 1
 

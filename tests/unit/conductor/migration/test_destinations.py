@@ -103,9 +103,9 @@ class TestOfItsOwnChoice:
         assert choose(still, reachable=False).host == 'host2'
         for host in ('host2', 'host3'):
             still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=None)
-        assert choose(still, reachable=False).host == 'host2', 'it may be back, and nobody has heard it'
+        assert choose(still, reachable=False).host == 'host2', 'it may be back, and no report has arrived'
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
-        assert choose(still, reachable=False).host == 'host3', 'forced down is down for everybody'
+        assert choose(still, reachable=False).host == 'host3', 'forced down is down for every reader'
 
     def test_a_host_with_another_or_an_older_hypervisor_is_passed_over(self, still: Stage) -> None:
         still.cloud.simulation.run_ready()

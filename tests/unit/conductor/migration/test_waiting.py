@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever a migration waits for it says, and in the end it asks for a person; and it goes on when that has come."""
+"""A migration reports what it waits for, needs an operator in the end, and then goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OBSERVED, STUCK = 60 + 45, 300 + 60
 
 
 def says_and_is_stuck(stage: Stage, migration: Any, whom: str) -> str:
-    """Assert that a migration says within a minute what it waits for, and is stuck within five; return why."""
+    """Assert that a migration reports its wait in a minute, and is stuck within five; return why."""
     stage.until(lambda: stage.row(migration).waits_for or stage.row(migration).stuck_reason, OBSERVED)
     why = stage.until_stuck(migration, STUCK)
     assert whom in why
@@ -79,7 +79,7 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
     assert 'start its compute service' in why
     stage.simulation.advance(1000)
     assert (stage.row(migration).waits_for, stage.row(migration).stuck_reason) == (why, None)
-    # Nobody is there to abort it.
+    # No user is there to abort it.
     stage.abort(migration)
     assert 'host1 is down' in stage.until_stuck(migration, OBSERVED)
     stage.cloud.start_compute('host1')
@@ -89,7 +89,7 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
 
 @pytest.mark.parametrize('link', [10.0, 13.0, 17.0])
 def test_ended_migration_has_no_waits_for(build: Callable[..., Stage], link: float) -> None:
-    """Its source is killed, and the copy ends without it; a question that nobody answers is still on its way then."""
+    """Its source is killed, and the copy ends without it, with an unanswered poll on its way."""
     stage = build(link=link)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The story of live_migrate.py on bad days: Placement fails, hosts and conductors die."""
+"""The saga of live_migrate.py with faults: Placement fails, hosts and conductors die."""
 
 from __future__ import annotations
 

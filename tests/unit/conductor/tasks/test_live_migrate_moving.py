@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The story of live_migrate.py from the move on: forward, and back."""
+"""The saga of live_migrate.py from the pivot on: forward, and back."""
 
 from __future__ import annotations
 
