@@ -24,7 +24,7 @@ def faults(cloud, host):
 
 
 def boot_failing(cloud):
-    """Start a server whose next migration fails at its cut-over, and leaves the guest paused at its source."""
+    """Start a server whose next migration fails at its switchover, with the guest paused at its source."""
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
     return cloud.boot('one', 'host1')

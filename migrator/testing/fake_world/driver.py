@@ -29,7 +29,7 @@ TOKEN_INTERVAL = 0.1
 
 
 def from_conf(conf: cfg.ConfigOpts, threads: executors.Threads) -> driver.ComputeDriver:
-    """Return the driver of ``[compute] driver = fake``: of the world at ``[fake] world``, or of one in this process.
+    """Return the driver of ``[compute] driver = fake``, with ``[fake] world`` or one in this process.
 
     :raises migrator.exception.ServiceUnreachable: the world is not reachable.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much a reader goes through who follows one migration without a fault: files, and frames to a message."""
+"""The size of the path of one migration without a fault: files, and frames to a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_FRAMES = 6
 
 
 def frames_to(frame: Any) -> list[str]:
-    """Return the functions from that of a step, without it, to the caller of ``frame``; none if no step runs."""
+    """Return the functions between a step's and the caller of ``frame``; none if no step runs."""
     found: list[str] = []
     while frame.f_back is not None:
         frame = frame.f_back
