@@ -234,16 +234,24 @@ class Tally:
 
 
 def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'days') -> Tally:
-    """Run many seeds in new processes.
+    """Run many seeds.
 
-    :param jobs: the number of processes.
+    :param jobs: the number of processes. One job runs in this process, since a new one would import everything again.
     :param most_red: stop after this number of failures.
     :param kind: the kind of the plans, a key of :data:`migrator.simulator.workloads.KINDS`.
     """
     tally, began = Tally(), time.monotonic()
-    context = multiprocessing.get_context('spawn')
-    with context.Pool(jobs, _begin) as pool:
-        for result, failure in pool.imap_unordered(functools.partial(_one, kind), seeds, chunksize=4):
+    one = functools.partial(_one, kind)
+    with contextlib.ExitStack() as stack:
+        results: Iterable[tuple[Run, str | None]]
+        if jobs == 1:
+            _begin()
+            stack.callback(_Process.exits.close)
+            results = map(one, seeds)
+        else:
+            pool = stack.enter_context(multiprocessing.get_context('spawn').Pool(jobs, _begin))
+            results = pool.imap_unordered(one, seeds, chunksize=4)
+        for result, failure in results:
             tally.add(result, failure)
             if tally.runs % 500 == 0:
                 print(f'{tally.runs} seeds, {len(tally.red)} red', file=sys.stderr, flush=True)
@@ -272,6 +280,8 @@ def hurry() -> None:
     """
     logging.getLogger('migrator').propagate = False
     gc.disable()
+    # What is imported stays, so that a collection need not look at it.
+    gc.freeze()
 
 
 def _one(kind: str, seed: int) -> tuple[Run, str | None]:
