@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cloud of processes, with the face of the one in a process: so that one test runs on either.
+"""A cloud of processes, with the interface of the cloud in one process.
 
 What is in a test's hand there and not here -- time, the schedule, a single message, a single commit, a single request
 to Placement -- is not there to be asked for; a test that needs it is marked ``simulated``, with its reason.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service of its own process for the tests of RPC: serves a few methods, and says in its log what it does.
+"""A service in a process for the tests of RPC, which serves a few methods and logs its calls.
 
 Usage: echo_service.py CONFIG_FILE SERVER
 """

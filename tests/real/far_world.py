@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hypervisors of a world in another process, looked at and handled as those of a world in this one.
+"""The hypervisors of a world in another process, with the interface of those in this process.
 
 Each property asks anew; what it returns is a copy of that moment.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process of ours with `concurrency_backend = eventlet`: two of its threads want one row on PostgreSQL.
+"""A process with ``concurrency_backend = eventlet``: two of its threads lock one row on PostgreSQL.
 
 The one that has it waits until the server says that the other waits for it; then it commits. So it ends only if a
 statement that waits in the server lets other threads run.

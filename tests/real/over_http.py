@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lets tests that start a Placement in their own process have the one that is served over HTTP, on PostgreSQL::
+"""Give tests with a Placement in their process the one over HTTP, on PostgreSQL::
 
     pytest -p tests.real.over_http tests/unit/placement_client tests/functional/test_audit.py
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services that cannot start, or start on a bad day: one clear line, and the exit status; or it goes on, said once.
+"""Services that cannot start: one clear line and the exit status, or a wait that is logged once.
 
 What needs no server is in tests/unit/cmd.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator.db on SQLite and on PostgreSQL: its schema, the races that the protocol stands on, and bad days."""
+"""migrator.db on SQLite and PostgreSQL: its schema, the races of the protocol, and failures."""
 
 import datetime
 import functools

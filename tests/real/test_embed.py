@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The page on embedding, over RabbitMQ: host1 is in a native process, host2 in one that eventlet has patched."""
+"""The page on embedding, over RabbitMQ: host1 in a native process, host2 in a patched one."""
 
 from __future__ import annotations
 

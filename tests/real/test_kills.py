@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Kill -9, and SIGSTOP past the lease, of every kind of process while a hundred migrations go on: nothing is lost."""
+"""Kill -9, and SIGSTOP past the lease, of every kind of process during a hundred migrations."""
 
 import collections
 import contextlib

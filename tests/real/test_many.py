@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""Many migrations at once over many services, while what they all stand on goes away and comes back."""
+"""Many migrations at once over many services, during outages of the broker and the database."""
 
 import collections
 import threading

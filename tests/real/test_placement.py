@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator.placement_client against the real Placement over HTTP, several threads of it, on PostgreSQL."""
+"""migrator.placement_client against the real Placement over HTTP, with threads, on PostgreSQL."""
 
 import threading
 import uuid

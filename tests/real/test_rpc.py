@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator.rpc over a real RabbitMQ, classic queues and quorum queues, with servers in processes of their own."""
+"""migrator.rpc over a real RabbitMQ, classic and quorum queues, with servers in processes."""
 
 import logging
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The ground that the other tests of this folder stand on: it starts, tells, and leaves nothing behind."""
+"""The servers of this folder's tests start, report failures, and leave nothing behind."""
 
 import os
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tap on a real RabbitMQ hears who says what to whom."""
+"""The tap on a real RabbitMQ receives every message with its sender and target."""
 
 import threading
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A user of a cloud of processes, who has guests moved all the time, whatever the answers are."""
+"""A user of a cloud of processes, who migrates guests all the time."""
 
 import collections
 import contextlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Planted bugs of the books: allocations that leak, are doubled, or are written from memory."""
+"""Planted bugs of allocations: they leak, are doubled, or are written from memory."""
 
 from __future__ import annotations
 

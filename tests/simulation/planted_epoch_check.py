@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Planted bugs of the fence and of settling: who may write, what a host takes, who is asked before it is decided."""
+"""Planted bugs of the epoch check and of settling: who may write, and what a host accepts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Holes between two migrations of one guest, and in what is said of a wait, planted: random runs catch them."""
+"""Planted bugs between two migrations of one guest, and in the reason of a wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Planted bugs of the hosts: what they do for a step, what they still owe, and where they take a guest."""
+"""Planted bugs of the hosts: their steps, their deferred cleanups, and the guests they accept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Planted bugs of a compute's queue, of aborts and of planned stops; and of what the API promises."""
+"""Planted bugs of a compute's queue, of aborts, of planned stops and of the API."""
 
 from __future__ import annotations
 

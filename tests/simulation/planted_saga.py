@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Planted bugs of the story: steps that are left out, swallowed, told in another order, or forgotten half-way."""
+"""Planted bugs of the saga: steps that are left out, swallowed, reordered, or forgotten half-way."""
 
 from __future__ import annotations
 

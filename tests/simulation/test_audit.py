@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An audit of Placement's books that goes on all the time beside random runs never finds a living allocation wrong."""
+"""A continuous audit during random runs never reports a valid allocation."""
 
 import os
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An instance that is taken out of the books while it is migrated, by a service that does not ask, stays gone."""
+"""An instance that a service deletes during its migration stays deleted."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random nights: a host is emptied while hypervisors hang and their services live, and people look after what is stuck.
+"""Random runs that empty a host while hypervisors hang and operators handle what is stuck.
 
 MIGRATOR_NIGHTS=N runs so many. Seeds that were red once are in ``tests/seeds/red-bad-nights.txt``.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of one live migration: complete within its bounds, and not blind. ``MIGRATOR_LONG=1`` runs all of it."""
+"""The model of a live migration: complete in its bounds, and able to find planted bugs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every do and undo, run once more: at once, twice, and again after each later step. Nothing that can be seen changes.
+"""Every do and undo, repeated at once, twice, and after each later step, changes nothing visible.
 
 The steps are those of the story itself; each is run again by the conductor that has just done it, and what it sends is
 sent again, so that the hosts are asked again too.

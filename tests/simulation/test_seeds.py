@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random runs: people, faults and the schedule come from a seed; whatever it is, everything ends in order.
+"""Random runs: users, faults and the schedule come from a seed, and every run ends in order.
 
 MIGRATOR_SEEDS=N runs so many, from MIGRATOR_FIRST_SEED on. Seeds that were red once are in ``tests/seeds``, and are run
 for ever.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random runs in clouds whose computes are of old versions, or of several, and are upgraded under running migrations.
+"""Random runs in clouds of old or mixed compute versions, upgraded during migrations.
 
 The lowest of them decides who holds the source's allocation; each migration keeps what it began with.
 """

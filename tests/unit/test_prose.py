@@ -34,8 +34,8 @@ SKIPPED = re.compile(
 )
 #: Folder -> how many findings it still has. It may only fall; delete the line at 0.
 STILL: dict[str, int] = {
-    'tests/real': 163,
-    'tests/simulation': 305,
+    'tests/real': 150,
+    'tests/simulation': 285,
 }
 
 #: A word or a phrase that is not written -> what to write.
