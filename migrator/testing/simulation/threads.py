@@ -122,10 +122,6 @@ class Simulation:
                 raise TimedOut(f'{why}; {self.dump()}')
             self.scheduler.drive(-1)
 
-    def yield_point(self, label: str) -> None:
-        """Cross a checkpoint of the world."""
-        self.world.checkpoint(label)
-
     def dump(self) -> str:
         """Return one line per thread that shows where it waits."""
         return self.scheduler.dump()
