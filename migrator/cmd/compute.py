@@ -34,11 +34,6 @@ NAMESAKE_TRIES = 2
 
 #: The namespace of the drivers' entry points.
 NAMESPACE = 'migrator.compute.drivers'
-#: Our own entry points, for a source tree whose installed metadata is older. pyproject.toml has the same.
-OURS = {
-    'fake': 'migrator.testing.fake_world.driver:from_conf',
-    'libvirt': 'migrator.virt.libvirt.driver:LibvirtDriver',
-}
 
 
 def find_driver(name: str) -> MakeDriver:
@@ -51,15 +46,9 @@ def find_driver(name: str) -> MakeDriver:
             NAMESPACE, name, on_load_failure_callback=_cannot_load, warn_on_missing_entrypoint=False
         ).driver
     except stevedore.exception.NoMatches:
-        if name not in OURS:
-            names = {*OURS, *importlib.metadata.entry_points(group=NAMESPACE).names}
-            detail = f'no such driver is installed: give {" or ".join(sorted(names))}, or install its package.'
-            raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail) from None
-        entry = importlib.metadata.EntryPoint(name, OURS[name], NAMESPACE)
-        try:
-            found = entry.load()
-        except Exception as error:  # noqa: BLE001 -- as stevedore does
-            _cannot_load(None, entry, error)
+        names = ' or '.join(sorted(importlib.metadata.entry_points(group=NAMESPACE).names))
+        detail = f'no such driver is installed: give {names}, or install its package.'
+        raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail) from None
     except stevedore.exception.MultipleMatches as error:
         detail = f'several packages have this driver ({error}): uninstall all but one.'
         raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail) from None

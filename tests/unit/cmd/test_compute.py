@@ -6,7 +6,6 @@ from __future__ import annotations
 import pathlib
 import signal
 import sys
-import tomllib
 
 import pytest
 from oslo_config import cfg
@@ -54,11 +53,6 @@ def test_driver_that_is_not_installed_exits_2(tmp_path):
     status, line = refused(tmp_path, 'compute', *configure(tmp_path, '[compute]\ndriver = libvirt', schema=False))
     assert status == 2
     assert "Option [compute] driver is 'libvirt'" in line
-
-
-def test_our_entry_points_are_those_of_the_project():
-    project = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
-    assert project['entry-points'][compute.NAMESPACE] == compute.OURS
 
 
 @pytest.fixture
