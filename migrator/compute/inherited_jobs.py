@@ -70,7 +70,7 @@ class InheritedJobs:
         self._driver = driver
         self._threads = threads
         self._queue = queue
-        self._jobs: dict[str, InheritedJob] = {}
+        self.jobs: dict[str, InheritedJob] = {}
         self._assigned = False
 
     def find(self) -> None:
@@ -85,17 +85,17 @@ class InheritedJobs:
                     {'guest': listed.instance_uuid, 'error': error},
                 )
                 guest = listed.replace(job=True)
-            if guest.job and guest.instance_uuid not in self._jobs:
-                job = self._jobs[guest.instance_uuid] = InheritedJob(guest.instance_uuid, self._threads.event())
+            if guest.job and guest.instance_uuid not in self.jobs:
+                job = self.jobs[guest.instance_uuid] = InheritedJob(guest.instance_uuid, self._threads.event())
                 self._queue.attach(self._outlast, job)
 
     def get(self, instance_uuid: str) -> InheritedJob | None:
         """Return the job of a guest, if no live migration has taken it."""
-        return self._jobs.get(instance_uuid)
+        return self.jobs.get(instance_uuid)
 
     def take(self, work: Work) -> InheritedJob | None:
         """Make the job of a guest the job of a live migration, and return it; None if there is none."""
-        job = self._jobs.pop(work.instance_uuid, None)
+        job = self.jobs.pop(work.instance_uuid, None)
         if job is not None:
             job.work = work
         return job
@@ -103,9 +103,9 @@ class InheritedJobs:
     def forget_ended(self) -> None:
         """Forget each job that no migration has taken, as soon as it has ended."""
         self._assigned = True
-        for job in list(self._jobs.values()):
+        for job in list(self.jobs.values()):
             if job.outcome is not None:
-                self._jobs.pop(job.instance_uuid, None)
+                self.jobs.pop(job.instance_uuid, None)
 
     def _outlast(self, job: InheritedJob) -> None:
         """Hold the slot of a job until the job has ended."""

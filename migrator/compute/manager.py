@@ -23,7 +23,6 @@ from migrator.compute import (
     inherited_jobs,
     inventory,
     live_migration_queue,
-    packing,
     registration,
     rpcapi,
     step_runner,
@@ -31,7 +30,7 @@ from migrator.compute import (
     timeouts,
 )
 from migrator.compute.status import Observer
-from migrator.compute.work import Outcome, Work
+from migrator.compute.work import Outcome, Work, pack, unpack
 from migrator.conf import compute
 from migrator.context import RequestContext
 from migrator.objects import (
@@ -287,7 +286,7 @@ class ComputeManager:
 
     def _body(self, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Callable[..., Any]:
         """Return the body of a live migration; its data is packed, because thousands may wait for a slot."""
-        return functools.partial(self._do_live_migration, packing.pack([instance, destination, migrate_data]))
+        return functools.partial(self._do_live_migration, pack([instance, destination, migrate_data]))
 
     def _do_live_migration(
         self, packed: bytes, work: Work, inherited: inherited_jobs.InheritedJob | None = None
@@ -296,7 +295,7 @@ class ComputeManager:
 
         :param inherited: the job of the migration, if an earlier boot has started it.
         """
-        instance, destination, migrate_data = packing.unpack(packed)
+        instance, destination, migrate_data = unpack(packed)
         already = inherited.running_for if inherited is not None else 0.0
         self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), already)
         if inherited is not None:

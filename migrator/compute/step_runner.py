@@ -365,7 +365,7 @@ class StepRunner:
         """Return the submit method for a work that can begin: that of the pool, or of the queue."""
         if work.step != LIVE_MIGRATION:
             return self.pool.submit
-        job = self.inherited.take(work)
+        job = self.inherited.take(work) if self.inherited.jobs else None
         if job is None:
             return functools.partial(self.queue.submit, work.uuid)
         # The job already holds a slot. In the queue the live migration would wait for its own job.

@@ -21,7 +21,7 @@ from migrator.db.cleanups import REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, base, protocol
 from migrator.objects.instance import Instance, stand_in
 from migrator.saga import log
-from migrator.saga.step import Failed, Parked, Stuck
+from migrator.saga.saga import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from migrator.conductor.migration.context import MigrationContext
 from migrator.db.migrations import Write
 from migrator.objects import base, protocol
 from migrator.saga.executor import SagaExecutor
-from migrator.saga.saga import Saga
-from migrator.saga.step import Parked, Stuck
+from migrator.saga.saga import Parked, Saga, Stuck
 
 LOG = logging.getLogger(__name__)
 

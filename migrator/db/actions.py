@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from migrator import exception
 from migrator.context import RequestContext
-from migrator.db import models, types
+from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.objects import IN_PROGRESS, Migration, times
 
@@ -68,7 +68,7 @@ def finish(session: Any, action: str, migration_uuid: str, message: str | None) 
     session.execute(
         sa.update(_T)
         .where(_T.c.migration_uuid == migration_uuid, _T.c.action == action, _T.c.finish_time.is_(None))
-        .values(finish_time=types.now(), message=message, result=ERROR if message else SUCCESS)
+        .values(finish_time=models.now(), message=message, result=ERROR if message else SUCCESS)
     )
 
 
@@ -140,7 +140,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'abort_requested_at': types.now(), 'abort_requested_by': context.user_id or 'unknown'}
+        values = {'abort_requested_at': models.now(), 'abort_requested_by': context.user_id or 'unknown'}
         return self._request(context, migration, statuses, values, LIVE_MIGRATION_CANCEL, 'abort')
 
     @retried
@@ -151,7 +151,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'force_complete_requested_at': types.now()}
+        values = {'force_complete_requested_at': models.now()}
         action = LIVE_MIGRATION_FORCE_COMPLETE
         return self._request(context, migration, statuses, values, action, 'force_complete')
 
@@ -196,7 +196,7 @@ class Requests:
         :param who: the user who requests it, for the timeline.
         :raises migrator.exception.NotStuck: the migration is no longer stuck, or it is being abandoned.
         """
-        values = {'retry_requested_at': types.now(), 'retry_requested_by': who}
+        values = {'retry_requested_at': models.now(), 'retry_requested_by': who}
         with self._engine.writer() as session:
             self._write_if_stuck(session, migration, values)
 
@@ -211,14 +211,14 @@ class Requests:
         :raises migrator.exception.NotStuck: the migration is no longer stuck.
         :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
         """
-        values = {'abandon_requested_at': types.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
+        values = {'abandon_requested_at': models.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
         with self._engine.writer() as session:
-            row = session.execute(sa.select(_M, types.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+            row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in IN_PROGRESS:
                 takes_part = sa.or_(_M.c.source_compute == guest_on, _M.c.dest_compute == guest_on)
                 self._write_if_stuck(session, migration, values, takes_part)
             elif row.abandon_guest_on != guest_on:
-                when = times.ago(row.abandon_requested_at, types.aware(row.now))
+                when = times.ago(row.abandon_requested_at, models.aware(row.now))
                 raise exception.AbandonedOtherwise(
                     uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by, when=when
                 )
@@ -235,8 +235,8 @@ class Requests:
         written: Any = session.execute(sa.update(_M).where(*stuck).values(**values))
         if written.rowcount:
             return
-        row = session.execute(sa.select(_M, types.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
-        now = types.aware(row.now)
+        row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+        now = models.aware(row.now)
         what = f'it is {row.status}, accepted {times.ago(row.created_at, now)}, and goes on by itself.'
         if row.status not in IN_PROGRESS:
             what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'

@@ -22,7 +22,7 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 
 from migrator import exception, executors
-from migrator.db import types
+from migrator.db import models
 
 R = TypeVar('R')
 
@@ -113,7 +113,7 @@ class Engine:
         self.sa_engine  # noqa: B018 -- a cached property
 
     def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
-        connection.create_function('migrator_later', 1, lambda s: types.sqlite_later(self._threads.clock.now(), s))
+        connection.create_function('migrator_later', 1, lambda s: models.sqlite_later(self._threads.clock.now(), s))
         # With a write-ahead log readers never wait for the writer, nor the writer for them.
         connection.execute('PRAGMA journal_mode = WAL')
         connection.execute('PRAGMA busy_timeout = 30000')

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import cleanups, models, tenures, types
+from migrator.db import cleanups, models, tenures
 from migrator.db.engine import Engine, retried
 from migrator.objects import ENDS, Instance, MigrationStatus, times
 
@@ -45,7 +45,7 @@ class Instances:
         values['flavor'] = dataclasses.asdict(instance.flavor)
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
-        values['launched_at'] = instance.launched_at or types.now()
+        values['launched_at'] = instance.launched_at or models.now()
         values['tenure'] = tenures.after_all(instance.uuid)
         try:
             with self._engine.writer() as session:
@@ -154,7 +154,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
         else the last one.
     """
     query = (
-        sa.select(_M, types.now().label('now'))
+        sa.select(_M, models.now().label('now'))
         .where(_M.c.instance_uuid == instance_uuid)
         .order_by(_M.c.id != (migration_id or 0), _M.c.in_progress_instance_uuid.is_(None), _M.c.id.desc())
         .limit(1)
@@ -162,7 +162,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
     row = session.execute(query).one_or_none()
     if row is None:
         return 'it has no migration.'
-    now = types.aware(row.now)
+    now = models.aware(row.now)
     if row.status in ENDS:
         ended = f'ended {row.status} {times.ago(row.updated_at or row.created_at, now)}'
         if row.id == migration_id:
@@ -183,10 +183,10 @@ def _advice(row: Any) -> str:
 
 def _existing(session: Any, instance_uuid: str) -> str:
     """Return a text that says which instance has this uuid, and what to do."""
-    row = session.execute(sa.select(_T, types.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
+    row = session.execute(sa.select(_T, models.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
     if row is None:
         return 'it was deleted meanwhile; try again.'
-    age = times.ago(row.created_at, types.aware(row.now))
+    age = times.ago(row.created_at, models.aware(row.now))
     return f'it is {row.name} on {row.host}, {row.vm_state}, created {age}; delete it first, or keep it as it is.'
 
 

@@ -15,7 +15,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, instances, models, saga_log, tenures, types
+from migrator.db import actions, cleanups, instances, models, saga_log, tenures
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
 from migrator.db.services import Services, alive
@@ -369,7 +369,7 @@ class Migrations:
             boots = _boots(session, write.boots_of)
         # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
-        kept = {key: now if isinstance(value, types.later) else value for key, value in fields.items()}
+        kept = {key: now if isinstance(value, models.later) else value for key, value in fields.items()}
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 
@@ -469,7 +469,7 @@ class Migrations:
             session.execute(
                 sa.update(_T)
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
-                .values(abort_requested_at=types.now(), abort_requested_by='host stop')
+                .values(abort_requested_at=models.now(), abort_requested_by='host stop')
             )
             sent = _sent_to_boot(session, uuids, boot_id)
             session.execute(

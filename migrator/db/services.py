@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception, executors
-from migrator.db import models, types
+from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, ComputeNode, Service, base
 
@@ -64,7 +64,7 @@ class Services:
 
     def write_report(self, session: Any, host: str, binary: str, version: int, boot_id: str | None) -> None:
         """Write the report of a service within an open transaction."""
-        values: dict[str, Any] = {'version': version, 'last_seen_up': types.now(), 'down_since': None}
+        values: dict[str, Any] = {'version': version, 'last_seen_up': models.now(), 'down_since': None}
         if boot_id is not None:
             values['boot_id'] = boot_id
         found = session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary).values(**values))
@@ -87,7 +87,7 @@ class Services:
                     # A late heartbeat does not bring back a boot that has stopped.
                     _T.c.last_seen_up.is_not(None),
                 )
-                .values(last_seen_up=types.now(), down_since=None)
+                .values(last_seen_up=models.now(), down_since=None)
             )
             return bool(found.rowcount)
 
@@ -101,10 +101,10 @@ class Services:
         """
         known = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
         # A report from the future came before the database's clock was set back.
-        unreachable = sa.or_(_T.c.last_seen_up < types.later(-seconds), _T.c.last_seen_up > types.later(seconds))
+        unreachable = sa.or_(_T.c.last_seen_up < models.later(-seconds), _T.c.last_seen_up > models.later(seconds))
         with self._engine.writer() as session:
             session.execute(
-                sa.update(_T).where(*known, _T.c.down_since.is_(None), unreachable).values(down_since=types.now())
+                sa.update(_T).where(*known, _T.c.down_since.is_(None), unreachable).values(down_since=models.now())
             )
             down = sa.select(sa.func.count()).where(*known, _T.c.down_since.is_not(None))
             return int(session.execute(down).scalar_one())
@@ -297,13 +297,13 @@ class Services:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            moment: Any = session.execute(sa.select(types.now())).scalar_one()
-            return types.aware(moment)
+            moment: Any = session.execute(sa.select(models.now())).scalar_one()
+            return models.aware(moment)
 
 
 def alive(owner: Any) -> Any:
     """Return the condition that an owner holds an unexpired lease."""
-    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > types.now())
+    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > models.now())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,12 +340,12 @@ class Conductors:
         with self._engine.writer() as session:
             session.execute(
                 sa.delete(_C).where(
-                    _C.c.lease_until < types.later(-KEPT),
+                    _C.c.lease_until < models.later(-KEPT),
                     ~sa.exists().where(moving.c.owner == _C.c.id, in_progress),
                     ~sa.exists().where(cleanups.c.owner == _C.c.id),
                 )
             )
-            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=types.later(lease)))
+            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=models.later(lease)))
 
     @retried
     def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
@@ -358,9 +358,10 @@ class Conductors:
         with self._engine.writer() as session:
             found: Any = session.execute(
                 sa.update(_C)
-                .where(_C.c.id == conductor_id, _C.c.lease_until > types.now())
+                .where(_C.c.id == conductor_id, _C.c.lease_until > models.now())
                 .values(
-                    lease_until=types.later(lease), broker_away_since=types.later(-broker_away) if broker_away else None
+                    lease_until=models.later(lease),
+                    broker_away_since=models.later(-broker_away) if broker_away else None,
                 )
             )
             if found.rowcount and server is not None:
@@ -375,14 +376,14 @@ class Conductors:
         :param server: also write this service as stopped, unless another incarnation with this name lives.
         """
         with self._engine.writer() as session:
-            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=types.now()))
+            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=models.now()))
             if server is not None:
-                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > types.now())
+                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > models.now())
                 self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""
-        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > types.now())
+        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > models.now())
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 

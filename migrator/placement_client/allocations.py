@@ -10,11 +10,12 @@ generation has no effect, so the generation must be the one on which the caller 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state
 from migrator.placement_client.client import PlacementClient
@@ -347,3 +348,39 @@ def strategy_for(client: PlacementClient, name: str) -> AllocationStrategy:
     """
     chosen = Strategy(name)
     return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client)
+
+
+# --- the order of the writes of one process --------------------------------------------------------------------------
+
+#: Seconds after which a thread writes without the lock. The lock only avoids conflicts; the generation keeps a write
+#: correct.
+PATIENCE = 5.0
+
+
+class Turns:
+    """The locks by which the threads of one process write to the same resource providers in sequence.
+
+    Placement compares the generation of every provider that a write changes. It accepts one of several concurrent
+    writes and starts the others again, so that many concurrent writes keep each other from succeeding.
+
+    :param threads: the threads of the process.
+    """
+
+    def __init__(self, threads: executors.Threads) -> None:
+        self._threads = threads
+        self._guard = threads.lock()
+        self._locks: dict[str, executors.Lock] = {}
+
+    @contextlib.contextmanager
+    def of(self, *allocations: allocation_state.Allocations | None) -> Iterator[None]:
+        """Hold the locks of all resource providers of some allocations within the block."""
+        # The same order for all threads, so that two never wait for each other.
+        uuids = sorted({uuid for one in allocations for uuid in one or {}})
+        until = self._threads.clock.monotonic() + PATIENCE
+        with contextlib.ExitStack() as held:
+            for uuid in uuids:
+                with self._guard:
+                    lock = self._locks.setdefault(uuid, self._threads.lock())
+                if lock.acquire(timeout=max(0.0, until - self._threads.clock.monotonic())):
+                    held.callback(lock.release)
+            yield

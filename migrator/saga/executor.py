@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from migrator.saga.log import DO, UNDO, Journal, StepRecord, StepState
-from migrator.saga.saga import Saga
-from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Step, Stuck, Verdict
+from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Saga, Step, Stuck, Verdict
 
 FORWARD = 'forward'
 BACK = 'back'

@@ -333,12 +333,12 @@ def test_leases_are_held_by_the_clock_of_the_database_and_no_other(on_postgresql
 
 def test_the_time_of_a_statement_is_not_that_of_its_transaction(on_postgresql):
     """A renewal that has waited for a lock must not be dated back to when it began to wait."""
-    from migrator.db import types
+    from migrator.db import models
 
     with on_postgresql.engine.writer() as session:
-        first = session.execute(sa.select(types.now())).scalar_one()
+        first = session.execute(sa.select(models.now())).scalar_one()
         session.execute(sa.text('SELECT pg_sleep(0.05)'))
-        second = session.execute(sa.select(types.now())).scalar_one()
+        second = session.execute(sa.select(models.now())).scalar_one()
     assert second - first >= datetime.timedelta(seconds=0.05)
 
 

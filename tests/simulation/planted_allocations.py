@@ -14,8 +14,7 @@ from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.placement_client import allocation_state, allocations
-from migrator.saga.saga import Saga
-from migrator.saga.step import Done, Failed, Verdict
+from migrator.saga.saga import Done, Failed, Saga, Verdict
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()

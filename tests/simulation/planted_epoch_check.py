@@ -16,7 +16,7 @@ from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db import migrations
 from migrator.objects import protocol
-from migrator.saga.step import Back, Settlement
+from migrator.saga.saga import Back, Settlement
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()

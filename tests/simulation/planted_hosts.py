@@ -22,7 +22,7 @@ from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.db.services import Services
 from migrator.objects import protocol as command
-from migrator.saga.step import Verdict
+from migrator.saga.saga import Verdict
 from migrator.virt.fake.driver import FakeDriver
 from tests.simulation.plant import Shelf, patched
 

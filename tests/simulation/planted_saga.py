@@ -21,7 +21,7 @@ from migrator.db import migrations
 from migrator.objects import Outcome, protocol
 from migrator.saga import log
 from migrator.saga.executor import SagaExecutor
-from migrator.saga.step import Done, Failed, Parked, Settlement, Verdict
+from migrator.saga.saga import Done, Failed, Parked, Settlement, Verdict
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()

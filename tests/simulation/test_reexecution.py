@@ -13,8 +13,7 @@ import dataclasses
 import pytest
 
 from migrator.conductor.tasks import live_migrate
-from migrator.saga.saga import Saga
-from migrator.saga.step import Done, Parked
+from migrator.saga.saga import Done, Parked, Saga
 from migrator.simulator import scenarios
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.monitor import Monitor

@@ -21,7 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import base
 from migrator.saga import log
-from migrator.saga.step import Done, Parked, Stuck, Verdict
+from migrator.saga.saga import Done, Parked, Stuck, Verdict
 
 LOG = logging.getLogger(__name__)
 

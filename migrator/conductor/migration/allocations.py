@@ -19,7 +19,7 @@ from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
-from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
+from migrator.saga.saga import Done, Failed, Parked, Stuck, Verdict
 
 #: The number of tries of a write that loses a race. Then the next sweep tries again.
 _RACES = 5

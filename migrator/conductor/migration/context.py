@@ -23,7 +23,7 @@ from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
-from migrator.placement_client import provider_locks
+from migrator.placement_client.allocations import Turns
 from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
 
@@ -62,7 +62,7 @@ class Tools:
     options: Options
 
     def __post_init__(self) -> None:
-        self.turns = provider_locks.Turns(self.threads)
+        self.turns = Turns(self.threads)
         self.running_cleanups: set[int] = set()
         self.asking: set[str] = set()
         self.placement.on_result = broker.Outage('Placement', self.threads).on_result

@@ -15,7 +15,7 @@ from migrator.conductor.migration import context, settle_table, waiting
 from migrator.conductor.migration.ledger import Wait
 from migrator.objects import base, protocol
 from migrator.saga import log
-from migrator.saga.step import Done, Failed, Parked, Stuck
+from migrator.saga.saga import Done, Failed, Parked, Stuck
 
 #: The first and the longest pause (seconds) before a failed step is tried again; each is twice as long as the last.
 _BACKOFF = (1.0, 60.0)

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from migrator import executors
-from migrator.saga.step import Stuck
+from migrator.saga.saga import Stuck
 
 
 @dataclasses.dataclass

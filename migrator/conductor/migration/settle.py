@@ -15,9 +15,9 @@ from migrator import exception
 from migrator.conductor.migration import hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
-from migrator.db import types
+from migrator.db import models
 from migrator.objects import CANCELLED_BY_STOP, protocol
-from migrator.saga.step import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
+from migrator.saga.saga import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
 #: The default of live_migration_completion_timeout.
 SECONDS_PER_GIB = 800
@@ -283,7 +283,7 @@ _ACTS: Mapping[Act, Callable[[MigrationContext, Decision, Host, Host], Settlemen
 
 def _note_running(m: MigrationContext) -> None:
     if m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value, running_at=types.now())
+        m.will(status=Status.RUNNING.value, running_at=models.now())
         m.commit()
 
 

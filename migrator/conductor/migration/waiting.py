@@ -16,7 +16,7 @@ from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.ledger import Wait
 from migrator.objects import MigrationStatus, Outcome, base, protocol
 from migrator.saga import log
-from migrator.saga.step import Parked, Stuck
+from migrator.saga.saga import Parked, Stuck
 
 #: A migration may wait this many times service_down_time without progress.
 PATIENCE = 5

@@ -15,10 +15,9 @@ from migrator import exception
 from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, destinations, hosts, settle, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
-from migrator.db import types
+from migrator.db import models
 from migrator.objects import base, protocol
-from migrator.saga.saga import Saga
-from migrator.saga.step import Done, Failed, Kind, Parked, Step, Verdict
+from migrator.saga.saga import Done, Failed, Kind, Parked, Saga, Step, Verdict
 
 
 def saga() -> Saga[MigrationContext]:
@@ -128,7 +127,7 @@ def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
 
 def may_prepare(m: MigrationContext) -> Mapping[str, Any]:
     """Record that the checks are done, so that the API can answer a client that waits for them."""
-    m.will(checked_at=types.now())
+    m.will(checked_at=models.now())
     m.will_call()
     return {}
 
@@ -154,7 +153,7 @@ def may_move(m: MigrationContext) -> Mapping[str, Any]:
 
     From this commit on the guest may move at any moment, and only the hosts know whether it has moved.
     """
-    m.will(queued_at=types.now())
+    m.will(queued_at=models.now())
     m.will_call()
     # A planned stop is authoritative for commands received by the same boot. For a later boot it only requests an
     # abort.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 
-from migrator.compute import packing
+from migrator.compute import work
 from migrator.objects import Flavor, LiveMigrateData
 from tests.unit.compute import scene
 
@@ -15,9 +15,9 @@ def test_unpacked_value_equals_packed_value() -> None:
     launched = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     instance = scene.instance().replace(flavor=flavor, launched_at=launched)
     data = LiveMigrateData(block_migration=True, source={'a': [1, None]}, destination={'b': 'β' * 999})
-    assert packing.unpack(packing.pack([instance, 'beta', data])) == [instance, 'beta', data]
+    assert work.unpack(work.pack([instance, 'beta', data])) == [instance, 'beta', data]
 
 
 def test_packed_value_takes_a_third_of_a_pickle() -> None:
     value = [scene.instance(7), 'beta', LiveMigrateData(destination={'host': 'beta'})]
-    assert len(packing.pack(value)) < len(pickle.dumps(value)) / 3
+    assert len(work.pack(value)) < len(pickle.dumps(value)) / 3

@@ -15,8 +15,7 @@ from migrator.conductor.migration.replies import Replies
 from migrator.conductor.runner import Runner
 from migrator.objects import protocol
 from migrator.saga import log
-from migrator.saga.saga import Saga
-from migrator.saga.step import Kind, Parked, Step, Stuck
+from migrator.saga.saga import Kind, Parked, Saga, Step, Stuck
 from migrator.testing.simulation.threads import Simulation
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from migrator.conductor import rpcapi, takeover
-from migrator.db import types
+from migrator.db import models
 from migrator.db.migrations import Write
 from migrator.objects import protocol
 from migrator.saga import log
@@ -98,7 +98,7 @@ class TestComputeStarted:
     def test_assignment_has_the_running_time(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         for status in ('preparing', 'queued', 'running'):
-            m.will(status=status, **({'running_at': types.now()} if status == 'running' else {}))
+            m.will(status=status, **({'running_at': models.now()} if status == 'running' else {}))
             still.do(m.commit)
         still.simulation.advance(75)
         self.queued(still)

@@ -8,8 +8,7 @@ import dataclasses
 import pytest
 
 from migrator.saga.log import Journal, StepRecord
-from migrator.saga.saga import Saga
-from migrator.saga.step import Done, GoOn, Kind, Step
+from migrator.saga.saga import Done, GoOn, Kind, Saga, Step
 from tests.unit.saga import toy
 
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Step, Stuck
+from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Step, Stuck
 
 
 @pytest.mark.parametrize(

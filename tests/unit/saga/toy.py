@@ -10,8 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrator.saga import executor, log
-from migrator.saga.saga import Saga
-from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
+from migrator.saga.saga import (
+    Back,
+    Done,
+    Failed,
+    Forward,
+    GoOn,
+    Kind,
+    Lost,
+    Parked,
+    Saga,
+    Settlement,
+    Step,
+    Stuck,
+    Verdict,
+)
 
 
 class Crash(BaseException):

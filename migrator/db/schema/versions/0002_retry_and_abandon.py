@@ -5,7 +5,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrator.db import types
+from migrator.db import models
 
 revision = '0002'
 down_revision = '0001'
@@ -16,9 +16,9 @@ depends_on = None
 def upgrade() -> None:
     """Change the schema: columns are added only, so that the release before still runs on it."""
     for name, kind in (
-        ('retry_requested_at', types.UTCDateTime()),
+        ('retry_requested_at', models.UTCDateTime()),
         ('retry_requested_by', sa.String(length=255)),
-        ('abandon_requested_at', types.UTCDateTime()),
+        ('abandon_requested_at', models.UTCDateTime()),
         ('abandon_requested_by', sa.String(length=255)),
         ('abandon_guest_on', sa.String(length=255)),
     ):

@@ -5,7 +5,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrator.db import types
+from migrator.db import models
 
 revision = '0004'
 down_revision = '0003'
@@ -15,5 +15,5 @@ depends_on = None
 
 def upgrade() -> None:
     """Add columns that may be null, so that the release before still runs on the schema."""
-    op.add_column('conductors', sa.Column('broker_away_since', types.UTCDateTime(), nullable=True))
-    op.add_column('services', sa.Column('down_since', types.UTCDateTime(), nullable=True))
+    op.add_column('conductors', sa.Column('broker_away_since', models.UTCDateTime(), nullable=True))
+    op.add_column('services', sa.Column('down_since', models.UTCDateTime(), nullable=True))

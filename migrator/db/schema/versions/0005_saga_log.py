@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from migrator.db import types
+from migrator.db import models
 
 revision = '0005'
 down_revision = '0004'
@@ -41,7 +41,7 @@ _STEPS = sa.table(
     *(sa.column(name, sa.String()) for name in ('saga', 'step', 'direction', 'state', 'owner', 'first_owner')),
     *(sa.column(name, sa.Integer()) for name in ('id', 'epoch', 'attempt', 'tries', 'first_epoch')),
     *(sa.column(name, sa.JSON()) for name in ('input', 'result')),
-    *(sa.column(name, types.UTCDateTime()) for name in ('started_at', 'ended_at')),
+    *(sa.column(name, models.UTCDateTime()) for name in ('started_at', 'ended_at')),
 )
 
 
@@ -52,7 +52,7 @@ def upgrade() -> None:
         'saga_log',
         sa.Column('migration', sa.String(length=36), nullable=False),
         sa.Column('seq', sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column('at', types.UTCDateTime(), nullable=False),
+        sa.Column('at', models.UTCDateTime(), nullable=False),
         sa.Column('conductor', sa.String(length=36), nullable=True),
         sa.Column('epoch', sa.Integer(), nullable=False),
         sa.Column('attempt', sa.Integer(), nullable=False),

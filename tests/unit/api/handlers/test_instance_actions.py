@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from migrator.db import models, types
+from migrator.db import models
 
 VERSIONS = ['2.1', '2.20', '2.21', '2.51', '2.58', '2.62', '2.66', '2.80']
 
@@ -32,7 +32,7 @@ def failed_migration(world):
             session.add(models.SagaLog(migration=one.uuid, seq=10 + number, **entry))
             session.flush()
         session.query(models.InstanceAction).update(
-            {'finish_time': types.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
+            {'finish_time': models.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
         )
     return one
 

@@ -11,7 +11,7 @@ from migrator.conductor.migration import abandon, context
 from migrator.db import cleanups
 from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
-from migrator.saga.step import Parked
+from migrator.saga.saga import Parked
 from tests.unit.conductor import stage
 
 Stage = stage.Stage

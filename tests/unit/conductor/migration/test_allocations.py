@@ -16,7 +16,7 @@ from migrator.conductor.tasks import live_migrate
 from migrator.db import models
 from migrator.placement_client import allocations
 from migrator.saga import log
-from migrator.saga.step import Done, Failed, Parked, Stuck
+from migrator.saga.saga import Done, Failed, Parked, Stuck
 from migrator.testing.placement_faults import Fault
 from migrator.virt.fake import driver
 from tests.unit.conductor import stage as stages

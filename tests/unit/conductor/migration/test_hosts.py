@@ -10,7 +10,7 @@ import pytest
 from migrator.conductor.migration import context, hosts, settle_table
 from migrator.objects import protocol
 from migrator.saga import log
-from migrator.saga.step import Parked
+from migrator.saga.saga import Parked
 from tests.unit.conductor import stage
 
 Stage = stage.Stage

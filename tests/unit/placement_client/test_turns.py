@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from migrator.placement_client.provider_locks import PATIENCE, Turns
+from migrator.placement_client.allocations import PATIENCE, Turns
 from migrator.testing.simulation.threads import Simulation
 
 A, B, C = ({name: {'VCPU': 1}} for name in 'abc')
