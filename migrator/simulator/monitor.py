@@ -69,7 +69,7 @@ class Monitor:
         self._effects_seen = -1
         self._messages_seen = 0
         #: Migration -> its progress, and since when it has had that progress without a recorded wait.
-        self._unreachable: dict[str, tuple[Any, float]] = {}
+        self._unchanged: dict[str, tuple[Any, float]] = {}
         self._collector = _LogCollector()
         self.logs = self._collector.lines
         self._install()
@@ -212,16 +212,18 @@ class Monitor:
     def _note_silence(self, world: World) -> None:
         """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
 
-        A copy and a wait in the queue need no reason, unless an abort was requested.
+        A copy and a wait in the queue need no reason, unless an abort was requested. Time without a living conductor
+        does not count, because nobody could write a reason.
         """
         lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
         for uuid, row in world.migrations.items():
             stands = row.status, row.outcome, row.attempt, row.abort_requested_at
             on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
             observed = row.waits_for or row.stuck_reason or on_its_way
-            if row.ended or observed or stands != self._unreachable.get(uuid, (None, 0.0))[0]:
-                self._unreachable[uuid] = None if row.ended or observed else stands, world.at
-            elif world.at - self._unreachable[uuid][1] > SILENCE:
+            changed = stands != self._unchanged.get(uuid, (None, 0.0))[0]
+            if row.ended or observed or changed or not world.busy:
+                self._unchanged[uuid] = None if row.ended or observed else stands, world.at
+            elif world.at - self._unchanged[uuid][1] > SILENCE:
                 self._note(
                     'I7', f'migration {uuid} is {row.status}, without progress or a recorded wait for {SILENCE:g} s'
                 )

@@ -159,7 +159,7 @@ class Reader:
                 for name, conductor in cloud.conductors.items()
                 if _alive(conductor._threads)
                 for pool, executor in (
-                    ('stories', conductor._pool),
+                    ('runs', conductor._pool),
                     ('polls', conductor._poll_pool),
                     ('adoptions', conductor._adopt_pool),
                 )
