@@ -59,9 +59,9 @@ class RealTime:
         return time.monotonic() - self._born
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60.0) -> None:
-        """Wait until something is so.
+        """Wait until a predicate holds.
 
-        :raises TimedOut: it is not, for so many seconds.
+        :raises TimedOut: it does not hold within that number of seconds.
         """
         until = time.monotonic() + max(timeout, PATIENCE)
         while not predicate():
@@ -70,7 +70,7 @@ class RealTime:
             time.sleep(process.INTERVAL)
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this number of seconds pass."""
         time.sleep(seconds)
 
 
@@ -90,7 +90,7 @@ class ProcessCloud(Face):
     """A cloud of processes.
 
     :param site: its processes, started.
-    :param tap: hears what they say to each other, and is closed with the cloud; without, no message is judged.
+    :param tap: records the messages between them, and is closed with the cloud; without it no message is checked.
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
@@ -153,7 +153,7 @@ class ProcessCloud(Face):
 
     @property
     def down_time(self) -> float:
-        """Seconds after which a silent service counts as down."""
+        """Seconds without a heartbeat after which a service counts as down."""
         return float(dict(self.site.shape.options).get('service_down_time', 60))
 
     def kill(self, name: str) -> None:
@@ -217,14 +217,14 @@ class ProcessCloud(Face):
         """Return when everything holds that must.
 
         :param allowed: ids of invariants that the test itself has broken.
-        :raises migrator.simulator.invariants.check.Broken: something does not, for so many seconds.
+        :raises migrator.simulator.invariants.check.Broken: an invariant does not hold after that number of seconds.
         """
         until = time.monotonic() + within
         while True:
             seen = self.snapshot()
             if not [one for one in check.check(seen) if one.id not in allowed] or time.monotonic() > until:
                 break
-            # what is done behind a migration's end is soon done: a debt is paid, a host is heard of
+            # what runs after a migration's end is soon done: a deferred cleanup runs, a host reports
             time.sleep(0.2)
         check.assert_holds(seen, allowed=allowed)
 
@@ -315,7 +315,7 @@ class FarReader(reader.Reader):
         }
 
     def secrets(self) -> list[str]:
-        """Return what must never be told: passwords, where the database is, and every token but the shortest."""
+        """Return what must never be shown: passwords, the database URL, and every token but the shortest."""
         tokens = {exchange.token for exchange in self.cloud.history if len(exchange.token) >= 8}
         url = sa.make_url(self.cloud.site.database_url)
         return [f':{url.password}@', self.cloud.site.database_url, *sorted(tokens)]

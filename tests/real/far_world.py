@@ -58,7 +58,7 @@ class FarFaults:
 
 
 class FarHypervisor:
-    """One host; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`, whose knobs are set here as there."""
+    """One host, with the knobs of :class:`migrator.virt.fake.hypervisor.FakeHypervisor`."""
 
     def __init__(self, client: FakeWorldClient, host: str) -> None:
         self.__dict__.update(_client=client, host=host, faults=FarFaults(client, host))

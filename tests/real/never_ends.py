@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A test that never ends, for test_servers.py to interrupt; by its name pytest does not find it by itself."""
+"""A test that never ends, for test_servers.py to interrupt; pytest does not collect it by its name."""
 
 import os
 import pathlib

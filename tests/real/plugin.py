@@ -73,7 +73,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope='session')
 def workspace(pytestconfig: pytest.Config) -> Iterator[process.Workspace]:
-    """A directory and the processes of this session; nothing of them is left when it ends, or the session fails."""
+    """A directory and the processes of this session.
+
+    Nothing of them is left when it ends, or the session fails.
+    """
     made = pytestconfig.stash[_WORKSPACE] = process.Workspace()
     yield made
     del pytestconfig.stash[_WORKSPACE]

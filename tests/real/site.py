@@ -4,7 +4,7 @@
 
 RabbitMQ, PostgreSQL and Placement are the session's; the hypervisors are fakes in a process of their own, which
 outlives the computes. Each service has a configuration file and nothing else, and a user of its own at the broker, so
-that what is sent there can be told by its sender.
+that each message there has a known sender.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Site:
         return f'{self.vhost}-{name}'
 
     def tap(self) -> Tap:
-        """Hear from now on what its services say to each other; who says it is ``compute:host1`` and so on."""
+        """Record the messages between its services from now on; a sender is ``compute:host1`` and so on."""
 
         def name_of(user: str) -> str:
             name = user.removeprefix(self.user(''))
@@ -222,7 +222,10 @@ class Site:
 
 
 def render(options: Mapping[str, Any]) -> str:
-    """Return a configuration file: ``{'database.connection': 'x'}``, an option without a group being a default."""
+    """Return the text of a configuration file.
+
+    :param options: such as ``{'database.connection': 'x'}``; an option without a group is in ``[DEFAULT]``.
+    """
     groups: dict[str, list[str]] = {'DEFAULT': []}
     for name, value in options.items():
         group, _, option = name.rpartition('.')

@@ -13,7 +13,7 @@ from tests.real import site
 from tests.unit.cmd import processes
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-#: What stands for every password that must not be told.
+#: What stands for every password that must not be shown.
 HUSH = 'hush-hush'
 
 
@@ -35,7 +35,10 @@ class Start:
         }
 
     def file(self, **changes: object) -> list[str]:
-        """Write the configuration, and return the arguments that name it; ``database__connection`` is its option."""
+        """Write the configuration, and return the arguments that name it.
+
+        :param changes: options, such as ``database__connection``.
+        """
         changed = {name.replace('__', '.'): value for name, value in changes.items()}
         file = self.directory / 'migrator.conf'
         file.write_text(site.render({**self.options, **changed}))

@@ -269,10 +269,10 @@ def test_an_address_of_placement_that_is_none_is_a_configuration_to_be_mended(st
     assert "Option [placement] endpoint_override is 'placement:8778': it is not the URL of a service" in line
 
 
-# --- what somebody else has ------------------------------------------------------------------------------------------
+# --- what another service has ----------------------------------------------------------------------------------------
 
 
-#: 256 MiB/s: the copy of 1 GiB takes some seconds, so that whoever looks finds it running.
+#: 256 MiB/s: the copy of 1 GiB takes some seconds, so that a test finds it running.
 SLOW_LINK = ('--link', '256')
 
 

@@ -175,7 +175,7 @@ def test_values_are_read_with_their_type(database):
 
 @pytest.mark.parametrize('odd', ['a\0b', 'a\ud800b', 'x' * 100_000, '\U0001f600' * 70_000], ids=ODD)
 def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
-    """A text that a database cannot hold must keep no host from registering, and no migration from being settled."""
+    """A text that a database cannot hold keeps no host from registering, and no migration from settling."""
     provider = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=odd, inventory={'VCPU': {'total': odd}})
     node = compute_node.ComputeNode(
         uuid=provider.uuid, host='source', node=odd, hypervisor_type=odd, hypervisor_version=2**64, host_ip=odd,

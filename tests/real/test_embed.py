@@ -26,7 +26,7 @@ class Embedding(sites.Service):
 
 
 class Site(sites.Site):
-    """A site whose computes are in services of somebody else's."""
+    """A site whose computes are embedded in other services."""
 
     def add(self, kind, name):
         if kind != 'compute':

@@ -22,7 +22,7 @@ GUESTS = 16
 #: MiB; and MiB/s of the link: the copy takes some seconds, so that most are struck in its middle.
 MEMORY, LINK = 512, 256
 LEASE = 4
-#: Who is killed how often, and paused how often, at least.
+#: How often each process is killed, and how often paused, at least.
 KILLS = {'conductor1': 7, 'conductor2': 7, 'host1': 7, 'host2': 7, 'api1': 4, 'api2': 4, 'placement': 2}
 KILLS |= {'rabbitmq': 1, 'postgresql': 1}
 PAUSES = {'conductor1': 3, 'conductor2': 3, 'host1': 2, 'host2': 1, 'api1': 1}
@@ -47,7 +47,7 @@ def cloud(workspace, postgresql, rabbitmq, placement_http):
 
 
 class Killer:
-    """Kills and pauses, in an order that a seed says, until it has done all of it or is told to stop.
+    """Kills and pauses, in an order that a seed gives, until it has done all of it or is stopped.
 
     At least one process of each kind is left alone at any time, but for what there is only one of.
     """

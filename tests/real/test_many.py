@@ -18,7 +18,7 @@ MOVES = 200
 GUESTS = 40
 #: MiB. The four that leave a host at once share a link of 1 GiB/s: a second is enough for all.
 MEMORY = 256
-#: Which server is killed when so many moves are done.
+#: The number of moves that are done -> the server that is killed then.
 KILLED = {30: 'rabbitmq', 80: 'postgresql', 130: 'placement'}
 #: How many migrations have to be in progress at that moment.
 CAUGHT = 10
@@ -88,8 +88,8 @@ def test_two_hundred_migrations_end_right_though_broker_database_and_placement_a
     assert sum(one.status == status.COMPLETED for one in migrations.values()) >= MOVES
     cloud.judge(set())
 
-    # Everybody had a part in it, the tap has heard them all, again after the broker was killed, and no compute host
-    # has called another.
+    # Every service had a part in it, the tap has received messages of all, also after the broker was killed, and no
+    # compute host has called another.
     assert {name for name, answer in user.answers if answer == 202} == {'api1', 'api2'}
     tap = cloud.tap
     assert tap.taps == 2

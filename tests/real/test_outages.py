@@ -2,8 +2,8 @@
 
 """The broker stops, is short of memory, or every conductor dies for a while under twenty migrations.
 
-None of them fails, all of them complete, and nothing that anybody is shown blames a host. MIGRATOR_OUTAGE=N has it last
-N seconds, twice as long as a host may be silent; ``make test-long`` has two minutes of it.
+None of them fails, all of them complete, and nothing that a user or operator is shown blames a host. With
+MIGRATOR_OUTAGE=N it lasts N seconds, twice as long as a host may be unreachable; ``make test-long`` has two minutes.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_a_move_that_comes_after_the_rewrite_of_the_source_is_refused_and_change
 def test_concurrent_writers_of_one_generation_succeed_or_conflict_as_placement_shows(client, host, record_property):
     """What Placement does with eight migrations that move one instance at once.
 
-    One is told yes here, round after round. It is nothing to build on: after a deadlock Placement runs the transaction
+    One is accepted here, round after round. It is nothing to build on: after a deadlock Placement runs the transaction
     again with a consumer's generation that it has raised already, which is then that of the winner. The right to move
     is taken in our own database first. What has to hold: an answer is true, and there are no others than these two.
     """

@@ -180,7 +180,7 @@ def test_a_monitored_call_to_a_healthy_server_may_take_long(wire, monitor):
     assert wire.call('slow', timeout=60, monitor=monitor, seconds=8) == 'one'
 
 
-# No ('kill', 'quorum'): of a single RabbitMQ 3.10 that is killed, a quorum queue may find no leader again, whoever asks
+# No ('kill', 'quorum'): after a single RabbitMQ 3.10 is killed, a quorum queue may find no leader again for any client
 # ("leader call - leader not known", rabbitmq-server issue 10070). Quorum queues want three brokers.
 @pytest.mark.parametrize(('how', 'queues'), [('stop', 'quorum'), ('kill', 'classic')])
 def test_a_broker_that_restarts_loses_no_server_and_no_running_call(wire, rabbitmq, how, queues):

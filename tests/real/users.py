@@ -17,7 +17,7 @@ LOOK = 0.2
 
 
 class User:
-    """Has guests moved, each one again as soon as it has arrived, until there were so many moves.
+    """Has guests moved, each one again as soon as it has arrived, until a number of moves is reached.
 
     It asks one API after the other; and again, where one does not answer, the answer is that the database is away, or
     the migration has failed.
@@ -63,7 +63,7 @@ class User:
         except requests.ConnectionError:
             status = None
         self.answers[self.cloud.api, status] += 1
-        # 409: it was accepted by a commit of which nobody was told any more.
+        # 409: it was accepted by a commit whose reply was lost.
         assert status in (202, 409, 503, None)
         return status in (202, 409)
 

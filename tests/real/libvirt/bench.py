@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The bench of the driver contract, on two hosts of the lab; the drivers are in the test's own process."""
+"""The bench of the driver contract, on two hosts of the lab.
+
+The drivers are in the test's own process.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **opti
 
 
 def instance_of(guest: guests.Guest, host: str) -> Instance:
-    """Return a guest as the books have it."""
+    """Return the instance of a guest."""
     return Instance(
         uuid=guest.uuid,
         name=guest.name,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``make demo-libvirt``: real guests leave a libvirt host through the queue of a whole cloud, while you watch.
+"""``make demo-libvirt``: real guests leave a libvirt host while you watch.
 
-Two hosts with four guests on the first, all in namespaces of their own on this machine; what a guest says on its
-console is what it is judged by. Nothing listens but on loopback, and nothing is left.
+They go through the queue of a whole cloud. The cloud has two hosts with four guests on the first, all in namespaces of
+their own on this machine. A guest is judged by what it writes to its console. Nothing listens but on loopback, and
+nothing is left.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog=PROG,
         allow_abbrev=False,
         description='Four real guests of QEMU leave one libvirt host for another: one by post-copy, one after its move '
-        'was aborted half way. Their own words tell whether they have noticed.',
+        'was aborted half way. Their own output shows whether they have noticed.',
         epilog='Exit status: 0 everything is as it should be; 1 something is not; 2 it cannot be shown here; 130 '
         'interrupted.',
     )
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f'{PROG}: there is no {what}', file=sys.stderr)
         return CANNOT
     demo.choose_threads()
-    # Imported here: what is missing is told at once, and oslo.messaging has to come after the choice of threads.
+    # Imported here: what is missing is reported at once, and oslo.messaging has to come after the choice of threads.
     from tests.real.libvirt import demo_run
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Stopped as stop:
         print(f'{PROG}: interrupted; nothing of it is left', file=sys.stderr)
         return stop.status
-    except BrokenPipeError:  # whoever read stdout has seen enough
+    except BrokenPipeError:  # the reader of stdout has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WRONG
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The stage of the demo: two hosts of a lab, guests on the first, and a whole cloud in this process around them."""
+"""The stage of the demo: two hosts of a lab, guests on the first, and a whole cloud in this process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPTIONS = {
     'libvirt.live_migration_permit_post_copy': True,
 }
 
-#: What libvirt tells of a guest that leaves a host, or comes to one, by post-copy.
+#: The events that libvirt reports of a guest that leaves a host, or comes to one, by post-copy.
 _POST_COPY = (
     (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY),
     (libvirt.VIR_DOMAIN_EVENT_RESUMED, libvirt.VIR_DOMAIN_EVENT_RESUMED_POSTCOPY),
@@ -55,7 +55,7 @@ _POST_COPY = (
 
 
 class LibvirtCloud(Cloud):
-    """A cloud whose hosts are those of a lab; their guests come into the books by adoption.
+    """A cloud whose hosts are those of a lab; it adopts their guests.
 
     :param lab: its hosts run, and have their guests.
     """
@@ -64,7 +64,7 @@ class LibvirtCloud(Cloud):
         self.lab = lab
         self._drivers: list[LibvirtDriver] = []
         self._listening: list[tuple[libvirt.virConnect, int]] = []
-        #: Which guests libvirt has told to be in post-copy, and on which hosts.
+        #: Which guests libvirt has reported to be in post-copy, and on which hosts.
         self._post_copied: set[tuple[str, str]] = set()
         super().__init__(lab.workspace.directory('cloud'), hosts=0, options=OPTIONS)
 
@@ -78,13 +78,13 @@ class LibvirtCloud(Cloud):
         return made
 
     def start_computes(self, adopted: int) -> None:
-        """Start the compute services, and return when so many guests are in the books."""
+        """Start the compute services, and return when that number of guests is adopted."""
         for host in self.lab.hosts:
             self.start_compute(host)
         process.wait_until(self.up, 'the compute services to be known', 60)
         process.wait_until(lambda: len(self.database.instances.list()) >= adopted, 'the guests to be adopted', 60)
         for name, host in self.lab.hosts.items():
-            # the loop that hears of it is the drivers', and runs by now
+            # the event loop is the drivers', and runs by now
             connection = libvirt.open(host.uri)
             events = libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE
             number = connection.domainEventRegisterAny(None, events, self._on_lifecycle, name)
@@ -95,11 +95,11 @@ class LibvirtCloud(Cloud):
             self._post_copied.add((domain.UUIDString(), host))
 
     def went_by_post_copy(self, guest: guests.Guest) -> bool:
-        """Whether libvirt has told, on both hosts, that a guest was in post-copy."""
+        """Whether libvirt has reported, on both hosts, that a guest was in post-copy."""
         return all((guest.uuid, host) in self._post_copied for host in self.lab.hosts)
 
     def look(self, names: dict[str, str]) -> screen.Look:
-        """Look at the cloud, as its books have it.
+        """Look at the cloud, as its database has it.
 
         :param names: of the guests, by uuid; padded, so that what is shown of them stands in columns.
         """
@@ -119,7 +119,7 @@ class LibvirtCloud(Cloud):
             connection.close()
 
     def drop(self) -> None:
-        """Have the conductors hear no more, in the middle of whatever they are at; the hosts are switched off next."""
+        """Stop the conductors in the middle of their work; the hosts are switched off next."""
         for conductor in self.conductors.values():
             with contextlib.suppress(exception.MigratorException):
                 conductor.stop()

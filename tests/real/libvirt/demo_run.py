@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The demo from its first line to its last: the lab and the cloud begin, the story is told, and nothing is left."""
+"""The demo from its first line to its last: start the lab and the cloud, play, and leave nothing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(as_json: bool) -> int:
 
 
 def _play(teller: _Teller) -> demo_scenario.Report:
-    """Build the stage, tell the story, and take everything away again, whatever has happened."""
+    """Build the stage, run the scenario, and take everything away again, whatever has happened."""
     teller.say(f'Starting two libvirt hosts, {demo_cloud.SOURCE} and {demo_cloud.DESTINATION}')
     lab = hosts.Lab()
     cloud: demo_cloud.LibvirtCloud | None = None
@@ -102,7 +102,7 @@ def _play(teller: _Teller) -> demo_scenario.Report:
             host.wait()
         teller.say(f'Starting {len(demo_cloud.CAST)} guests on {demo_cloud.SOURCE}')
         those = demo_cloud.start_guests(lab)
-        teller.say('Starting migrator around them: the guests come into its books by adoption')
+        teller.say('Starting migrator around them: it adopts the guests')
         cloud = demo_cloud.LibvirtCloud(lab)
         cloud.start_computes(adopted=len(those))
         with teller.view() as view:
@@ -152,7 +152,7 @@ def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
         )
     console.print(table)
     console.print(
-        'Downtime: the longest that a guest, which says something every 20 ms, was not heard while it was moved.',
+        'Downtime: the longest time without output of a guest, which writes a line every 20 ms, while it was moved.',
         style='dim',
     )
     console.print()

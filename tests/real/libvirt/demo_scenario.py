@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the demo does: everything leaves one host; one move is aborted on its way, one is made to end by post-copy."""
+"""What the demo does: all guests leave one host; one move is aborted, one is made to end by post-copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.real.libvirt.lab import guests
 
 _S = MigrationStatus
 
-#: In this order their moves are asked for, so that the first two are under way when somebody changes his mind.
+#: The order in which the moves are requested, so that the first two are under way when the operator intervenes.
 ORDER = ('database', 'cache', 'web', 'worker')
 BY_POST_COPY, CHANGES_ITS_MIND = 'database', 'cache'
 #: After how many MiB.
@@ -36,8 +36,8 @@ _TICK = 0.1
 class Move:
     """One migration, as it was asked for and as it was seen.
 
-    :ivar plan: what is to come of it: ``moved``, ``aborted`` or ``post-copy``.
-    :ivar at_mib: how much had been copied when somebody intervened.
+    :ivar plan: the result that is wanted: ``moved``, ``aborted`` or ``post-copy``.
+    :ivar at_mib: how much had been copied when the operator intervened.
     :ivar history: each status that the migration has had.
     :ivar checked: whether its guest was looked at afterwards.
     :ivar wrong: what is not as it should be.
@@ -129,9 +129,9 @@ class Report:
 class Scenario:
     """Empties the source.
 
-    :param cloud: its computes are up, and the guests in its books.
+    :param cloud: its computes are up, and it has adopted the guests.
     :param those: the guests.
-    :param say: tells who watches what happens besides the migrations themselves.
+    :param say: shows the spectator what happens besides the migrations themselves.
     """
 
     def __init__(self, cloud: demo_cloud.LibvirtCloud, those: list[guests.Guest], say: Callable[[str], None]) -> None:
@@ -162,7 +162,7 @@ class Scenario:
                 move.end_watch()
         took = time.monotonic() - began
         self._judge()
-        findings, looked_at = report.audit(self._cloud)  # type: ignore[arg-type] -- of a cloud, it reads the books
+        findings, looked_at = report.audit(self._cloud)  # type: ignore[arg-type] -- it reads only the records
         counted = {name: self._counted(guest) for name, guest in self._guests.items()}
         return Report(self._moves, took, counted, findings, looked_at, self._wrong)
 
@@ -230,7 +230,7 @@ class Scenario:
             if not move.wrong:
                 self._say(f'{move.guest.name} goes on at {demo_cloud.SOURCE} as it was; its move is asked for again')
             self._ask(move.guest.name, 'moved')
-        except Exception as error:  # noqa: BLE001 -- it is told in the end, and the others go on
+        except Exception as error:  # noqa: BLE001 -- it is reported in the end, and the others go on
             move.wrong.append(str(error))
         finally:
             self._coming -= 1
@@ -238,7 +238,7 @@ class Scenario:
     # --- what came of it ---------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        self._say('Looking at what every guest has said, at its pages, and at the books')
+        self._say('Looking at what every guest has said, at its pages, and at the allocations')
         wanted = {'moved': _S.COMPLETED, 'post-copy': _S.COMPLETED, 'aborted': _S.CANCELLED}
         for move in self._moves:
             migration = move.migration
@@ -249,7 +249,7 @@ class Scenario:
                 move.wrong += _found(lambda guest=move.guest: guest.survived(self._source, self._destination))
                 move.checked = True
             if move.plan == 'post-copy' and not self._cloud.went_by_post_copy(move.guest):
-                move.wrong.append('libvirt has told of no post-copy')
+                move.wrong.append('libvirt has reported no post-copy')
         if left := self._source.domains():
             self._wrong.append(f'{demo_cloud.SOURCE} is not empty: {len(left)} guests are left')
         running = demo_cloud.running_on(self._destination, list(self._guests.values()))
@@ -294,6 +294,9 @@ def _text(answer: Any) -> str:
 
 
 def _undisturbed(act: Callable[[], Any]) -> Any:
-    """Do something where no signal strikes: in the middle of a request it would be told as that request's error."""
+    """Call a function in a thread, where no signal interrupts it.
+
+    A signal in the middle of a request would be reported as that request's error.
+    """
     with futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result()

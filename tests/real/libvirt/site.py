@@ -141,17 +141,17 @@ class Cloud:
         return self.database.migrations.get(migration.uuid)
 
     def progress(self, migration: Migration) -> dict[str, Any]:
-        """Return what the API tells of a migration that runs; {} if it runs no more."""
+        """Return what the API shows of a migration that runs; {} if it runs no more."""
         path = f'/servers/{migration.instance_uuid}/migrations'
         found: list[dict[str, Any]] = self.request('GET', path).json()['migrations']
         return next((one for one in found if one['id'] == migration.id), {})
 
     def instance(self, guest: guests.Guest) -> Instance:
-        """Return a guest as the books have it."""
+        """Return the instance of a guest."""
         return self.database.instances.get(guest.uuid)
 
     def wait(self, what: Callable[[], Any], about: str, timeout: float = PATIENCE) -> None:
-        """Wait until something is so."""
+        """Wait until a predicate holds."""
         process.wait_until(what, about, timeout)
 
     def ended(self, migration: Migration, timeout: float = PATIENCE) -> str:
@@ -179,7 +179,7 @@ class Cloud:
         self.wait(copies, f'migration {migration.uuid} to copy')
 
     def register(self, guest: guests.Guest, host: str, memory_mb: int = 128, root_gb: int = 0) -> guests.Guest:
-        """Take a guest into the books, as the service that has made it would."""
+        """Register a guest, as the service that has made it would."""
         flavor = Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=root_gb)
         made = Instance(
             uuid=guest.uuid, name=guest.name, project_id='p', user_id='u', host=host, node=host, flavor=flavor
@@ -188,16 +188,16 @@ class Cloud:
         return guest
 
     def adopted(self, *those: guests.Guest) -> None:
-        """Wait until guests are in the books."""
+        """Wait until guests are adopted."""
         wanted = {guest.uuid for guest in those}
         self.wait(lambda: wanted <= {one.uuid for one in self.database.instances.list({})}, 'guests to be adopted')
 
     # --- what has to be so -------------------------------------------------------------------------------------------
 
     def check(self, guest: guests.Guest, host: str) -> None:
-        """Check that a guest is on a host and on no other, running, with nothing left elsewhere, and the books say so.
+        """Check that a guest runs on a host and no other, with nothing left elsewhere, and is recorded there.
 
-        What is done behind a migration's end is soon done: a debt is paid, a host is heard of.
+        What runs after a migration's end is soon done: a deferred cleanup runs, a host reports.
         """
         until = time.monotonic() + 30
         while True:
@@ -223,7 +223,7 @@ class Cloud:
             wrong += [f'{name} keeps {path.name}' for path in kept.glob(f'*/{guest.uuid}*')]
         found = self.instance(guest)
         if (found.host, found.task_state) != (host, None):
-            wrong.append(f'the books have {guest.name} on {found.host}, {found.task_state}')
+            wrong.append(f'the database has {guest.name} on {found.host}, {found.task_state}')
         nodes = {node.host: node.uuid for node in self.database.services.list_nodes()}
         held = allocations.read(self.placement, guest.uuid).allocations
         if set(held) != {nodes[host]}:
@@ -238,7 +238,7 @@ class Cloud:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def up(self, *hosts_: str) -> bool:
-        """Whether the present lives of some hosts' compute services are known, and up; of all, if none is named."""
+        """Whether the present boot of each host's compute service is known, and up; of all if none is named."""
         now, patience = self.database.services.now(), float(dict(self.site.shape.options)['service_down_time'])
         known = {each.host: each for each in self.database.services.list(binary=COMPUTE_BINARY)}
         return all(
@@ -266,7 +266,7 @@ class Cloud:
             self.start_compute(host)
 
     def slow(self, mib: int = 8) -> None:
-        """Let moves from alpha copy so many MiB a second, so that a test can act meanwhile."""
+        """Let moves from alpha copy that number of MiB a second, so that a test can act meanwhile."""
         self.set_option('alpha', libvirt__live_migration_bandwidth=mib)
 
     def begin(self) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Libvirt's driver keeps what the fake one promises: the same tests, on real guests."""
+"""The libvirt driver keeps the contract that the fake one keeps: the same tests, on real guests."""
 
 from __future__ import annotations
 

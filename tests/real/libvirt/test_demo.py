@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The demo keeps its word: nobody notices a move, it can be interrupted anywhere, and nothing is left."""
+"""The demo: no guest notices a move, it can be interrupted anywhere, and nothing is left."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_ctrl_c_at_its_terminal_leaves_nothing_and_the_cursor_is_back(lab):
         while True:
             try:
                 said += os.read(own, 65536)
-            except OSError:  # nobody has the other end any more
+            except OSError:  # the other end is closed
                 break
         assert child.wait(timeout=60) == 130
     os.close(own)

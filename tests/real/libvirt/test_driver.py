@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What libvirt's driver promises besides the contract: of daemons that hang, and of lives that end."""
+"""What the libvirt driver does besides the contract: when daemons hang, and when a process ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What breaks while a real guest moves: a QEMU, a host, a daemon, the compute service; and how it comes right."""
+"""A QEMU, a host, a daemon or the compute service fails while a real guest moves, and all is settled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The lab that the other tests of this folder stand on: its hosts are hosts, and its guests can be moved."""
+"""The lab under the other tests of this folder: its hosts are hosts, and its guests can be moved."""
 
 import contextlib
 import re

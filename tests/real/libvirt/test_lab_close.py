@@ -146,7 +146,7 @@ def said(*ticks, audits=0, bad=0, boot=False):
         (said(1, 3, boot=True) + said(11, 13, 15), said(5, 7, 9) + said(17, audits=2), None),
         (said(1, 3, boot=True), said(5, 7, 6, audits=2), 'went back on beta'),
         (said(1, 3, boot=True), said(5, 7, audits=2, boot=True), r"began 2 times: on \['alpha', 'beta'\]"),
-        (said(1, 3, boot=True), said(5, 7, audits=2, bad=4), 'has bad pages, first told on beta: .*bad=4'),
+        (said(1, 3, boot=True), said(5, 7, audits=2, bad=4), 'has bad pages, first reported on beta: .*bad=4'),
         (said(1, 3, boot=True), said(5, 7, audits=1), 'does not go on at beta'),
         (said(1, 3, boot=True), b'', 'does not go on at beta'),
         (b'', said(5, 7, boot=True), 'was never on alpha'),
@@ -168,11 +168,11 @@ def test_a_silence_is_measured_to_its_end_and_one_that_has_none_too(lab, alpha):
     guest = lab.start_guest(alpha, 'demo')
     with guest.watch() as watch:
         alpha.virsh('suspend', guest.uuid)
-        process.wait_until(lambda: watch.longest_silence > 0.5, 'it to be silent')
+        process.wait_until(lambda: watch.longest_silence > 0.5, 'its output to pause')
         alpha.virsh('resume', guest.uuid)
         guest.unharmed(alpha)
     assert 0.5 < watch.longest_silence < 3
     with guest.watch() as watch:
         alpha.destroy(guest.uuid)
-        process.wait_until(lambda: watch.longest_silence > 0.5, 'it to be silent')
+        process.wait_until(lambda: watch.longest_silence > 0.5, 'its output to pause')
     assert watch.longest_silence > 0.5

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Real guests on their way through the whole of migrator: its services are processes, and its hosts libvirt's."""
+"""Real guests move through the whole of migrator, with services as processes and hosts of libvirt."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def test_a_local_disk_arrives_whole_without_the_file_that_backs_it(
 
 def test_a_file_in_the_way_of_a_copy_is_not_overwritten(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     disk = cloud.lab.make_disk(alpha, 'local', 64, 8)
-    (beta.images / 'local.qcow2').write_text("somebody else's")
+    (beta.images / 'local.qcow2').write_text("another owner's")
     guest = a_guest(cloud, disks=[disk])
     migration = cloud.live_migrate(guest)
     assert cloud.ended(migration) == 'failed'
-    assert (beta.images / 'local.qcow2').read_text() == "somebody else's"
+    assert (beta.images / 'local.qcow2').read_text() == "another owner's"
     guest.unharmed(alpha)
     cloud.check(guest, 'alpha')
 

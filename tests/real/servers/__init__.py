@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Private servers for tests, each on loopback and in a directory of its own; :mod:`.process` is what all stand on."""
+"""Private servers for tests, each on loopback and in a directory of its own; all use :mod:`.process`."""

@@ -140,13 +140,13 @@ class PostgreSQL(process.Process):
     def create_database(self, name: str, template: str = 'template0') -> str:
         """Make a database and return its URL.
 
-        :param template: one to copy, which nobody is connected to.
+        :param template: one to copy, without any connection to it.
         """
         self.administer(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Delete a database, whoever is connected."""
+        """Delete a database, even with open connections."""
         self.administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def administer(self, statement: str) -> None:

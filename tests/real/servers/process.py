@@ -36,9 +36,9 @@ class ServerError(AssertionError):
 
 
 def wait_until(probe: Callable[[], object], what: str, timeout: float = 30.0) -> None:
-    """Ask until the answer is true.
+    """Call a probe until it returns true.
 
-    :raises ServerError: it was not, for so many seconds.
+    :raises ServerError: it did not within that number of seconds.
     """
     until = time.monotonic() + timeout
     while not probe():
@@ -60,7 +60,7 @@ _taken: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at, and that no other session gets from here while this one lives.
+    """Return a free port that no other session gets from here while this one lives.
 
     It lies below those that the kernel gives to outgoing connections, so that none of them takes it before the server.
     """
@@ -144,7 +144,7 @@ class Workspace:
 
 
 def left_of(root: pathlib.Path) -> list[str]:
-    """Return the processes that work in a directory, or were told of it: they, or who started them, came from there."""
+    """Return the processes that work in a directory, or have it in their environment."""
     found = []
     for entry in pathlib.Path('/proc').iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -161,15 +161,16 @@ def left_of(root: pathlib.Path) -> list[str]:
 
 
 class Process:
-    """A child in a session of its own, so that no Ctrl-C at the terminal reaches it, with its output in a file.
+    """A child in a session of its own, with its output in a file.
 
-    Its environment is what it is given and as little of ours as possible; its directory is its own.
+    No Ctrl-C at the terminal reaches it. Its environment is what it is given and as little of ours as possible; its
+    directory is its own.
 
     :param workspace: to which it belongs.
     :param name: what messages call it.
     """
 
-    #: What ends it in good order; its first process gets it, and tells the others.
+    #: What ends it in good order; its first process gets it, and stops the others.
     stop_signal: signal.Signals = signal.SIGTERM
     #: What ends it when the session was killed, and what it would save is deleted next; None: the same.
     last_signal: signal.Signals | None = None
@@ -258,7 +259,7 @@ class Process:
         if not self.running:
             return
         family = self._family()
-        # one that is paused would hear nothing
+        # a paused process would not handle the signal
         reaper.send(self.pid, signal.SIGCONT)
         reaper.send(self.pid, self.stop_signal)
         try:

@@ -38,7 +38,10 @@ def missing() -> str | None:
 
 
 class _Epmd(process.Process):
-    """The daemon that finds Erlang nodes by name. A broker would start one that nobody ends; this one is ours."""
+    """The daemon that finds Erlang nodes by name.
+
+    A broker would start one that is never ended; this one is ours.
+    """
 
     def __init__(self, workspace: process.Workspace) -> None:
         super().__init__(workspace, 'epmd')
@@ -112,7 +115,7 @@ class RabbitMQ(process.Process):
             'RABBITMQ_MNESIA_BASE': str(here / 'mnesia'),
             'RABBITMQ_LOG_BASE': str(here),
             'RABBITMQ_PID_FILE': str(here / 'pid'),
-            # two of each are enough; and it is told not to start an epmd, for ours is there
+            # two of each are enough; and it must not start an epmd, for ours is there
             'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS': (
                 '-kernel inet_dist_use_interface {127,0,0,1} -start_epmd false +S 2:2 +SDcpu 2:2 +SDio 2'
             ),
@@ -142,7 +145,7 @@ class RabbitMQ(process.Process):
         self.epmd.close()
 
     def short_of_memory(self, short: bool) -> None:
-        """Have it believe that it is short of memory, so that it blocks whoever publishes; or no longer."""
+        """Have it believe that it is short of memory, so that it blocks publishers; or no longer."""
         mark = ['absolute', '1GB'] if not short else ['0']
         control = [str(self._binaries / 'rabbitmqctl'), 'set_vm_memory_high_watermark', *mark]
         process.run(control, self.directory, **dict(self.environment()))

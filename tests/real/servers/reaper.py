@@ -4,10 +4,10 @@
 
 Run as a program of its own, it reads one command a line::
 
-    process PID START SIGNAL   from now on that process and its descendants are to end, by a signal to the first;
+    process PID START SIGNAL   from now on that process and its descendants must end, by a signal to the first;
                                SIGKILL is for all
     forget PID                 it has ended
-    directory PATH             is to be deleted last
+    directory PATH             it must be deleted last
 
 and does nothing until its standard input ends, which is when the session has ended, however it did.
 """
@@ -27,7 +27,7 @@ PATIENCE = 10.0
 
 
 def started_at(pid: int) -> str | None:
-    """Return when a process began, as the kernel counts; None if there is none. It tells apart who reuses a pid."""
+    """Return when a process began, as the kernel counts, or None. It shows whether a pid was reused."""
     found = _stat(pid)
     return None if found is None else found[1]
 
@@ -64,7 +64,7 @@ def send(pid: int, number: int) -> None:
 
 
 def main() -> None:
-    """Take note of what there is, and end it when nobody else can."""
+    """Take note of what there is, and end it when the session cannot."""
     processes: dict[int, tuple[str, int]] = {}
     directories: list[str] = []
     for line in sys.stdin:
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    # It must outlive who started it: Ctrl-C goes to everybody at that terminal.
+    # It must outlive its parent: Ctrl-C goes to every process at that terminal.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     main()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A tap on a broker: hears every message that is published in a virtual host, and who published it.
+"""A tap on a broker: records every message that is published in a virtual host, and who published it.
 
 It is RabbitMQ's own firehose: a copy of each message comes to the exchange ``amq.rabbitmq.trace``, with headers that
 say which user published it, to which exchange, by which routing key. What oslo.messaging has put around it says the
@@ -30,16 +30,16 @@ EXCHANGE = 'amq.rabbitmq.trace'
 PUBLISHED = 'publish.#'
 #: Seconds between two looks whether the broker is there.
 _AGAIN = 0.05
-#: What nobody is bound to: a message there goes nowhere but to the tap.
+#: A routing key without a binding: its message goes nowhere but to the tap.
 _MARK = 'tap-mark-'
 
 
 @dataclasses.dataclass(frozen=True)
 class Received(rpc.Recorded):
-    """One message that was heard.
+    """One message that was received.
 
-    Its kind is one more than those of :class:`migrator.testing.rpc.Recorded`: ``beat`` is the sign of life of who is
-    still at work on a call. The method of an answer whose call was not heard is ``?``.
+    Its kind is one more than those of :class:`migrator.testing.rpc.Recorded`: ``beat`` is the heartbeat of a
+    service that is still at work on a call. The method of an answer whose call was not received is ``?``.
 
     :ivar at: when, on this machine's monotonic clock.
     :ivar wire: bytes as published, the envelope included.
@@ -52,12 +52,12 @@ class Received(rpc.Recorded):
 class Tap:
     """A tap on one virtual host, from now on until :meth:`close`.
 
-    A broker that restarts has forgotten that it is tapped: it is told again as soon as it is there, and what is
-    published in the moment before is not heard.
+    A broker that restarts has forgotten that it is tapped: the tap is turned on again as soon as the broker is there,
+    and what is published in the moment before is not recorded.
 
     :param name_of: from a user at the broker to a sender as :class:`migrator.testing.rpc.Recorded` has it.
-    :ivar recorder: what was heard, to be asked as that of a cloud in one process.
-    :ivar taps: how often the broker had to be told.
+    :ivar recorder: what was received, with the queries of a cloud in one process.
+    :ivar taps: how often the tap had to be turned on.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Tap:
         return self.recorder.messages
 
     def catch_up(self, timeout: float = 60.0) -> None:
-        """Return when everything has been heard that was published before.
+        """Return when everything has been received that was published before.
 
         :param timeout: seconds; the broker may be away for a while.
         :raises tests.real.servers.process.ServerError: it has not, by then.
@@ -93,14 +93,14 @@ class Tap:
             with contextlib.suppress(OSError, amqp.AMQPError), self._connection() as connection:
                 connection.channel().basic_publish(amqp.Message(''), exchange='', routing_key=mark)
                 with self._received:
-                    # One that was published just before the tap was on is never heard: another one will be.
+                    # One that was published just before the tap was on is never received: another one will be.
                     if self._received.wait_for(lambda mark=mark: mark in self._marks, timeout=5):
                         return
             time.sleep(_AGAIN)
         raise process.ServerError(f'waited {timeout:g} s in vain: the tap on {self._vhost} to catch up')
 
     def close(self) -> None:
-        """Hear no more."""
+        """Turn the tap off."""
         self._closed = True
         self._thread.join(timeout=30)
         with contextlib.suppress(requests.RequestException):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The lab's emulator: QEMU, but for two things. It is copied to where it runs, next to ``emulator.json``.
+"""The lab's emulator: QEMU, but for two things.
+
+It is copied to where it runs, next to ``emulator.json``.
 
 *Memory.* A QEMU before 9.0 that emulates the processor loses what its guest writes while it is moved: for memory whose
 size is a multiple of 256 KiB, it clears the marks of what was written without the emulation's knowing (mended by QEMU
 03bfc2188f, "physmem: Fix migration dirty bitmap coherency with TCG memory access"). The guest arrives with old
-memory, and no error is told. libvirt gives whole MiB, so there are 8 KiB more here than it asks for.
+memory, and no error is reported. libvirt gives whole MiB, so there are 8 KiB more here than it asks for.
 
 *Faults.* Where a host has a file of that name, its guests do not start, and its text is why.
 """

@@ -40,7 +40,7 @@ def main() -> None:
     """Enter, run, wait, and end as the command did."""
     enter(int(sys.argv[1]))
     library = ctypes.CDLL(None)
-    # nothing may arrive before there is somebody to send it on to
+    # no signal may arrive before there is a child to send it on to
     signal.pthread_sigmask(signal.SIG_BLOCK, SENT_ON)
     child = os.fork()
     if child == 0:

@@ -4,7 +4,7 @@
  *
  * QEMU loads it itself (-kernel, multiboot), and it runs within a second, also where nothing accelerates it. It fills
  * its memory with noise, so that none of it is cheap to copy, and then lives in ticks of 10 ms: it rewrites as many
- * pages as it was told to, looks whether each still holds what was last put there, says so on the serial port, and
+ * pages as it is asked to, looks whether each still holds what was last put there, says so on the serial port, and
  * halts until the next tick. What it says:
  *
  *     BOOT                                       it begins; a second one means that it was started anew
@@ -90,7 +90,7 @@ static void say_number(const char *label, u32 number)
     say(at);
 }
 
-/* --- what it is told --------------------------------------------------------------------------------------------- */
+/* --- its command line -------------------------------------------------------------------------------------------- */
 
 static u32 told(const char *line, const char *key, u32 otherwise)
 {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests: each a tiny program (``guest.c``) that counts, looks after its memory, and says so on its serial port.
+"""Guests: each is a program (``guest.c``) that counts, checks its memory, and logs to a serial port.
 
-Each host has a file with what the guest said *there*. So what came of the guest is told from outside, without asking
-libvirt: two hosts that both heard it say the same thing had two of it, and a page that is not what it was is counted.
+Each host has a file with what the guest wrote *there*. So the fate of the guest is seen from outside, without asking
+libvirt: two hosts that both have the same line had two of the guest, and a page that has changed is counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSOLES = '/var/lib/libvirt/console'
 #: Ticks a second.
 HZ = 100
 
-#: So many ticks may be between two that were heard. (A line that is on its way while the guest is moved can be lost.)
+#: The most ticks between two lines. (A line that is on its way while the guest is moved can be lost.)
 GAP = HZ
 
 _TICK = re.compile(rb'^T (\d+) A (\d+) P (\d+) W (\d+) B (\d+)\r?\n', re.MULTILINE)
@@ -258,7 +258,7 @@ class Guest:
         stays = [(name, len(list(words))) for name, words in itertools.groupby(received, key=lambda each: each[1])]
         assert all(words > 2 for _, words in stays[1:-1]), f'{self.name} was in two places at once: {stays}'
         for one, here in received:
-            assert one.bad == 0, f'{self.name} has bad pages, first told on {here}: {one}'
+            assert one.bad == 0, f'{self.name} has bad pages, first reported on {here}: {one}'
 
 
 class Watch(threading.Thread):
@@ -287,7 +287,7 @@ class Watch(threading.Thread):
 
     @property
     def longest_silence(self) -> float:
-        """The most seconds that it said nothing, which is what somebody outside of it sees of its downtime."""
+        """The most seconds without output of the guest, which is its downtime as seen from outside."""
         return max(self._longest, 0.0 if self._ended.is_set() else time.monotonic() - self._last)
 
     def run(self) -> None:
@@ -298,7 +298,7 @@ class Watch(threading.Thread):
         while not ended:
             ended = self._ended.wait(self.INTERVAL)
             sizes, now = self._sizes(), time.monotonic()
-            # what it is silent about in the end counts too: it may have died
+            # the time since its last output counts too: it may have died
             if sizes != before or ended:
                 self._longest = max(self._longest, now - self._last)
                 before, self._last = sizes, now
@@ -317,7 +317,7 @@ class Watch(threading.Thread):
 
 
 def make_image(path: pathlib.Path, mib: int, data_mib: int = 0, backed_by: str | None = None) -> None:
-    """Make a qcow2 image, noise in its first part, nothing in the others; or one that is another's, but for nothing."""
+    """Make a qcow2 image: noise in its first part and nothing in the rest; or an overlay of another."""
     if backed_by:
         backing = ['-F', 'qcow2', '-b', f'{backed_by}.qcow2']
         process.run(['qemu-img', 'create', '-f', 'qcow2', *backing, str(path), f'{mib}M'], path.parent)

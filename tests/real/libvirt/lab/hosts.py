@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts: each a libvirtd of its own, with a name, a UUID, places and processes of its own, all on this machine.
+"""Hosts: each is a libvirtd with a name, a UUID, places and processes of its own, on this machine.
 
 A host is a mount, a UTS and a PID namespace; the network is the machine's, and how fast a copy goes is a matter of the
 bandwidth that it is allowed. libvirt takes two hosts for one that have the same UUID or the same name.
 
 What a host has is kept while it is switched off, as on a disk. The lab itself speaks to a host by ``virsh`` only, each
-time with a bound: whoever is tested has this process's libvirt for himself, with his own event loop or none.
+time with a bound: the code under test has this process's libvirt for itself, with its own event loop or none.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ keepalive_count = 5
 
 
 def _free_ports() -> int:
-    """Return the lowest of so many ports that no other lab gets from here while this process lives."""
+    """Return the first of a block of ports that no other lab gets from here while this process lives."""
     lowest = int(pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range').read_text().split()[0])
     blocks = list(range(10000, max(lowest, 20000) - PORTS, PORTS))
     for first in random.sample(blocks, len(blocks)):
@@ -113,7 +113,7 @@ class Host(process.Process):
         super().__init__(lab.workspace, name)
         if len(str(self.directory)) > LONGEST:
             raise process.ServerError(
-                f'the path of {self.directory} is too long for the sockets in it: TMPDIR is to be a shorter one'
+                f'the path of {self.directory} is too long for the sockets in it: set TMPDIR to a shorter one'
             )
         self.lab = lab
         self.uuid = str(uuid.uuid4())
@@ -168,9 +168,10 @@ class Host(process.Process):
         return self.outside(guests.console(guest))
 
     def namespace_command(self, command: Sequence[str]) -> list[str]:
-        """Return what runs a command on this host: it sees the host's places, and ends when the host is switched off.
+        """Return what runs a command on this host.
 
-        It stands for the command in that it sends on what signals it gets, and has its status.
+        The command sees the host's places, and ends when the host is switched off. It
+        stands for the command in that it sends on what signals it gets, and has its status.
         """
         return [sys.executable, '-I', '-S', enter.__file__, str(self._inside(1)), *command]
 
@@ -289,7 +290,9 @@ class Host(process.Process):
         return self.virsh('list', '--all', '--uuid').split()
 
     def destroy(self, uuid: str) -> None:
-        """Have a guest end at once; libvirt refuses that for one that has just ended by itself, or of its signal.
+        """Have a guest end at once.
+
+        libvirt refuses that for one that has just ended by itself, or of its signal.
 
         :raises ServerError: it runs on.
         """
@@ -378,7 +381,9 @@ class Host(process.Process):
 
 
 class Service(process.Script):
-    """A Python program that runs on a host: it sees the host's places, and ends when the host is switched off.
+    """A Python program that runs on a host.
+
+    It sees the host's places, and ends when the host is switched off.
 
     :param host: that host; the other parameters are :class:`process.Script`'s.
     """
@@ -402,7 +407,7 @@ class Service(process.Script):
 class Lab:
     """Hosts, what they share, and their guests.
 
-    :param workspace: where it is, and who ends it if we cannot; without one it has its own, and is to be closed.
+    :param workspace: where it is, and what ends it if we cannot; without one it has its own, and must be closed.
     """
 
     def __init__(self, workspace: process.Workspace | None = None) -> None:
@@ -414,7 +419,7 @@ class Lab:
         try:
             self.directory = self.workspace.directory('lab')
             if self.directory.is_relative_to('/run'):
-                raise process.ServerError(f'no host would see {self.directory}: TMPDIR is to be elsewhere')
+                raise process.ServerError(f'no host would see {self.directory}: set TMPDIR to a directory elsewhere')
             #: Seen by all hosts, under this path; to their libvirts it is on NFS.
             self.shared = self.directory / 'shared'
             self.shared.mkdir()
@@ -438,7 +443,10 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End it; nothing is left. (With a workspace that was given, the directory stays until that is closed.)"""
+        """End it; nothing is left.
+
+        With a workspace that was given, the directory stays until that is closed.
+        """
         if self._own:
             self.workspace.close()
             return

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The first process of a host: makes the host's own places, keeps its libvirtd running, buries its dead.
+"""The first process of a host: makes the host's places, keeps its libvirtd running, reaps its orphans.
 
 Run as a program of its own, in mount, UTS and PID namespaces of its own, with the path of a file that says what to do
 (see ``hosts.Host._orders``). When it ends the kernel ends everything else in that PID namespace: that is what makes
-switching a host off exact. It has to bury orphans, for libvirt takes a QEMU that nobody has buried for one that it
-cannot kill.
+switching a host off exact. It has to reap orphans, for libvirt takes a QEMU that is a zombie for one that it cannot
+kill.
 """
 
 from __future__ import annotations

@@ -105,7 +105,10 @@ def accelerated() -> bool:
 
 
 def make_emulator(directory: pathlib.Path) -> pathlib.Path:
-    """Make the program that guests run in, and return its path; its directory holds nothing else that is run."""
+    """Make the program that guests run in, and return its path.
+
+    Its directory holds nothing else that is run.
+    """
     real = shutil.which('qemu-system-x86_64')
     assert real is not None
     said = subprocess.run([real, '--version'], capture_output=True, text=True, check=True).stdout
@@ -129,7 +132,7 @@ def make_guest(directory: pathlib.Path) -> pathlib.Path:
 
 
 def make_sharing(directory: pathlib.Path) -> pathlib.Path:
-    """Build what tells a libvirtd that a directory is on NFS, and return its path."""
+    """Build the library that has a libvirtd believe that a directory is on NFS, and return its path."""
     path = directory / 'shared.so'
     source = pathlib.Path(__file__).with_name('shared.c')
     process.run(['gcc', '-O2', '-Wall', '-shared', '-fPIC', '-o', str(path), str(source), '-ldl'], directory)

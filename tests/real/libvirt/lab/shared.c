@@ -3,7 +3,7 @@
 /* What a lab's hosts share is on NFS, says this to a libvirtd that it is loaded into.
  *
  * libvirt asks a file's file system whether another host sees the file too, and moves no guest whose disk is on any
- * other than those made for that, unless it is told not to care. What the lab's hosts share is in truth one directory
+ * other than those made for that, unless it is asked not to care. What the lab's hosts share is in truth one directory
  * of this machine, so that it is as good as its answer. Which directory that is, MIGRATOR_LAB_SHARED says.
  */
 
