@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The column types, the clock of the database, the tables, and the conversion of their rows to objects.
+"""The column types, the database clock, the tables, and the conversion of their rows to objects.
 
 ARCHITECTURE.rst lists the writers. The types change a value from a host, a driver or Placement so that the database can
 store it. An odd or too long text must not keep a host from registering, or a migration from being settled. The REST API

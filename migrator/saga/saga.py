@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A saga and its steps: at most two run side by side. And the verdicts that the functions of a step return."""
+"""A saga and its steps, of which two may run side by side, and the verdicts of a step's functions."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Monitor:
         """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
 
         A copy and a wait in the queue need no reason, unless an abort was requested. Time without a living conductor
-        does not count, because nobody could write a reason.
+        does not count, because no process could write a reason.
         """
         lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
         for uuid, row in world.migrations.items():
