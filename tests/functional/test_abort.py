@@ -30,7 +30,7 @@ def end(cloud, instance, within=60):
 @pytest.mark.nova_bug('post-copy-in-no-list')
 @pytest.mark.cloud(post_copy=True)
 @pytest.mark.parametrize('status', ['running (post-copy)', 'post-migrating'])
-def test_when_the_guest_runs_at_the_destination_it_is_a_400_that_says_so(cloud, status):
+def test_abort_with_guest_at_destination_returns_400_with_reason(cloud, status):
     """What is in post-copy was in none of three lists, and the answers were wrong."""
     instance = cloud.boot('one', 'host1')
     migration_requests.TO[status](cloud, instance)
@@ -351,7 +351,7 @@ class Asks:
 @pytest.mark.seeds(1, 2, 3)
 @pytest.mark.parametrize('number', range(1, 9))
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_at_whatever_commit_it_comes_there_is_one_end(cloud, number):
+def test_abort_at_any_commit_leads_to_one_end_state(cloud, number):
     instance = cloud.boot('one', 'host1', dirty_rate=200)
     ask = Asks(cloud, instance)
     at = AtCommit(cloud, number, ('begin', 'committed')[number % 2], ask)
@@ -380,7 +380,7 @@ class AtMessage:
 @pytest.mark.seeds(4, 5)
 @pytest.mark.parametrize('number', range(1, 17))
 @pytest.mark.simulated(reason='it acts at single messages')
-def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
+def test_abort_at_any_message_leads_to_one_end_state(cloud, number):
     """Early, late, in between."""
     instance = cloud.boot('one', 'host1', dirty_rate=200)
     before = state.everything(cloud)
@@ -395,7 +395,7 @@ def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
 @pytest.mark.nova_bug('abort-lost-while-queueing')
 @pytest.mark.seeds(1, 2, 3, 4, 5, 6)
 @pytest.mark.simulated(reason='it acts when a slot becomes free')
-def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud):
+def test_abort_as_slot_becomes_free_is_not_lost(cloud):
     """An abort that came between two halves of the queueing was answered 202 and lost."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     first = migration_requests.queued(cloud, instance)

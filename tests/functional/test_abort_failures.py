@@ -55,7 +55,7 @@ def test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgo
 @pytest.mark.nova_bug(1786346, 1788014, 1901707)
 @pytest.mark.parametrize('status', STATUSES)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
-def test_when_every_event_is_lost_the_polls_finish_an_abort(cloud, status):
+def test_abort_with_all_events_lost_is_finished_by_polls(cloud, status):
     """An event that never comes."""
     instance, _, before = begin(cloud, status)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None

@@ -152,7 +152,7 @@ def test_naming_a_consumer_that_does_not_exist_is_an_error(cloud, operator, yes)
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('yes', [(), ('--yes',)], ids=['dry run', 'yes'])
-def test_in_json_a_heal_has_the_findings_that_it_acts_on_as_an_audit_has_them(cloud, operator, yes):
+def test_heal_json_has_same_findings_as_audit_json(cloud, operator, yes):
     consumer, _ = plant(cloud, 'a migration that has ended holds its source')
     write(cloud, STRANGER, {'host1': {'VCPU': 1}})
     audited = json.loads(operator('--json', 'placement', 'audit')[1])['findings']
@@ -401,7 +401,7 @@ class Auditor:
 
 @pytest.mark.nova_bug('audit-deletes-what-moves')
 @pytest.mark.parametrize('what', ['success', 'abort', 'it fails', 'the next candidate'])
-def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
+def test_audit_at_any_moment_of_migration_finds_no_wrong_living_allocation(cloud, what):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
     cloud.simulation.advance(120)
     auditor = Auditor(cloud)

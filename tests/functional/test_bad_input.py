@@ -127,7 +127,7 @@ MARKS = {
         for version in versions
     ],
 )
-def test_what_the_conductor_finds_out_fails_the_migration_and_changes_nothing(cloud, case, version):
+def test_request_refused_by_conductor_fails_migration_and_changes_nothing(cloud, case, version):
     """Force skips the choice, never the claim; the host's own limits count too, at the moment of the move."""
     prepare, arguments, _, words = FOUND[case]
     instance = cloud.boot('one', 'host1', memory_mb=8192)
@@ -172,7 +172,7 @@ def stopped(cloud, instance):
     ],
     ids=['unknown host', 'form', 'no token', "another project's", 'stopped'],
 )
-def test_what_the_api_refuses_leaves_no_migration_and_no_action(cloud, version, prepare, arguments, code, words):
+def test_request_refused_by_api_leaves_no_migration_and_no_action(cloud, version, prepare, arguments, code, words):
     """A bad host was looked at after the state had been changed, and left the server migrating."""
     instance = cloud.boot('one', 'host1')
     prepare(cloud, instance)

@@ -80,7 +80,7 @@ def test_while_it_waits_in_the_queue_it_leaves_it(cloud):
 
 
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
-def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
+def test_instance_deleted_while_conductor_is_down_is_unwound_after_restart(cloud):
     instance = held(cloud, 'host1', 'copying')
     state.kill(cloud, 'conductor1')
     delete(cloud, instance)
@@ -93,7 +93,7 @@ def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
 @pytest.mark.nova_bug(1848343)
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 @pytest.mark.parametrize('phase', ARRIVED)
-def test_when_it_has_moved_nothing_is_left_of_it_but_a_word_to_a_person(cloud, phase):
+def test_instance_deleted_late_leaves_no_allocation_and_at_most_a_stuck_reason(cloud, phase):
     instance = held(cloud, 'host1', phase)
     delete(cloud, instance)
     migration_requests.go_on(cloud)

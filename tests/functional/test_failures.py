@@ -41,7 +41,7 @@ def test_a_candidate_that_fails_its_check_is_left_clean_and_the_next_one_is_used
 @pytest.mark.nova_bug(1470420, 1714237, 1715182, 1841411)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])
-def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after):
+def test_all_candidates_failed_restores_previous_state(cloud, phase, after):
     """The destination's allocation leaked on a rollback. A healthy guest was left in ERROR."""
     instance = cloud.boot('one', 'host1')
     for host in ('host2', 'host3'):
@@ -57,7 +57,7 @@ def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
-def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
+def test_named_host_failed_tries_no_other_host(cloud, phase, after):
     """What failed in the preparation must not touch the source, nor leave a thing behind."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host3').fail(phase, 'the disk is full', after=after)

@@ -200,7 +200,7 @@ def test_request_survives_a_restart_of_the_services(cloud, who):
 @pytest.mark.parametrize('fails', [False, True])
 @pytest.mark.parametrize('hundredths', range(212, 264, 4))
 @pytest.mark.simulated(reason='it acts at single instants')
-def test_at_the_last_moment_it_is_harmless(cloud, hundredths, fails):
+def test_force_complete_at_last_moment_is_harmless(cloud, hundredths, fails):
     """The guest was paused after the end, and stayed so."""
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
     if fails:

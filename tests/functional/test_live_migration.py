@@ -45,7 +45,7 @@ def test_below_2_34_the_answer_comes_when_the_checks_are_done_and_no_later(cloud
     state.completed(cloud, instance, 'host2')
 
 
-def test_from_2_34_the_answer_comes_when_the_row_is_committed(cloud):
+def test_live_migrate_from_2_34_returns_when_row_is_committed(cloud):
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance, version='2.34').status_int == 202
     assert state.in_progress(cloud, instance)[0]['status'] in ('accepted', 'preparing')

@@ -138,7 +138,7 @@ def test_stop_cancels_queued_migrations_and_running_ones_go_on(cloud, phase):
     assert started(cloud) == [runs.uuid]
 
 
-def test_they_end_although_the_host_never_comes_back(cloud):
+def test_queued_migrations_are_cancelled_though_host_never_returns(cloud):
     (_runs, *waiting), before = queue(cloud)
     stop(cloud)
     until_ended(cloud, waiting)
@@ -229,7 +229,7 @@ def test_poll_during_an_unreported_stop_undoes_nothing(cloud):
     assert statuses(cloud, instances) == ['completed'] * 4
 
 
-def test_when_only_the_answer_is_lost_what_waited_is_cancelled_all_the_same(cloud):
+def test_queued_migrations_are_cancelled_though_answer_to_stop_is_lost(cloud):
     (runs, *waiting), before = queue(cloud)
     unresponsive(cloud, 'lose_answer', 'compute_stopping')
     stop(cloud)

@@ -48,7 +48,7 @@ def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_a
 
 @pytest.mark.nova_bug(1721652)
 @pytest.mark.parametrize('conductor_first', [False, True])
-def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_known(cloud, conductor_first):
+def test_restart_of_all_services_at_once_needs_no_earlier_observation(cloud, conductor_first):
     """The cleanup at start failed on a cache that was still cold."""
     moving, waits = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
     fails = cloud.boot('three', 'host3')

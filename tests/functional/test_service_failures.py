@@ -12,7 +12,7 @@ from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, boot_
 
 @pytest.mark.nova_bug(1786346, 1901707)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
-def test_when_every_event_is_lost_the_polls_finish_it(cloud):
+def test_migration_with_all_events_lost_is_finished_by_polls(cloud):
     """An event that never comes."""
     instance = cloud.boot('one', 'host1')
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
@@ -24,7 +24,7 @@ def test_when_every_event_is_lost_the_polls_finish_it(cloud):
 
 @pytest.mark.nova_bug(1786346, 1788014, 1901707)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
-def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
+def test_rollback_with_all_events_lost_is_finished_by_polls(cloud):
     """An event that never comes, then a failure."""
     instance = cloud.boot('one', 'host1')
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
@@ -47,7 +47,7 @@ def test_events_that_come_twice_or_late_change_nothing(cloud):
 
 
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
-def test_when_the_wake_up_is_lost_the_sweep_takes_it_up(cloud):
+def test_migration_with_lost_wake_up_is_taken_up_by_sweep(cloud):
     """A killed conductor left it `accepted` for ever, which no API could abort."""
     instance = cloud.boot('one', 'host1')
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migrate' else None

@@ -70,7 +70,7 @@ def test_long_cleanup_below_version_4_is_sent_by_one_call_at_a_time(cloud):
 
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.parametrize('method', ENDS)
-def test_from_version_4_on_post_is_answered_at_once(cloud, method):
+def test_post_from_version_4_is_answered_at_once(cloud, method):
     stall = moving(cloud, method)
     cloud.simulation.advance(90)
     assert stall.reached.is_set()

@@ -186,5 +186,5 @@ def test_a_missing_docstring_is_found(source, what):
         '"""M."""\n@typing.overload\ndef f(): ...',
     ],
 )
-def test_what_needs_no_docstring_is_not_found(source):
+def test_code_that_needs_no_docstring_is_not_reported(source):
     assert not without_docstring({'migrator/a.py': source})

@@ -49,7 +49,7 @@ def test_the_wall_clock_is_read_in_one_place():
     assert {name for name, source in sources().items() if calls(source) & WALL} == {CLOCK}
 
 
-def test_who_asks_for_its_time_does_so_for_people():
+def test_only_listed_modules_read_wall_clock():
     asking = {name for name, source in sources().items() if ('clock', 'now') in calls(source)}
     assert asking == set(READERS), 'durations and leases are measured by clock.monotonic() or by the database'
 

@@ -136,7 +136,7 @@ def test_an_option_of_the_interpreter_that_a_fork_cannot_take_is_refused():
     assert 'a fork cannot take the option -O' in done.stderr
 
 
-def test_it_takes_signals_until_it_ends(start):
+def test_forked_process_takes_signals_until_it_ends(start):
     text = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
@@ -159,7 +159,7 @@ def test_ctrl_c_reaches_it(start):
     assert (out, err.splitlines()[-1], process.returncode) == (b'', b'KeyboardInterrupt', -signal.SIGINT)
 
 
-def test_what_does_not_end_in_time_is_killed(start):
+def test_forked_process_past_its_timeout_is_killed(start):
     with pytest.raises(subprocess.TimeoutExpired):
         forked.run(script('import time; time.sleep(60)'), modules=MODULES, timeout=0.1)
     process = start('import time; time.sleep(60)', stdout=forked.PIPE)
@@ -167,13 +167,13 @@ def test_what_does_not_end_in_time_is_killed(start):
         process.communicate(0.1)
 
 
-def test_what_one_does_to_its_modules_no_other_sees():
+def test_change_of_module_stays_in_its_process():
     first = forked.run(script('import json; json.planted = 1; print(json.planted)'), modules=MODULES)
     second = forked.run(script('import json; print(hasattr(json, "planted"))'), modules=MODULES)
     assert (first.stdout, second.stdout) == ('1\n', 'False\n')
 
 
-def test_it_has_no_descriptors_but_its_own(start):
+def test_forked_process_inherits_no_other_descriptors(start):
     start('import time; time.sleep(60)', stdout=forked.PIPE)
     found = forked.run(script('import os; print(sorted(os.listdir("/proc/self/fd"))[:-1])'), modules=MODULES)
     assert found.stdout == "['0', '1', '2']\n"

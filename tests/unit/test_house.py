@@ -88,13 +88,13 @@ def test_no_part_grows_above_its_limit():
     assert not grown, '(is, may be): ' + ', '.join(f'{part}: {what} {both}' for (what, part), both in grown.items())
 
 
-def test_what_has_come_closer_to_its_limit_is_noted():
+def test_entry_of_still_above_its_count_is_reported():
     found = counts(modules())
     fallen = {key: found[key] for key, count in STILL.items() if found[key] < count}
     assert not fallen, f'lower these in STILL, or delete them below the limit: {fallen}'
 
 
-def test_what_is_counted_is_found():
+def test_counts_find_aliases_methods_and_attributes():
     source = 'import a.b as c\nclass A:\n    x: int\n    def f(self):\n        self.y, self.z = 1, 2\n'
     found = counts({'migrator/x/y.py': source})
     assert found['imports under another name', 'migrator/x'] == 1

@@ -44,6 +44,6 @@ def test_each_mark_is_of_a_bug_in_the_table():
     assert {one: tests for one, tests in marked().items() if one not in known} == {}, 'add it to tests/nova_bugs.py'
 
 
-def test_what_waits_for_more_or_does_not_apply_keeps_the_tests_that_it_has():
+def test_bugs_covered_in_part_keep_their_tests():
     half = {1713786, 1713783, 1721652, 1794996, 1894095, 1757292, 1879787, 1889108, 1821755, '06d25926a1'}
     assert half - set(marked()) == set()

@@ -17,7 +17,7 @@ from migrator.cmd import manage
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-def test_in_a_pipe_each_row_is_one_line_and_an_empty_cell_is_a_dash():
+def test_table_in_pipe_has_one_line_per_row_and_dash_in_empty_cell():
     long = 'x' * 5000
     lines = manage_command.table(('ONE', 'TWO'), [(long, None), ('', 'ü'), (1, NOW)]).splitlines()
     assert lines[0].split() == ['ONE', 'TWO']

@@ -52,7 +52,7 @@ MOVED = {'host': 'dst', 'source': {}, 'destination': {'p': {'VCPU': 2}}}
         ),
     ],
 )
-def test_what_a_step_came_to_is_one_line(record, words):
+def test_step_result_is_one_line(record, words):
     assert explain.result_of(record) == words
 
 
@@ -102,11 +102,11 @@ class TestWhatHappensNext:
     def next_(self, **fields):
         return explain.next_(facts(**fields))
 
-    def test_one_that_has_ended_well(self):
+    def test_ended_migration_needs_nothing(self):
         assert self.next_(status='completed') == ['Nothing: the guest runs at dst.']
         assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again while it runs.']
 
-    def test_one_that_is_stuck_gives_the_commands(self):
+    def test_stuck_migration_lists_commands(self):
         lines = self.next_(stuck_reason='odd')
         assert '  migrator-manage migration retry m' in lines
         assert '  migrator-manage migration abandon m --guest-on HOST --yes' in lines
@@ -127,7 +127,7 @@ class TestWhatHappensNext:
             'post_live_migration_at_destination at dst, then release_source_allocation, then complete.'
         ]
 
-    def test_on_the_way_back_the_undos_come_in_the_order_of_the_saga(self):
+    def test_undo_lists_steps_in_saga_order(self):
         steps = [
             done('move_allocation', input=MOVED), done('check_can_live_migrate_destination'),
             done('check_can_live_migrate_source'), done('pre_live_migration'),
@@ -138,7 +138,7 @@ class TestWhatHappensNext:
             'rollback_live_migration_at_source at src, then return_allocation. Then it ends failed.'
         ]
 
-    def test_one_that_has_ended_with_an_alarm_of_where_its_guest_is_to_be_has_something_left(self):
+    def test_ended_migration_with_blocked_cleanup_needs_operator(self):
         for status, host in (('completed', 'dst'), ('failed', 'src')):
             deferred = Cleanup(
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',

@@ -60,7 +60,7 @@ def test_migrations_that_ended_after_stay(operator, history, before):
     assert left(operator) == history
 
 
-def test_at_most_max_rows_are_purged(operator, history):
+def test_purge_deletes_at_most_max_rows(operator, history):
     text = operator.observed('migration', 'purge', '--before', '1m', '--max-rows', '1')
     assert '1 migration that ended before' in text
     assert '1 more can be purged' in text

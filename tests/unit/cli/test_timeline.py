@@ -97,7 +97,7 @@ def waits(**fields):
     return timeline.waits(facts(**fields))
 
 
-def test_one_that_nothing_holds_up_goes_on():
+def test_migration_without_problem_goes_on():
     assert waits(status='preparing') == ['No problem is known: the migration goes on.']
 
 
@@ -119,7 +119,7 @@ class TestItsConductor:
             NO_OWNER,
         ]
 
-    def test_its_conductor_is_gone_and_others_live(self):
+    def test_migration_of_gone_conductor_is_taken_over_by_living_one(self):
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
         assert waits(status='preparing', owner='life-0', lives=[LIFE, other, OVER]) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago. '
@@ -154,23 +154,23 @@ class TestItsHosts:
             'openstack compute service set --down src nova-compute'
         ]
 
-    def test_one_that_was_stopped_is_named_so(self):
+    def test_stopped_service_is_named_as_stopped(self):
         (line,) = waits(
             status='preparing', services=[dataclasses.replace(service('src'), last_seen_up=None), service('dst')]
         )
         assert line.startswith('The compute service of the source src was stopped. Start it. Or, if the host is fenced')
 
-    def test_one_that_is_forced_down_is_named_as_what_it_is(self):
+    def test_forced_down_host_is_named_as_forced_down(self):
         lines = waits(status='preparing', services=[service('src'), service('dst', forced_down=True)])
         assert lines == ['The destination dst is forced down: an operator has declared that nothing runs there.']
 
-    def test_one_that_has_never_reported(self):
+    def test_host_without_service_is_named_as_never_reported(self):
         lines = waits(status='preparing', services=[service('src')])
         assert lines == ['The destination dst has no compute service: no service of that name has ever reported.']
 
 
 class TestWhatItWaitsFor:
-    def test_one_that_is_stuck_says_so_first_and_that_it_goes_on_by_itself(self):
+    def test_stuck_migration_states_reason_first_and_that_it_is_observed_again(self):
         lines = waits(stuck_reason='split brain.', waits_for='src has not answered for 61 s')
         assert lines[:3] == [
             'It is stuck and needs an operator: split brain.',
@@ -178,7 +178,7 @@ class TestWhatItWaitsFor:
             'It waits: src has not answered for 61 s.',
         ]
 
-    def test_one_that_is_being_abandoned_does_not_go_on_with_anything_else(self):
+    def test_abandoned_migration_shows_no_other_wait(self):
         request = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
         entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='life-1', epoch=1, at=back(40))]
         steps = [step('live_migration')]
@@ -207,7 +207,7 @@ class TestWhatItWaitsFor:
             (0, 0, 'It is number 1 in the queue of src, where no migration runs now.'),
         ],
     )
-    def test_one_in_the_queue_says_its_place(self, before, running, words):
+    def test_queued_migration_states_its_position(self, before, running, words):
         assert waits(steps=[step('live_migration')], status='queued', before=before, running=running) == [words]
 
     def test_a_step_that_is_not_done_says_where_and_since_when(self):
@@ -221,14 +221,14 @@ class TestWhatItWaitsFor:
             'The conductor does release_source_allocation: begun 30 s ago.'
         ]
 
-    def test_what_is_done_and_what_an_earlier_attempt_has_left_is_not_waited_for(self):
+    def test_finished_steps_and_earlier_attempts_are_not_waited_for(self):
         done = step('pre_live_migration', state='done')
         assert waits(steps=[done], status='preparing') == ['No problem is known: the migration goes on.']
         assert waits(steps=[step('pre_live_migration')], attempt=2, status='preparing') == [
             'No problem is known: the migration goes on.'
         ]
 
-    def test_one_that_is_unwound_says_why_and_what_is_to_be_undone(self):
+    def test_unwound_migration_states_reason_and_pending_undo(self):
         lines = waits(
             steps=[step('pre_live_migration', direction='undo')], status='running', outcome='back', failure='the cable'
         )
@@ -237,7 +237,7 @@ class TestWhatItWaitsFor:
             'dst undoes pre_live_migration: begun 30 s ago.',
         ]
 
-    def test_one_that_runs_says_how_far_it_is(self):
+    def test_running_migration_states_remaining_memory(self):
         lines = waits(steps=[step('live_migration')], memory_total=4 * 2**30, memory_remaining=2**29)
         assert lines[-1] == '0.5 of 4.0 GiB of memory are still to be copied.'
 
@@ -256,7 +256,7 @@ class TestWhatItWaitsFor:
         [{'stuck_reason': 'src no longer moves it'}, {'abandon_requested_at': back(3), 'abandon_guest_on': 'src'}],
         ids=['stuck', 'abandoned'],
     )
-    def test_one_that_is_given_up_is_not_said_to_move(self, status, fields):
+    def test_given_up_migration_is_not_shown_as_moving(self, status, fields):
         """Beside "no longer moves it" stood how much of the guest's memory was still to be copied."""
         memory = {'memory_total': 4 * 2**30, 'memory_remaining': 2**29}
         lines = '\n'.join(waits(steps=[step('live_migration')], status=status, **memory, **fields))
@@ -274,7 +274,7 @@ class TestItsEnd:
         history = [{'status': status, 'at': back(120).isoformat(), 'owner': 'life-1', 'epoch': 1}]
         return waits(status=status, history=history, **fields)
 
-    def test_where_the_guest_is(self):
+    def test_ended_migration_states_location_of_guest(self):
         assert self.ended('completed') == ['It ended completed 2 min ago: the guest runs at dst.']
         assert self.ended('failed', failure='the cable') == [
             'It ended failed 2 min ago, unwound: the cable',
@@ -306,7 +306,7 @@ class TestItsEnd:
         assert first == 'It ended in error 2 min ago: the guest is gone'
         assert 'look for it' in second
 
-    def test_one_that_was_abandoned_says_by_whom(self):
+    def test_abandoned_migration_names_operator(self):
         why = 'Abandoned by ada with the guest on src.'
         assert self.ended('error', failure=why, abandon_guest_on='src') == [f'It ended in error 2 min ago: {why}']
 

@@ -185,7 +185,7 @@ def test_the_screen_shows_memory_queue_and_hosts(draw):
 
 
 @pytest.mark.parametrize('width', [80, 100, 120, 200])
-def test_nothing_is_cut_off_from_80_columns_on(draw, width):
+def test_screen_from_80_columns_shows_every_cell_in_full(draw, width):
     drawn = draw(look(*(migration(n, 'accepted', 'queued', 'running', 'post-migrating') for n in range(1, 10))), width)
     rows = [line for line in drawn if 'post-migrating' in line]
     assert len(rows) == 9

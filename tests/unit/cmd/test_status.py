@@ -111,7 +111,7 @@ def test_unexpected_error_exits_255(tmp_path, placement, capsys, monkeypatch):
     assert check(configure(tmp_path, placement('1.39')), capsys)[0] == 255
 
 
-def test_as_json_it_is_one_document(tmp_path, placement, capsys):
+def test_upgrade_check_json_is_one_document(tmp_path, placement, capsys):
     assert status.main([*configure(tmp_path, placement('1.39')), 'upgrade', 'check', '--json']) == 0
     document = json.loads(capsys.readouterr().out)
     assert [check['result'] for check in document['checks']] == [0] * 4

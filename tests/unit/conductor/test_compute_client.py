@@ -137,7 +137,7 @@ class TestSlots:
         scene.simulation.run_ready()
         assert sorted(woken) == sorted(f'm{number}' for number in busy)
 
-    def test_as_many_waiters_are_woken_in_order_as_slots_are_free(self, scene: Scene) -> None:
+    def test_free_slots_wake_one_waiter_each_in_order(self, scene: Scene) -> None:
         woken: list[str] = []
         scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
         scene.api.gate.clear()

@@ -22,22 +22,22 @@ def compiled(expression: object, dialect: object) -> str:
 
 
 class TestNow:
-    def test_on_sqlite_it_is_the_time_of_the_injected_clock(self, scene: conftest.Scene) -> None:
+    def test_sqlite_now_is_time_of_injected_clock(self, scene: conftest.Scene) -> None:
         assert scene.database.services.now() == conftest.START
         scene.clock.seconds = 90.5
         assert scene.database.services.now() == conftest.START + datetime.timedelta(seconds=90.5)
 
-    def test_on_postgresql_it_is_the_time_of_the_statement_and_not_of_the_transaction(self) -> None:
+    def test_postgresql_now_is_time_of_statement_not_of_transaction(self) -> None:
         text = compiled(models.now(), postgresql.dialect())
         assert 'clock_timestamp()' in text
         assert "timezone('utc'" in text
         assert 'now()' not in text
 
-    def test_on_mysql_it_is_utc_with_microseconds(self) -> None:
+    def test_mysql_now_is_utc_with_microseconds(self) -> None:
         assert 'UTC_TIMESTAMP(6)' in compiled(models.later(15), mysql.dialect())
         assert 'MICROSECOND' in compiled(models.later(15), mysql.dialect())
 
-    def test_on_sqlite_it_is_the_registered_function(self) -> None:
+    def test_sqlite_now_calls_registered_function(self) -> None:
         assert 'migrator_later(' in compiled(models.now(), sqlite.dialect())
 
     @pytest.mark.parametrize('dialect', [postgresql.dialect(), mysql.dialect(), sqlite.dialect()])
@@ -51,7 +51,7 @@ class TestNow:
             first, second = session.execute(sa.select(models.later(1), models.later(2))).one()
         assert models.aware(second) - models.aware(first) == datetime.timedelta(seconds=1)
 
-    def test_it_compares_with_a_stored_time(self, scene: conftest.Scene) -> None:
+    def test_now_compares_with_stored_time(self, scene: conftest.Scene) -> None:
         scene.conductor(lease=10)
         scene.clock.seconds = 9.999999
         assert scene.database.conductors.server_of(scene_id(scene)) == 'conductor1'

@@ -62,7 +62,7 @@ class TestAccept:
         assert caught.value.kwargs['attr'] == 'task_state'
         assert stored(scene) == before
 
-    def test_at_most_one_in_progress_is_held_by_the_database_itself(self, scene: Scene) -> None:
+    def test_second_migration_in_progress_is_refused_by_database(self, scene: Scene) -> None:
         instance = scene.instance()
         scene.migration(instance)
         scene.database.instances.update(instance.uuid, task_state=None)
@@ -122,14 +122,14 @@ class TestAccept:
 
 
 class TestAdopt:
-    def test_who_adopts_owns_it_in_the_next_epoch(self, scene: Scene) -> None:
+    def test_adopt_sets_owner_and_next_epoch(self, scene: Scene) -> None:
         migration, owner = scene.migration(), scene.conductor()
         owned = scene.database.migrations.adopt(migration.uuid, 0, owner)
         assert (owned.migration.owner, owned.migration.epoch) == (owner, 1)
         assert owned.instance.uuid == migration.instance_uuid
         assert owned.entries == []
 
-    def test_of_many_at_once_one_gets_it(self, scene: Scene) -> None:
+    def test_adopt_by_eight_conductors_has_one_winner(self, scene: Scene) -> None:
         migration = scene.migration()
         owners = [scene.conductor(f'conductor{number}') for number in range(8)]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -139,7 +139,7 @@ class TestAdopt:
         row = scene.database.migrations.get(migration.uuid)
         assert (row.owner, row.epoch) == (winners[0], 1)
 
-    def test_it_needs_the_epoch_that_was_seen(self, scene: Scene) -> None:
+    def test_adopt_with_another_epoch_returns_none(self, scene: Scene) -> None:
         migration, owner = scene.migration(), scene.conductor()
         for epoch in (1, 2):
             assert scene.database.migrations.adopt(migration.uuid, epoch, owner) is None
@@ -170,7 +170,7 @@ class TestAdopt:
         migration = scene.owned('an unknown life')
         assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
 
-    def test_what_has_ended_is_nobodys_to_adopt(self, scene: Scene) -> None:
+    def test_ended_migration_cannot_be_adopted(self, scene: Scene) -> None:
         known = scene.owned()
         write(scene, known, status='failed')
         scene.clock.seconds = 100
@@ -447,9 +447,7 @@ class TestBoots:
         assert scene.database.migrations.get(outbound.uuid).owner == outbound.owner
         assert scene.database.services.get_compute('host1').boot_id == boot
 
-    def test_they_are_answered_in_the_order_in_which_they_were_queued_with_their_owners_server(
-        self, scene: Scene
-    ) -> None:
+    def test_boot_returns_migrations_in_queue_order_with_owners_server(self, scene: Scene) -> None:
         moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
         queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
         report = protocol.HostReport(host='host1', boot_id='new', version=4)
@@ -577,7 +575,7 @@ class TestReaders:
         assert [one.uuid for one in scene.database.migrations.list(changes_since=at)] == [known.uuid]
         assert [one.uuid for one in scene.database.migrations.list(changes_before=at)] == [old.uuid]
 
-    def test_one_is_found_by_uuid_or_id_and_only_as_its_instances(self, scene: Scene) -> None:
+    def test_get_by_id_finds_migration_of_its_instance_only(self, scene: Scene) -> None:
         one, other = scene.migration(), scene.migration()
         assert scene.database.migrations.get_by_id(one.id) == one
         assert scene.database.migrations.get_by_id(one.id, one.instance_uuid) == one
@@ -589,7 +587,7 @@ class TestReaders:
             with pytest.raises(exception.MigrationNotFound):
                 lookup()
 
-    def test_what_waits_to_leave_a_host_is_counted(self, scene: Scene) -> None:
+    def test_count_queued_counts_migrations_waiting_to_leave_host(self, scene: Scene) -> None:
         scene.migration()
         queued = write(scene, write(scene, scene.owned(), status='preparing'), status='queued')
         scene.migration(scene.instance('host2'))

@@ -180,7 +180,7 @@ def test_a_reload_lets_more_run_at_once(site):
         site.become(guest, 'completed')
 
 
-def test_what_a_stop_leaves_is_taken_up_at_the_next_start_and_what_waited_is_cancelled(site):
+def test_restart_resumes_running_migration_and_cancels_queued_one(site):
     site.toy.slow = True
     guests = site.boot('first', 'second')
     for guest, status in zip(guests, ('running', 'queued'), strict=True):

@@ -428,7 +428,7 @@ def test_after_a_lost_answer_the_pair_shows_what_was_done(faulty, either, pair, 
     assert either.observe(pair).state is state
 
 
-def test_of_two_conductors_with_the_same_generation_one_moves(in_process, owned, pair, world):
+def test_two_moves_with_same_generation_have_one_winner(in_process, owned, pair, world):
     """Placement in process takes one request at a time; on PostgreSQL it does not serialise racers."""
     second = dataclasses.replace(pair, destination={world.host('second'): FLAVOR})
     outcomes = []

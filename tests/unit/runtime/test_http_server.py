@@ -92,7 +92,7 @@ def test_server_answers_on_the_chosen_port_and_releases_it(listen):
 
 
 @pytest.mark.parametrize('host', ['::1', '::'])
-def test_it_listens_at_an_address_of_ipv6(listen, host):
+def test_server_listens_at_ipv6_address(listen, host):
     running = listen(host=host)
     assert running.url == f'http://[{host}]:{running.port}'
     assert fetch(f'http://[::1]:{running.port}') == b'hello'
@@ -217,7 +217,7 @@ def test_a_body_in_chunks_is_as_bounded(listen):
     assert b' 413 Request Entity Too Large\r\n' in answer(connection)
 
 
-def test_what_the_application_raises_is_a_500_without_a_traceback_and_one_log_line_of_a_path(listen, caplog):
+def test_application_error_returns_500_without_traceback_and_logs_path_on_one_line(listen, caplog):
     def broken(environ, start_response):
         raise LookupError('a secret')
 

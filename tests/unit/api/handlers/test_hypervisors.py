@@ -101,7 +101,7 @@ def test_invalid_parameter_returns_400(world, version, query, words):
     world.refuses(world.ask('GET', f'/os-hypervisors?{query}', version=version), 400, 'badRequest', *words)
 
 
-def test_from_2_53_a_list_finds_by_a_part_of_the_name_and_shows_servers(world):
+def test_list_from_2_53_filters_by_part_of_name_and_shows_servers(world):
     guest = world.guest()
     found = listed(world, '?hypervisor_hostname_pattern=s&with_servers=true', detail=False)
     assert [one['hypervisor_hostname'] for one in found][:2] == ['source.example.org', 'dest.example.org']

@@ -83,7 +83,7 @@ def test_an_administrator_may_migrate_a_locked_server(world):
     assert world.migrate(world.guest(locked_by='owner')).status_int == 202
 
 
-def test_from_2_34_the_own_host_is_accepted_and_left_to_the_conductor(world):
+def test_own_host_from_2_34_is_accepted_and_left_to_conductor(world):
     assert world.migrate(world.guest(), version='2.34', host='source').status_int == 202
     assert only_migration(world).requested_host == 'source'
 
@@ -182,7 +182,7 @@ def test_locked_server_returns_409_unless_administrator(roles):
     ],
     ids=['stopped', 'error', 'rebuilding', 'unknown host', 'own host', "a conductor's host", 'force without host'],
 )
-def test_what_cannot_be_migrated_so_is_refused_and_changes_no_state(world, versions, state, arguments, code, words):
+def test_request_that_cannot_be_met_is_refused_and_changes_no_state(world, versions, state, arguments, code, words):
     """In nova the host was looked up after the state change."""
     world.database.services.report('control', 'nova-conductor', 4)
     guest = world.guest(**state)
@@ -325,7 +325,7 @@ def test_below_2_34_a_failed_check_is_a_400_with_its_reason(world, version, fail
     assert world.database.instances.get(guest.uuid).task_state is None
 
 
-def test_from_2_34_a_failed_check_is_a_202_and_the_result_is_in_the_row(world):
+def test_failed_check_from_2_34_returns_202_and_fails_row(world):
     world.conductor.does = lambda uuid: world.move(uuid, status='failed', failure='No valid host was found.')
     guest = world.guest()
     assert world.migrate(guest, '2.34').status_int == 202

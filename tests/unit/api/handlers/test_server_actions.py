@@ -22,7 +22,7 @@ def test_below_2_73_a_lock_has_no_reason(world, arguments):
     assert lock_of(world, guest) == ('owner', None)
 
 
-def test_from_2_73_a_lock_may_have_a_reason(world):
+def test_lock_from_2_73_stores_reason(world):
     guest = world.guest()
     assert act(world, guest, {'lock': {'locked_reason': 'mine'}}).status_int == 202
     assert lock_of(world, guest) == ('owner', 'mine')

@@ -277,7 +277,7 @@ class TestAPlacementThatIsAway:
 
 
 class TestRelease:
-    def test_it_is_one_request_by_the_generation_that_our_own_move_has_made(self, still: Stage) -> None:
+    def test_release_after_move_is_one_put_with_own_generation(self, still: Stage) -> None:
         m = release_intended(still)
         sent = len(still.cloud.adapter.sent)
         assert still.do(lambda: allocation_steps.release(m)) == Done()
@@ -298,7 +298,7 @@ class TestRelease:
             assert still.do(lambda: allocation_steps.release(m)) == Done()
         assert held(still, m) == RELEASED
 
-    def test_not_moved_at_all_it_is_stuck(self, still: Stage) -> None:
+    def test_release_of_unmoved_allocation_is_stuck(self, still: Stage) -> None:
         m = intended(still)
         assert isinstance(still.do(lambda: allocation_steps.release(m)), Stuck)
         assert held(still, m) == NOT_MOVED

@@ -27,7 +27,7 @@ def report(step: str = 'live_migration', epoch: int = 1, state: str = 'running',
 
 
 class TestCommit:
-    def test_what_bodies_have_collected_is_written_with_the_next_commit_and_once(self, still: Stage) -> None:
+    def test_collected_writes_are_written_once_with_next_commit(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.will(status='preparing', dest_compute='host2')
         m.will(dest_node='node2')
@@ -92,7 +92,7 @@ class TestEnds:
             (True, True, 'error', 'error'),
         ],
     )
-    def test_what_was_undone_ends_by_why(
+    def test_undone_migration_ends_in_status_of_its_reason(
         self, still: Stage, lost: bool, aborted: bool, status: str, vm_state: str
     ) -> None:
         migration = still.accept()
@@ -143,7 +143,7 @@ class TestEpochs:
         assert m.row.epoch == 11
 
     @pytest.mark.parametrize('seen', [protocol.HIGHEST, 2**31 - 2, 2**31, 2**40, 2**63])
-    def test_what_no_conductor_has_given_raises_nothing(self, still: Stage, seen: int) -> None:
+    def test_reported_epoch_that_no_conductor_issued_raises_no_epoch(self, still: Stage, seen: int) -> None:
         m = still.adopt(still.accept())
         for reported in ((seen, None), (0, seen)):
             with pytest.raises(exception.OddAnswer, match=f'epoch or tenure {seen}'):
@@ -158,7 +158,7 @@ class TestEpochs:
         assert still.row(m.row).epoch == protocol.HIGHEST + 3
         assert still.row(m.row).tenure < 2**30 + 10 < 2**31
 
-    def test_one_that_cannot_be_stored_is_not_raised_any_further(self, still: Stage) -> None:
+    def test_epoch_at_column_maximum_is_not_raised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         with still.cloud.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=2**31 - 1))
@@ -166,7 +166,7 @@ class TestEpochs:
         with pytest.raises(exception.OddAnswer, match=str(2**31 - 1)):
             m.raise_epoch()
 
-    def test_one_that_is_another_ones_cannot_be_raised(self, still: Stage) -> None:
+    def test_epoch_of_migration_owned_by_another_is_not_raised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         with still.cloud.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(owner='another'))
@@ -250,7 +250,7 @@ class TestReports:
         assert (m.replies.seen, m.replies.unsure) == ({}, {('host1', 'live_migration')})
 
 
-def test_in_a_new_epoch_nothing_that_was_believed_in_the_last_one_is(still: Stage) -> None:
+def test_new_epoch_discards_earlier_observations(still: Stage) -> None:
     """The restart of a host raises the epoch, and what the owner knew may be of the life before."""
     m = still.adopt(still.accept())
     m.replies.settling, m.replies.unsure, m.replies.must_ask = True, {('host1', 'live_migration')}, {'host1'}

@@ -151,7 +151,7 @@ class TestOfItsOwnChoice:
 
 
 class TestNamed:
-    def test_it_is_the_one_that_was_named_though_others_are_freer(self, still: Stage) -> None:
+    def test_named_host_is_chosen_though_others_are_freer(self, still: Stage) -> None:
         inbound(still, 'host3')
         assert choose(still, requested_host='host3').host == 'host3'
 
@@ -167,25 +167,27 @@ class TestNamed:
             ('nowhere', exception.ComputeHostNotFound, 'nowhere'),
         ],
     )
-    def test_one_that_cannot_be_is_refused(self, stage: Stage, host: str, error: type[Exception], reason: str) -> None:
+    def test_unusable_named_host_is_refused_with_reason(
+        self, stage: Stage, host: str, error: type[Exception], reason: str
+    ) -> None:
         assert reason in why_not(stage, error, requested_host=host)
 
     @pytest.mark.parametrize('change', [{'forced_down': True}, {'last_seen_up': None}])
-    def test_one_that_is_down_is_unavailable(self, stage: Stage, change: dict) -> None:
+    def test_named_host_that_is_down_is_unavailable(self, stage: Stage, change: dict) -> None:
         service = stage.database.services.get_compute('host3')
         stage.database.services.update(service.id, **change)
         assert 'host3' in why_not(stage, exception.ComputeServiceUnavailable, requested_host='host3')
 
-    def test_one_without_room_is_refused_by_its_name(self, stage: Stage) -> None:
+    def test_named_host_without_room_is_refused_by_name(self, stage: Stage) -> None:
         stage.cloud.boot('giant', 'host3', memory_mb=65536)
         assert 'no room for the instance on host host3' in why_not(stage, exception.NoValidHost, requested_host='host3')
 
-    def test_one_that_was_tried_is_not_tried_again(self, stage: Stage) -> None:
+    def test_named_host_already_tried_is_refused(self, stage: Stage) -> None:
         assert 'host3' in why_not(stage, exception.NoValidHost, {'host3': 'disk full'}, requested_host='host3')
 
 
 class TestForced:
-    def test_it_claims_at_the_root_what_is_held_without_asking_for_candidates(self, stage: Stage) -> None:
+    def test_forced_host_is_claimed_at_root_without_candidates(self, stage: Stage) -> None:
         found = choose(stage, requested_host='host3', force=True)
         assert found.allocation == {driver.node_uuid('host3'): stage.instance.flavor.resources()}
         assert not any('candidates' in url for _, url in stage.cloud.adapter.sent)

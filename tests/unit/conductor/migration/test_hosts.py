@@ -61,7 +61,7 @@ def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, obser
     assert hosts.observed_in(m, observation(m)).observed is observed
 
 
-def test_when_the_epoch_rises_while_the_hosts_are_asked_each_is_asked_in_the_new_one(still: Stage) -> None:
+def test_epoch_raised_during_poll_polls_every_host_in_new_epoch(still: Stage) -> None:
     still.simulation.advance(5)  # so that the hosts are ready
     m = still.adopt(still.accept())
     m.will(dest_compute='host2', dest_node='host2')

@@ -192,7 +192,7 @@ class TestRequests:
             assert decide(Observed.CUTOVER_JOB, Observed.WAITING, column, abort=True) == ABORT
             assert decide(Observed.CUTOVER_JOB, Observed.RUNS, column, abort=True) == FORWARD
 
-    def test_what_is_stuck_or_lost_stays_so(self) -> None:
+    def test_abort_does_not_change_stuck_or_lost(self) -> None:
         assert decide(Observed.BROKEN, Observed.BROKEN, Column.RUNNING, abort=True) == STUCK
         assert decide(Observed.ABSENT, Observed.ABSENT, Column.RUNNING, abort=True) == ERROR
         assert decide(Observed.ABSENT, Observed.WAITING, Column.NOT_SENT, abort=True) == ERROR
@@ -217,7 +217,7 @@ class TestSourceDown:
     def test_pivot_not_sent_is_back_with_deferred_cleanups(self, destination: Observed) -> None:
         assert decide(Observed.DOWN, destination, Column.NOT_SENT) == BACK
 
-    def test_what_was_moving_may_go_on_as_long_as_the_destination_is_ready_for_it(self) -> None:
+    def test_running_copy_waits_while_destination_is_ready(self) -> None:
         assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING) == WAIT
         assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING, abort=True) == STUCK
         assert decide(Observed.DOWN, Observed.WAITING, Column.QUEUED) == STUCK
@@ -230,7 +230,7 @@ class TestSourceDown:
         assert decide(Observed.DOWN, destination, column) == STUCK
         assert decide(FENCED, destination, column) == ERROR
 
-    def test_nothing_was_sent_and_yet_the_destination_runs_it_is_stuck(self) -> None:
+    def test_guest_runs_at_destination_without_command_sent_is_stuck(self) -> None:
         assert decide(Observed.DOWN, Observed.RUNS, Column.NOT_SENT) == STUCK
 
 
@@ -267,7 +267,7 @@ class TestDestinationDown:
         assert decide(Host(Observed.CUTOVER, verdict='completed'), Observed.DOWN, column) == FORWARD
 
     @pytest.mark.parametrize('column', SENT)
-    def test_in_post_copy_and_declared_down_the_guest_is_lost(self, column: Column) -> None:
+    def test_post_copy_with_fenced_destination_loses_guest(self, column: Column) -> None:
         assert decide(Host(Observed.CUTOVER_JOB, post_copy=True), FENCED, column) == ERROR
 
     @pytest.mark.parametrize('column', SENT)

@@ -144,7 +144,7 @@ def test_host_that_answers_without_the_guest_is_not_shown_as_unreachable(
     stage.until(lambda: stage.row(migration).waits_for is None, OBSERVED)
 
 
-def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[..., Stage]) -> None:
+def test_wait_in_queue_has_no_time_limit(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     other = stage.cloud.boot('other', 'host1')
     first = stage.begin('host2')
@@ -250,7 +250,7 @@ def test_the_only_conductor_without_threads(build: Callable[..., Stage]) -> None
     stage.check(migration, 'host2')
 
 
-def test_what_a_conductor_cannot_start_does_not_grow(build: Callable[..., Stage]) -> None:
+def test_conductor_without_threads_keeps_its_queues_short(build: Callable[..., Stage]) -> None:
     stage = build()
     stage.simulation.advance(10)
     conductor = stage.cloud.conductors['conductor1']

@@ -46,7 +46,7 @@ class TestTheMove:
         assert stage.host('host1').guests[stage.instance.uuid].state == 'shutdown'
         assert stage.host('host2').residue(stage.instance.uuid) == []
 
-    def test_in_post_copy_the_guest_is_the_destinations_at_once(self, build: Callable[..., Stage]) -> None:
+    def test_post_copy_records_guest_at_destination_at_once(self, build: Callable[..., Stage]) -> None:
         stage = build(post_copy=True, **ENDLESS)
         stall = stage.host('host1').faults.stall('postcopy')
         migration = stage.begin()
