@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
 
 from migrator import exception
-from migrator.conductor.migration import hosts, waiting
+from migrator.conductor.migration import destinations, hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
@@ -27,11 +26,11 @@ _RACES = 5
 
 def move(m: MigrationContext) -> Verdict:
     """Move the allocation: not moved -> moved."""
-    strategy, pair = _pair(m)
-    record = m.record('move_allocation')
+    record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)
     assert record is not None
-    assert record.input is not None
-    generation = record.input['instance_generation']
+    assert intent is not None
+    strategy, pair = _pair(m)
+    generation = intent.instance_generation
     fresh = m.journal.first_try(m.attempt, 'move_allocation')
     # The failure of the previous try has already counted this one.
     counted = m.ledger.of('move_allocation', 'Placement').tries > 0
@@ -49,7 +48,7 @@ def move(m: MigrationContext) -> Verdict:
                 if reading.state is not allocation_state.PairState.NOT_MOVED:
                     return _unknown(m, reading)
                 generation = _known(reading)
-                input_ = {**record.input, 'instance_generation': generation}
+                input_ = dataclasses.asdict(dataclasses.replace(intent, instance_generation=generation))
                 m.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])
             with _lock_providers(m, pair):
                 strategy.move(pair, instance_generation=generation, migration_generation=new)
@@ -75,8 +74,7 @@ def give_back(m: MigrationContext) -> Verdict:
 
     The write raises the generation, so that Placement refuses a move that may still be on its way.
     """
-    record = m.record('move_allocation')
-    if record is None or not record.input:
+    if destinations.chosen(m.journal, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
     for _ in range(_RACES):
@@ -155,8 +153,7 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
         loses the other one.
     :param step: the journal's record of this write.
     """
-    record = m.record('move_allocation')
-    if record is None or not record.input:
+    if destinations.chosen(m.journal, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
     wanted = pair.source if host == m.source else pair.destination or {}
@@ -196,18 +193,16 @@ def _lock_providers(m: MigrationContext, pair: allocation_state.Pair) -> context
 
 
 def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
-    record = m.record('move_allocation')
-    assert record is not None
-    assert record.input is not None
-    input_: dict[str, Any] = dict(record.input)
+    intent = destinations.chosen(m.journal, m.attempt)
+    assert intent is not None
     # The allocations of a guest belong to its owner, whichever user has requested the migration.
     of = m.instance or m.row
     owner = {'project_id': of.project_id, 'user_id': of.user_id}
     pair = allocation_state.Pair(
         instance=allocation_state.Consumer(uuid=m.row.instance_uuid, consumer_type=allocation_state.INSTANCE, **owner),
         migration=allocation_state.Consumer(uuid=m.row.uuid, consumer_type=allocation_state.MIGRATION, **owner),
-        source=input_['source'],
-        destination=input_['destination'],
+        source=intent.source,
+        destination=intent.destination,
     )
     return allocations.strategy_for(m.tools.placement, m.row.strategy), pair
 
@@ -235,11 +230,11 @@ def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> b
 
     A move that is still on its way has an older generation then, and Placement refuses it. So there is nothing to undo.
     """
-    record = m.record('move_allocation')
+    intent = destinations.chosen(m.journal, m.attempt)
     held = allocation_state.normal(reading.instance.allocations)
-    if record is None or not record.input or reading.state is not allocation_state.PairState.UNKNOWN or not held:
+    if intent is None or reading.state is not allocation_state.PairState.UNKNOWN or not held:
         return False
-    if allocation_state.normal(reading.migration.allocations) or _known(reading) <= record.input['instance_generation']:
+    if allocation_state.normal(reading.migration.allocations) or _known(reading) <= intent.instance_generation:
         return False
     client = m.tools.placement
     here = {place.uuid for place in m.tools.database.services.places(m.row.instance_uuid, host=m.source)}

@@ -17,6 +17,7 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
+from migrator.conductor.migration import destinations
 from migrator.conductor.migration.ledger import Ledger
 from migrator.conductor.migration.replies import Replies
 from migrator.db.api import Database
@@ -213,8 +214,7 @@ class MigrationContext:
         """
         if self.row.abort_requested_at is not None or self.row.requested_host is not None:
             return False
-        chosen = self.record('move_allocation')
-        if chosen is None or not chosen.input or self.tools.hosts.unanswered_for(self.source):
+        if destinations.chosen(self.journal, self.attempt) is None or self.tools.hosts.unanswered_for(self.source):
             return False
         retries = self.tools.options.migrate_max_retries
         return retries < 0 or self.attempt <= retries

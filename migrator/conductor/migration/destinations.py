@@ -18,30 +18,38 @@ from migrator.saga import log
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """A host, and the allocation that the instance gets there.
+    """A host that was chosen, as the intent of ``move_allocation`` stores it.
 
-    :ivar source_allocation: the allocation that the instance holds now.
-    :ivar instance_generation: the consumer generation of that allocation.
+    :ivar source: the allocation that the instance holds now.
+    :ivar destination: the allocation that it gets at the host.
+    :ivar instance_generation: the consumer generation of the first.
     """
 
     host: str
     node: str
-    allocation: allocation_state.Allocations
-    source_allocation: allocation_state.Allocations
+    source: allocation_state.Allocations
+    destination: allocation_state.Allocations
     instance_generation: int
+
+
+def chosen(journal: log.Journal, attempt: int) -> Destination | None:
+    """Return the destination that an attempt has chosen; None: it has chosen none yet."""
+    record = journal.find(attempt, 'move_allocation')
+    return Destination(**record.input) if record is not None and record.input else None
 
 
 def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
     """Return the hosts of the attempts before ``attempt``, each with the reason of its failure."""
     found: dict[str, str] = {}
-    for record in journal.all():
-        if record.attempt < attempt and record.step == 'move_allocation' and record.input:
+    for earlier in range(1, attempt):
+        destination = chosen(journal, earlier)
+        if destination is not None:
             reasons = [
-                str(other.result.get('reason'))
-                for other in journal.of_attempt(record.attempt)
-                if other.state == log.StepState.FAILED and other.result
+                str(record.result.get('reason'))
+                for record in journal.of_attempt(earlier)
+                if record.state == log.StepState.FAILED and record.result
             ]
-            found[str(record.input['host'])] = '; '.join(reasons)
+            found[destination.host] = '; '.join(reasons)
     return found
 
 
@@ -97,7 +105,7 @@ def _choose(
     if migration.force and named is not None:
         place = database.services.places(instance.uuid, host=named)[0]
         claim = allocation_state.forced_claim(held.allocations, place.uuid)
-        return Destination(place.host, place.node, claim, held.allocations, held.generation)
+        return Destination(place.host, place.node, held.allocations, claim, held.generation)
     places = database.services.places(instance.uuid, uuids=list(by_root))
     usable = [
         place
@@ -111,7 +119,7 @@ def _choose(
     if not usable:
         raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
     best = min(usable, key=lambda place: (place.inbound, place.host))
-    return Destination(best.host, best.node, by_root[best.uuid][0].allocations, held.allocations, held.generation)
+    return Destination(best.host, best.node, held.allocations, by_root[best.uuid][0].allocations, held.generation)
 
 
 def _candidates(

@@ -8,11 +8,12 @@ a time-out, and never from the journal alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from migrator import exception
-from migrator.conductor.migration import hosts, settle_table, waiting
+from migrator.conductor.migration import destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
 from migrator.db import models
@@ -32,6 +33,25 @@ _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
     'down'
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """How the guest has moved, as the result of ``live_migration`` stores it.
+
+    :ivar verdict: the driver's verdict.
+    :ivar post_copy: whether it has moved by post-copy, so that memory may still be on its way.
+    :ivar job: whether the source still had the job when the outcome was decided.
+    """
+
+    verdict: str
+    post_copy: bool = False
+    job: bool = False
+
+
+def how_it_moved(m: MigrationContext) -> Moved:
+    """Return how the guest has moved; only after the outcome forward."""
+    return Moved(**m.result('live_migration'))
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -72,9 +92,8 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
     """
     if m.record('live_migration') is None:
         # The row may name a destination that was only requested. The intent shows whether it was chosen.
-        chosen = m.record('move_allocation')
-        asked = chosen is not None and chosen.input
-        return Back(m.abort_reason) if m.abort_reason is not None and not asked else None
+        chosen = destinations.chosen(m.journal, m.attempt)
+        return Back(m.abort_reason) if m.abort_reason is not None and chosen is None else None
     report = m.replies.reports.get((m.source, 'live_migration'))
     if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.replies.settling:
         return None
@@ -141,8 +160,8 @@ def _would_have_ended(m: MigrationContext) -> bool:
 
 def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
     """Return what the migration waits for while the source has a job after the outcome."""
-    settled = m.result('live_migration')
-    if not settled.get('post_copy') and not settled.get('job'):
+    moved = how_it_moved(m)
+    if not moved.post_copy and not moved.job:
         return None
     source = hosts.look_at(m, m.source)
     if source.observed is Observed.MISSING:
@@ -199,8 +218,8 @@ def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destinati
 
 
 def _forward(_m: MigrationContext, _decision: Decision, source: Host, destination: Host) -> Settlement:
-    job = source.observed in _JOB
-    return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
+    moved = Moved(source.verdict or 'completed', destination.post_copy, job=source.observed in _JOB)
+    return Forward(dataclasses.asdict(moved))
 
 
 def _back(m: MigrationContext, decision: Decision, source: Host, _destination: Host) -> Settlement:

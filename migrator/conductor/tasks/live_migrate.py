@@ -8,6 +8,7 @@ decision is carried out in :mod:`migrator.conductor.migration.abandon`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,13 +89,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
     m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
-    return {
-        'host': chosen.host,
-        'node': chosen.node,
-        'source': chosen.source_allocation,
-        'destination': chosen.allocation,
-        'instance_generation': chosen.instance_generation,
-    }
+    return dataclasses.asdict(chosen)
 
 
 def move_allocation(m: MigrationContext) -> Verdict:
@@ -185,7 +180,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
 
 def has_moved(m: MigrationContext) -> str:
     """Return the status after the pivot. In post-copy the guest's memory is still being copied."""
-    return Status.RUNNING_POST_COPY if m.result('live_migration').get('post_copy') else Status.POST_MIGRATING
+    return Status.RUNNING_POST_COPY if settle.how_it_moved(m).post_copy else Status.POST_MIGRATING
 
 
 # --- 7 the post steps, side by side ----------------------------------------------------------------------------------

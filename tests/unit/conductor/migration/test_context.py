@@ -16,6 +16,8 @@ from migrator.saga import log
 from tests.unit.conductor import stage
 
 Stage = stage.Stage
+#: What an intent of move_allocation stores.
+CHOSEN = {'host': 'host2', 'node': 'host2', 'source': {}, 'destination': {}, 'instance_generation': 1}
 
 
 def intent(step: str = 'move_allocation', **more: object) -> log.StepRecord:
@@ -112,7 +114,7 @@ class TestAttempts:
     def test_next_attempt_needs_a_retry_left_no_named_host_and_no_abort(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         assert not m.has_next_attempt(), 'no candidate was chosen, so there is none left either'
-        m.commit([intent(input={'host': 'host2'})])
+        m.commit([intent(input=CHOSEN)])
         for retries, more in ((-1, True), (0, False), (1, True), (5, True)):
             m.tools.options = m.tools.options.__class__(retries, 60, 2, 10)
             assert m.has_next_attempt() == more
@@ -122,7 +124,7 @@ class TestAttempts:
     def test_the_next_one_forgets_the_destination_and_remembers_why_it_was_given_up(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.will(status='preparing', dest_compute='host2', dest_node='host2')
-        m.commit([intent(input={'host': 'host2'}), intent('pre', state='failed', result={'reason': 'disk full'})])
+        m.commit([intent(input=CHOSEN), intent('pre', state='failed', result={'reason': 'disk full'})])
         m.failure = 'disk full'
         m.begin_next_attempt()
         row = still.row(m.row)

@@ -61,8 +61,8 @@ class TestOfItsOwnChoice:
         found = choose(stage)
         claim = stage.instance.flavor.resources()
         assert (found.host, found.node) == ('host2', 'host2')
-        assert found.allocation == {driver.node_uuid('host2'): claim}
-        assert found.source_allocation == {driver.node_uuid('host1'): claim}
+        assert found.destination == {driver.node_uuid('host2'): claim}
+        assert found.source == {driver.node_uuid('host1'): claim}
         assert found.instance_generation == 1
 
     def test_a_host_with_fewer_inbound_migrations_comes_first(self, still: Stage) -> None:
@@ -189,7 +189,7 @@ class TestNamed:
 class TestForced:
     def test_forced_host_is_claimed_at_root_without_candidates(self, stage: Stage) -> None:
         found = choose(stage, requested_host='host3', force=True)
-        assert found.allocation == {driver.node_uuid('host3'): stage.instance.flavor.resources()}
+        assert found.destination == {driver.node_uuid('host3'): stage.instance.flavor.resources()}
         assert not any('candidates' in url for _, url in stage.cloud.adapter.sent)
 
     def test_the_host_must_still_be_there_and_up(self, stage: Stage) -> None:
