@@ -106,7 +106,7 @@ def test_driver_failure_before_the_abort_is_shown_as_a_failure(cloud):
     assert state.everything(cloud) == before
 
 
-def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue_nor_the_move(cloud):
+def test_hanging_abort_in_driver_delays_no_other_work(cloud):
     instance, waits = cloud.boot('one', 'host1', memory_mb=16384), cloud.boot('two', 'host1')
     stall = faults(cloud, 'host1').stall('live_migration_abort', instance_uuid=instance.uuid, sticky=True)
     migrate(cloud, instance)
@@ -228,7 +228,7 @@ COMMITS_OF_AN_ABORT = (1, 4, 7)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_OF_AN_ABORT))
 @pytest.mark.parametrize('status', ['queued', 'running'])
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it(cloud, status, number, moment):
+def test_abort_is_finished_when_conductor_is_killed_at_any_commit(cloud, status, number, moment):
     """Nothing stays half undone."""
     instance, _, before = begin(cloud, status)
     victim = cloud.processes['conductor1']

@@ -203,7 +203,7 @@ def test_allocations_of_a_migration_in_progress_are_not_healed(cloud):
 
 
 @pytest.mark.breaks('I3', 'I4', 'I5', reason='the test writes allocations by hand')
-def test_a_guest_whose_allocation_is_on_its_way_is_not_missing_one(cloud):
+def test_audit_ignores_allocation_missing_for_a_moment(cloud):
     instance = cloud.boot('one', 'host1')
     flavor = instance.flavor.resources()
     cloud.simulation.advance(1)
@@ -302,7 +302,7 @@ def test_leftover_without_a_consumer_type_can_be_removed(cloud, operator):
     assert STRANGER not in state.allocations(cloud)
 
 
-def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
+def test_host_that_joins_during_audit_is_no_finding(cloud):
     instance = cloud.boot('one', 'host1')
     cloud.simulation.advance(120)
     list_, joined = cloud.database.services.list_nodes, []

@@ -78,7 +78,7 @@ def test_cleanup_that_failed_too_often_leaves_the_server_free_and_is_run_later(c
 
 @pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time, at the host with the cleanup')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cloud):
+def test_cleanup_at_host_that_runs_guest_is_blocked_and_guest_runs_on(cloud):
     instance = completed_without_its_source(cloud)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].spawn(instance)
@@ -107,7 +107,7 @@ def completed_at_a_host_that_died(cloud):
 
 @pytest.mark.breaks('I1', reason='the destination loses its power, and the guest with it')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cloud):
+def test_guest_lost_at_destination_after_move_blocks_its_cleanup(cloud):
     """It was sent at each sweep for ever, for a guest that no host had."""
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
@@ -128,7 +128,7 @@ def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cl
 @pytest.mark.breaks('I1', 'I2', reason='the source loses its guest while its service is away')
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 @pytest.mark.parametrize('deleted', [False, True])
-def test_a_guest_that_its_source_was_to_restore_and_has_lost_is_an_alarm_unless_it_is_deleted(cloud, deleted):
+def test_guest_lost_at_source_before_restore_blocks_cleanup_unless_deleted(cloud, deleted):
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('copying')
     stall = cloud.world.hypervisors['host2'].faults.stall('rollback_live_migration_at_destination')

@@ -142,7 +142,7 @@ def test_a_migration_takes_exactly_as_long_as_the_hypervisor_copies(cloud, memor
     assert arrived - started >= memory_mb / 1024
 
 
-def test_the_only_question_on_the_path_is_the_one_that_settles_it(cloud):
+def test_migration_makes_one_poll_call_after_the_copy_has_ended(cloud):
     instance = cloud.boot('one', 'host1')
     meter = measure(cloud, instance)
     polls = [message for message in meter.messages if message.method == 'poll_live_migrations']

@@ -67,7 +67,7 @@ def test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left(cloud,
 
 
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
-def test_while_it_waits_in_the_queue_it_leaves_it(cloud):
+def test_instance_deleted_in_queue_fails_its_migration(cloud):
     instance = cloud.boot('one', 'host1')
     first = migration_requests.queued(cloud, instance)
     delete(cloud, instance)

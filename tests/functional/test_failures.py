@@ -97,7 +97,7 @@ def test_driver_result_that_is_no_json_fails_the_step_with_a_reason(cloud, monke
 
 
 @pytest.mark.simulated(reason='it reaches into a service')
-def test_a_driver_that_says_nonsense_of_its_guest_is_waited_for_and_that_is_said(cloud, monkeypatch):
+def test_unknown_guest_state_from_driver_is_waited_for_with_reason(cloud, monkeypatch):
     """An unknown state was taken for the word that the guest is not there."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host1').stall('copying')
@@ -207,7 +207,7 @@ def test_a_guest_that_was_paused_by_its_user_is_still_paused_after_a_failed_cut_
 
 
 @pytest.mark.nova_bug(1905944, 1982284)
-def test_a_driver_whose_connection_breaks_while_the_job_goes_on_is_listened_to_again(cloud):
+def test_driver_failure_during_running_job_still_completes(cloud):
     """The watcher died, and the guest went on to the destination."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').fail('live_migration', after=True)

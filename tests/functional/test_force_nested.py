@@ -268,7 +268,7 @@ def test_refused_forced_migration_succeeds_without_force(cloud):
     ],
 )
 @pytest.mark.parametrize('comes_back', [False, True], ids=['forward', 'back'])
-def test_a_tree_is_held_whole_on_both_sides_of_a_move_and_whole_on_one_after_it(cloud, is_doubled, comes_back):
+def test_nested_allocation_is_held_on_both_hosts_during_move_and_on_one_after_it(cloud, is_doubled, comes_back):
     """nova 66297f0c4a: what was held of child providers was left behind."""
     right = KINDS['nested'][1]
     instance = between(cloud, 'nested', 'nested')
@@ -342,7 +342,7 @@ def borrower(cloud):
 
 @pytest.mark.breaks('I3', reason=IS_LENT)
 @pytest.mark.parametrize('version', ['2.30', '2.67'])
-def test_a_sharing_provider_counts_and_the_error_says_so(cloud, borrower, version):
+def test_forced_move_with_sharing_provider_fails_and_names_it(cloud, borrower, version):
     before = look(cloud)
     response = forced(cloud, borrower, 'to', version=version)
     fails_at_once(cloud, borrower, before, response, version, None)
@@ -399,7 +399,7 @@ def test_groups_that_need_not_be_isolated_may_share_a_child(cloud, policy):
     moves(cloud, instance, None, response, '2.80', lambda host: {host: state.CLAIM, f'{host}_gpu': {'PGPU': 2}})
 
 
-def test_groups_that_are_to_be_isolated_are_each_on_a_child_of_their_own(cloud):
+def test_isolated_groups_are_each_on_own_child(cloud):
     for host in ('from', 'to'):
         add(cloud, host, gpu1={'PGPU': 2}, gpu2={'PGPU': 2})
     instance = boot(cloud, 'from', {**TWO_GROUPS, 'group_policy': 'isolate'})
@@ -411,7 +411,7 @@ def test_groups_that_are_to_be_isolated_are_each_on_a_child_of_their_own(cloud):
     moves(cloud, instance, None, response, '2.80', right)
 
 
-def test_groups_that_are_to_be_isolated_find_no_room_on_a_host_with_one_child(cloud):
+def test_isolated_groups_find_no_room_on_host_with_one_child(cloud):
     add(cloud, 'from', gpu1={'PGPU': 1}, gpu2={'PGPU': 1})
     add(cloud, 'to', gpu={'PGPU': 2})
     instance = boot(cloud, 'from', {**TWO_GROUPS, 'group_policy': 'isolate'})

@@ -394,7 +394,7 @@ def test_a_heartbeat_between_every_step_changes_nothing(cloud):
 
 
 @pytest.mark.simulated(reason='it counts every message and request')
-def test_a_cloud_without_work_does_nothing_but_say_that_it_lives(cloud):
+def test_idle_cloud_sends_only_heartbeats(cloud):
     cloud.simulation.advance(30)
     before = len(cloud.placement.requests), len(cloud.recorder.messages)
     cloud.simulation.advance(30)

@@ -130,7 +130,7 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize('under_way', STRATEGIES)
-def test_a_move_is_shown_before_it_while_it_runs_and_after_it(cloud, show, under_way):
+def test_allocations_are_shown_before_during_and_after_a_move(cloud, show, under_way):
     instance = cloud.boot('one', 'host1')
     assert show(instance) == BEFORE
     migration_requests.running(cloud, instance)

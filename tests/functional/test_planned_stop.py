@@ -350,7 +350,7 @@ def test_migration_that_arrives_after_the_stop_waits_for_the_restart(cloud):
 
 @pytest.mark.seeds(1, 2, 3, 4, 5, 6)
 @pytest.mark.cloud(options={'max_concurrent_live_migrations': 2})
-def test_wherever_a_stop_meets_migrations_that_come_each_ends_and_none_is_lost(cloud, seed):
+def test_stop_while_migrations_arrive_ends_each_and_loses_none(cloud, seed):
     instances = [cloud.boot(f'vm{number}', 'host1') for number in range(6)]
     for instance in instances[:3]:
         migrate(cloud, instance)

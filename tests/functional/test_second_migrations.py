@@ -56,7 +56,7 @@ def test_the_restore_of_an_earlier_migration_is_done_before_the_next_one_begins(
     assert cloud.database.cleanups.list() == []
 
 
-def test_a_restore_that_hangs_is_what_the_next_migration_waits_for_and_an_abort_ends_that(cloud, operator):
+def test_migration_waiting_for_hanging_restore_can_be_aborted(cloud, operator):
     instance = deferred_restore(cloud)
     hang = faults(cloud, 'host1').stall('rollback_live_migration_at_source', sticky=True)
     state.restart(cloud, 'host1')

@@ -141,7 +141,7 @@ def kill_conductor_at(cloud, number, moment):
 @pytest.mark.parametrize('moment', ['begin', 'committed'])
 @pytest.mark.parametrize('number', COMMITS)
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud, number, moment):
+def test_migration_is_finished_when_conductor_is_killed_at_any_commit(cloud, number, moment):
     """Nothing stays half done."""
     instance = cloud.boot('one', 'host1')
     finish = kill_conductor_at(cloud, number, moment)
@@ -154,7 +154,7 @@ def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud
 @pytest.mark.nova_bug(1397153, 1662626, 1714237, 1715182)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 @pytest.mark.simulated(reason='it acts at single commits')
-def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
+def test_rollback_is_finished_when_conductor_is_killed_at_any_commit(cloud, number, moment):
     """The same, on the way back."""
     instance = boot_failing(cloud)
     finish = kill_conductor_at(cloud, number, moment)
@@ -179,7 +179,7 @@ def test_a_conductor_that_was_paused_past_its_lease_writes_nothing_when_it_wakes
 
 
 @pytest.mark.simulated(reason='it lets minutes pass')
-def test_with_its_only_conductor_dead_a_migration_waits_and_the_next_life_finishes_it(cloud):
+def test_migration_of_only_conductor_waits_and_is_finished_after_its_restart(cloud):
     instance = cloud.boot('one', 'host1')
     migrate(cloud, instance)
     state.when(cloud, instance, 'running')

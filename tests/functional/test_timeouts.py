@@ -93,7 +93,7 @@ def test_time_in_the_queue_does_not_count_for_the_timeout(cloud):
 
 
 @pytest.mark.cloud(options={PER_GIB: 1000})
-def test_a_time_out_that_is_changed_while_a_move_runs_holds_for_it(cloud):
+def test_timeout_changed_during_a_move_applies_to_it(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(60)
     cloud.set_option('host1', PER_GIB, 10)
@@ -139,7 +139,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_loses_a_time_out(cloud, 
 
 
 @pytest.mark.cloud(options=TEN)
-def test_a_time_out_whose_abort_comes_after_the_cut_over_changes_nothing_and_says_so(cloud):
+def test_timeout_with_abort_after_cutover_changes_nothing_and_is_reported(cloud):
     instance, _before = hung(cloud)
     abort = faults(cloud, 'host1').stall('live_migration_abort')
     cloud.simulation.run_until(abort.reached.is_set, timeout=30)
@@ -151,7 +151,7 @@ def test_a_time_out_whose_abort_comes_after_the_cut_over_changes_nothing_and_say
 
 
 @pytest.mark.cloud(options=TEN)
-def test_a_guest_that_has_moved_when_the_time_is_up_is_left_alone(cloud):
+def test_timeout_after_guest_has_arrived_requests_no_abort(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').stall('arrived', sticky=True)
     migrate(cloud, instance)

@@ -248,7 +248,7 @@ def test_unknown_allocations_are_written_as_the_journal_has_them(cloud, operator
     ended(cloud, instance, host)
 
 
-def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
+def test_abandon_while_placement_is_away_waits_and_states_why(cloud, operator):
     instance = lost_power(cloud)
     uuid = row(cloud, instance).uuid
     cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
@@ -362,7 +362,7 @@ def test_cleanup_that_keeps_failing_at_the_destination_is_deferred(cloud, operat
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
 
 
-def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, operator):
+def test_abandon_with_source_that_keeps_its_job_needs_operator(cloud, operator):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migration_requests.running(cloud, instance)
     with cloud.engine.writer() as session:

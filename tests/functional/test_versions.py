@@ -26,7 +26,7 @@ def moving(cloud, method):
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'compute.service_version_cap': 3})
 @pytest.mark.parametrize('method', ENDS)
-def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
+def test_post_below_version_4_is_answered_when_it_is_done(cloud, method):
     stall = moving(cloud, method)
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.simulation.advance(rpcapi.PLAIN_WAIT - 1)
@@ -80,7 +80,7 @@ def test_post_from_version_4_is_answered_at_once(cloud, method):
 
 
 @pytest.mark.cloud(options={'compute.service_version_cap': 3})
-def test_below_version_4_a_rollback_that_fails_is_tried_again(cloud):
+def test_failed_rollback_below_version_4_is_tried_again(cloud):
     faults = cloud.world.hypervisors['host2'].faults
     faults.fail('pre_live_migration', 'planned: it cannot')
     faults.fail('rollback_live_migration_at_destination', 'planned: not at once')

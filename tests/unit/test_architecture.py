@@ -149,7 +149,7 @@ def test_a_line_that_breaks_off_is_found(purpose):
     assert found == [f'finish:  migrator/a.py  (it breaks off: {purpose})']
 
 
-def test_a_path_in_prose_is_no_line_of_the_list():
+def test_path_in_prose_is_not_listed():
     assert not differences('See migrator/a.py  and\nmigrator/b.py  too.\n', {})
 
 

@@ -57,7 +57,7 @@ def driver(name):
     return FakeDriver(FakeWorld(threads).add(name), threads)
 
 
-def test_name_is_by_default_that_of_the_machine_and_the_option_or_the_argument_replaces_it(conf):
+def test_host_name_is_argument_or_option_or_machine_name(conf):
     assert migrator.Host(conf(), driver('any')).manager.host == socket.gethostname()
     assert migrator.Host(conf('host = alpha\n'), driver('any')).manager.host == 'alpha'
     assert migrator.Host(conf('host = alpha\n'), driver('any'), host='beta').manager.host == 'beta'

@@ -380,7 +380,7 @@ def test_a_stray_library_is_found(library):
         assert not strays({f'{path}.py': f'import {library}'})
 
 
-def test_a_library_is_not_taken_for_one_whose_name_begins_alike():
+def test_module_with_similar_name_is_not_a_stray_import():
     assert not strays({'migrator/api/x.py': 'import placement_tools\nfrom migrator import placement_client'})
 
 
@@ -396,7 +396,7 @@ def test_the_word_that_sagas_do_not_know_is_found(path, source):
     assert len(saga_says_migration({path: source})) == 1
 
 
-def test_the_package_name_and_other_folders_may_say_it():
+def test_saga_may_import_package_and_other_folders_may_name_migration():
     assert not saga_says_migration(
         {'migrator/saga/x.py': 'from migrator import exception', 'migrator/db/x.py': 'migration'}
     )

@@ -92,7 +92,7 @@ def test_output_that_cannot_be_written_is_the_same_error(text, unbuffered):
     assert 'No space left on device' in seen[0][1]
 
 
-def test_arguments_directory_environment_and_input_are_its_own(tmp_path):
+def test_forked_process_has_own_arguments_directory_environment_and_input(tmp_path):
     look = 'import os, sys; print(sys.argv, os.getcwd(), sorted(os.environ.items()), sys.path[0], sys.stdin.read())'
     env = {'PATH': os.environ['PATH'], 'HOME': str(tmp_path), 'LC_ALL': 'C.UTF-8', 'OS_TOKEN': 'admin'}
     status, out, _ = both([*script(look), 'one', '--two'], cwd=tmp_path, env=env, input='said\n')
@@ -151,7 +151,7 @@ signal.pause()
     process.terminate()  # it has ended, and another process may have its number
 
 
-def test_ctrl_c_reaches_it(start):
+def test_ctrl_c_reaches_forked_process(start):
     process = start('import time\nprint("waits", flush=True)\ntime.sleep(60)', stdout=forked.PIPE, stderr=forked.PIPE)
     assert process.stdout.readline() == b'waits\n'
     process.send_signal(signal.SIGINT)

@@ -62,7 +62,7 @@ def test_a_mutant_whose_old_text_is_ambiguous_is_refused():
         Mutant('a-b', 'migrator/db/models.py', 'x', 'y', 'Breaks.').apply('x x')
 
 
-def test_a_group_is_the_stages_of_its_command_in_order_of_cost():
+def test_chosen_stages_are_those_of_the_group_in_order_of_cost():
     assert [stage.name for stage in stages.chosen(['functional', 'test', 'near'])] == list(stages.GROUPS['test'])
     with pytest.raises(KeyError):
         stages.chosen(['no-such-stage'])

@@ -88,7 +88,7 @@ def test_unknown_url_returns_404():
     assert ask('/v2.0/tokens', 'POST', {}).status_int == 404
 
 
-def test_keystoneauth_finds_its_way_through_it(served):
+def test_keystoneauth_gets_token_and_endpoint(served):
     auth = v3.Password(
         auth_url=served.auth_url, username='admin', password='x', project_name='admin',
         user_domain_name='Default', project_domain_name='Default',

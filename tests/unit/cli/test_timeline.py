@@ -108,12 +108,12 @@ NO_OWNER = (
 
 
 class TestItsConductor:
-    def test_none_has_it_yet_and_one_lives(self):
+    def test_unowned_migration_is_taken_over_by_living_conductor(self):
         assert waits(status='accepted', owner=None) == [
             'No conductor owns it yet. The next sweep of conductor1 takes it over.'
         ]
 
-    def test_none_has_it_and_none_lives(self):
+    def test_unowned_migration_without_living_conductor_states_so(self):
         assert waits(status='accepted', owner=None, lives=[OVER]) == [
             'No conductor owns it yet.',
             NO_OWNER,
@@ -126,7 +126,7 @@ class TestItsConductor:
             'The next sweep of conductor1 or conductor2 takes it over.'
         ]
 
-    def test_while_none_lives_no_host_is_blamed_for_its_silence(self):
+    def test_no_host_is_blamed_without_living_conductor(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
         assert waits(status='preparing', owner='life-0', lives=[OVER], services=unreachable) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago.',
@@ -310,7 +310,7 @@ class TestItsEnd:
         why = 'Abandoned by ada with the guest on src.'
         assert self.ended('error', failure=why, abandon_guest_on='src') == [f'It ended in error 2 min ago: {why}']
 
-    def test_an_abort_that_came_too_late_says_so(self):
+    def test_late_abort_is_shown_as_not_done(self):
         asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
         lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
         assert lines[1] == (

@@ -101,7 +101,7 @@ class TestCallsOfTheAPI:
         stall.release()
         assert stage.end(migration).status == 'completed'
 
-    def test_second_call_does_not_take_it_up_again(self, stage: Stage) -> None:
+    def test_second_live_migrate_call_raises_no_epoch(self, stage: Stage) -> None:
         migration = stage.begin()
         stage.door.live_migrate(context.admin_context(), migration.uuid)
         assert stage.end(migration).status == 'completed'

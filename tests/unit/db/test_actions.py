@@ -148,7 +148,7 @@ def test_an_abort_request_has_its_user(database, ada, running):
     assert database.migrations.get(running.uuid).abort_requested_by == 'ada'
 
 
-def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada, running):
+def test_write_of_owner_that_missed_abort_is_refused(database, ada, running):
     from migrator.db import migrations
 
     with database.engine.writer() as session:

@@ -191,7 +191,7 @@ class TestAdopt:
         uuids = [scene.migration().uuid for _ in range(3)]
         assert [uuid for uuid, _ in scene.database.migrations.orphans()] == uuids
 
-    def test_an_instance_that_was_deleted_meanwhile_is_none(self, scene: Scene) -> None:
+    def test_adopt_of_deleted_instance_has_no_instance(self, scene: Scene) -> None:
         migration = scene.migration()
         with scene.database.engine.writer() as session:
             session.execute(sa.delete(models.Instance))
@@ -278,9 +278,7 @@ class TestCommit:
         fresh = scene.database.migrations.get(known.uuid)
         assert write(scene, fresh, status='cancelled').status == 'cancelled'
 
-    def test_once_the_outcome_is_written_an_abort_holds_up_nothing_but_the_end_which_answers_it(
-        self, scene: Scene
-    ) -> None:
+    def test_abort_after_outcome_refuses_only_the_end_that_misses_it(self, scene: Scene) -> None:
         known = write(scene, scene.owned(), status='preparing', outcome='back')
         scene.database.requests.request_abort(CONTEXT, known, ['preparing'])
         known = write(scene, known, stuck_reason='odd')
@@ -348,7 +346,7 @@ class TestCommit:
         assert found[1]['at'] == (conftest.START + datetime.timedelta(seconds=3)).isoformat()
 
     @pytest.mark.parametrize('then', ['forward', 'back'])
-    def test_the_outcome_is_written_once_even_by_an_owner_who_has_missed_it(self, scene: Scene, then: str) -> None:
+    def test_second_outcome_by_owner_that_missed_the_first_is_refused(self, scene: Scene, then: str) -> None:
         known = write(scene, scene.owned(), status='preparing')
         write(scene, known, outcome='back', failure='no room')
         before = stored(scene)
@@ -471,7 +469,7 @@ class TestBoots:
         again = protocol.HostReport(host='host1', boot_id='newer', version=4)
         assert migrations.begin_boot(again, services, before), 'its own call came twice'
 
-    def test_an_owner_whose_epoch_was_raised_so_is_refused_and_finds_itself_still_the_owner(self, scene: Scene) -> None:
+    def test_owner_with_raised_epoch_is_refused_and_rereads_it(self, scene: Scene) -> None:
         known = self.moving(scene)
         scene.host('host1')
         with pytest.raises(exception.NotOwner):
@@ -519,7 +517,7 @@ class TestStops:
         assert row.abort_requested_by == 'ada'
         assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
 
-    def test_another_boot_another_host_the_settled_and_the_ended_are_left_alone(self, scene: Scene) -> None:
+    def test_stop_ignores_other_boots_other_hosts_settled_and_ended_migrations(self, scene: Scene) -> None:
         boot = scene.host('host1')
         elsewhere = scene.owned(instance=scene.instance('host3'))
         settled = write(scene, scene.owned(), status='preparing', outcome='back')

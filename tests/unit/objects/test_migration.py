@@ -49,7 +49,7 @@ class TestLegalMoves:
         }
 
     @pytest.mark.parametrize(('old', 'new'), list(itertools.product(MigrationStatus, MigrationStatus)))
-    def test_a_move_is_refused_unless_the_table_has_it(self, old: MigrationStatus, new: MigrationStatus) -> None:
+    def test_status_move_outside_the_table_is_refused(self, old: MigrationStatus, new: MigrationStatus) -> None:
         legal = (old, new) in LEGAL_MOVES or (old is new and old in IN_PROGRESS)
         if legal:
             migration.check_move('m', old, new)

@@ -25,7 +25,7 @@ def test_each_host_with_room_is_a_candidate(client, world):
     assert all(one.allocations == {one.roots[0]: SMALL['']} for one in found)
 
 
-def test_the_order_is_placement_s(client, world):
+def test_candidates_keep_order_of_placement(client, world):
     for _ in range(5):
         world.host()
     answer = client.read('/allocation_candidates?resources=VCPU:2,MEMORY_MB:512')

@@ -160,7 +160,7 @@ def test_placement_answers_in_the_microversion_that_was_asked_for(client):
     assert client.get(CONSUMER).headers['OpenStack-API-Version'] == f'placement {placement.MICROVERSION}'
 
 
-def test_a_missing_document_is_none_or_a_refusal(client):
+def test_missing_document_is_none_or_refused(client):
     url = f'/resource_providers/{uuid.uuid4()}'
     assert client.read_or_none(url) is None
     with pytest.raises(exception.PlacementRefused) as caught:

@@ -221,7 +221,7 @@ def moves(cloud, log, host=None):
     return instance, cloud.migrations(instance)[0]
 
 
-def test_every_line_of_a_migration_names_it_its_instance_and_the_request_behind_it(cloud, log):
+def test_each_log_line_of_a_migration_has_its_instance_and_request(cloud, log):
     instance, migration = moves(cloud, log)
     cloud.wait()
     found = read(log[1])

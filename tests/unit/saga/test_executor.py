@@ -88,7 +88,7 @@ class TestForward:
         assert world.effects == ALL_DONE
         assert not any(line.startswith('undo') for line in world.log)
 
-    def test_a_retriable_step_that_fails_parks_with_its_reason_and_is_tried_again(self) -> None:
+    def test_failed_retriable_step_parks_with_reason_and_is_tried_again(self) -> None:
         world = World()
         world.effects['leap'] = 1
         world.abort_reason = 'asks at once'
@@ -246,7 +246,7 @@ class TestBack:
         ]
 
     @pytest.mark.parametrize('verdict', [Parked('later'), Failed('not now'), Stuck('odd')])
-    def test_an_undo_that_does_not_succeed_holds_back_the_next_ones_and_is_tried_again(self, verdict: object) -> None:
+    def test_failed_undo_delays_next_undos_and_is_tried_again(self, verdict: object) -> None:
         world = World()
         world.scripts['do leap'] = [Failed('no leap')]
         world.scripts['settle'] = [Back('no leap')]

@@ -128,7 +128,7 @@ class TestUndo:
         # look shares the undo of prepare, ask has none
         assert order == ['prepare', 'leap', 'book']
 
-    def test_an_undo_that_was_intended_and_not_done_is_next_again(self) -> None:
+    def test_intended_undo_is_next(self) -> None:
         records = journal('do book done', 'do look failed', 'undo look intent')
         assert toy.toy().next_undo(records, 1).name == 'look'
 

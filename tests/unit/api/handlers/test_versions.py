@@ -31,7 +31,7 @@ def test_version_document_has_its_range(world, path):
     assert set(version) - set(CURRENT) == {'media-types'}
 
 
-def test_the_root_lists_it(world):
+def test_root_lists_current_version(world):
     response = discover(world, '/')
     assert response.json == {'versions': [CURRENT]}
     jsonschema.validate(

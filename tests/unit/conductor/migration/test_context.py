@@ -177,7 +177,7 @@ class TestEpochs:
         with pytest.raises(exception.NotOwner):
             hosts.reread_boots(m)
 
-    def test_an_order_names_migration_step_epoch_owner_and_the_boot_that_is_meant(self, still: Stage) -> None:
+    def test_command_has_migration_step_epoch_owner_and_boot(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         hosts.reread_boots(m)
         order = hosts.command(m, 'host1', 'pre_live_migration')
@@ -187,7 +187,7 @@ class TestEpochs:
         )  # fmt: skip
         assert order.boot_id == still.cloud.computes['host1'].boot_id
 
-    def test_a_life_that_has_ended_does_not_lend_its_epoch_to_the_next_one(self, still: Stage) -> None:
+    def test_command_keeps_owner_of_its_epoch_in_next_incarnation(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         owner = m.row.owner
         still.tools.owner = 'the next life'
@@ -264,9 +264,7 @@ def test_new_epoch_discards_earlier_observations(still: Stage) -> None:
     assert (m.replies.settling, m.replies.unsure, m.replies.must_ask) == (False, set(), set())
 
 
-def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_back(
-    still: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_host_is_not_gone_before_it_can_return(still: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     m = still.adopt(still.accept())
     # This conductor has not asked it anything for long, which says nothing of it.
     monkeypatch.setattr(m.tools.hosts, 'unreachable_for', lambda host: math.inf)

@@ -325,7 +325,7 @@ class TestTotality:
                 gone = left or source.verdict == 'completed'
                 assert destination.observed is Observed.RUNS or (destination.observed is Observed.DOWN and gone)
 
-    def test_an_outcome_once_written_is_never_decided_again(self) -> None:
+    def test_written_outcome_is_not_decided_again(self) -> None:
         settled = [case for case in every_case() if case[2] in (Column.FORWARD, Column.BACK)]
         assert not {decide(*case) for case in settled} & {FORWARD, BACK, ERROR, QUEUE, PREPARE, GO_ON, SEE_RUNNING}
 

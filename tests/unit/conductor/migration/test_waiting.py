@@ -113,7 +113,7 @@ def test_copy_that_lasts_too_long_is_stuck_until_a_host_reports(build: Callable[
     assert stage.end(migration).status == 'cancelled'
 
 
-def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: Callable[..., Stage]) -> None:
+def test_restart_of_compute_service_ends_the_wait_of_a_copy(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -169,7 +169,7 @@ def test_a_place_among_the_calls_to_a_host_may_be_waited_for_and_is_named(build:
     assert stage.end(migration).status == 'completed'
 
 
-def test_a_post_copy_whose_last_pages_never_come(build: Callable[..., Stage]) -> None:
+def test_post_copy_without_last_pages_is_stuck(build: Callable[..., Stage]) -> None:
     stage = build(post_copy=True, dirty_rate=10000.0, auto_converge_after=0)
     stall = stage.host('host1').faults.stall('postcopy', sticky=True)
     migration = stage.begin('host2')

@@ -61,14 +61,14 @@ class TestTheSaga:
         header = 13
         assert first + len(lines) - header <= 60, 'the licence aside, 60 lines'
 
-    def test_the_bodies_come_in_the_order_of_the_steps(self) -> None:
+    def test_step_functions_are_in_order_of_saga(self) -> None:
         saga = live_migrate.saga()
         places = [inspect.getsourcelines(step.do)[1] for step in saga.steps]
         assert places == sorted(places)
 
 
 class TestSuccess:
-    def test_a_guest_moves_and_everything_with_it(self, stage: Stage) -> None:
+    def test_migration_completes_with_every_step_done(self, stage: Stage) -> None:
         migration = stage.begin()
         assert stage.end(migration).status == 'completed'
         assert stage.statuses(migration) == FINE
@@ -168,9 +168,7 @@ class TestBeforeTheMove:
         assert 'host1: it is the source' in (row.failure or '')
         stage.check(migration, 'host1')
 
-    def test_a_check_whose_answer_comes_too_late_leaves_nothing_at_the_host_that_was_given_up(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_late_destination_check_leaves_nothing_at_rejected_host(self, build: Callable[..., Stage]) -> None:
         """Each further candidate needs an epoch in which what was sent to the one before it is refused."""
         stage = build(hosts=4)
         stage.host('host2').faults.fail(DESTINATION_CHECK)
@@ -190,9 +188,7 @@ class TestBeforeTheMove:
         assert late
         stage.check(migration, 'host4')
 
-    def test_a_source_check_whose_answer_comes_too_late_is_not_taken_for_that_of_the_next_candidate(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_late_source_check_is_not_used_for_next_candidate(self, build: Callable[..., Stage]) -> None:
         stage = build(hosts=4)
         stage.host('host2').faults.fail(DESTINATION_CHECK)
         lost: list[Any] = []
@@ -210,7 +206,7 @@ class TestBeforeTheMove:
         assert (row.status, row.dest_compute, row.attempt) == ('completed', 'host4', 3)
         stage.check(migration, 'host4')
 
-    def test_a_preparation_whose_order_comes_too_late_leaves_nothing_behind(self, stage: Stage) -> None:
+    def test_late_preparation_command_leaves_nothing_behind(self, stage: Stage) -> None:
         late: list[Any] = []
 
         def fault(message: Any) -> Any:

@@ -246,7 +246,7 @@ class TestConductorsThatDie:
             stage.check(migration, row.dest_compute or '')
             stage.cloud.stop()
 
-    def test_killed_at_any_boundary_of_the_way_back_another_one_ends_it(self, build: Callable[..., Stage]) -> None:
+    def test_rollback_is_ended_when_conductor_is_killed_at_any_boundary(self, build: Callable[..., Stage]) -> None:
         plain = build(conductors=2)
         plain.host('host1').faults.fail('cutover')
         boundaries = _count_boundaries(plain)

@@ -103,7 +103,7 @@ class TestTheMove:
         assert stage.end(migration).status == 'completed'
         stage.check(migration, 'host2')
 
-    def test_an_answer_to_the_order_that_is_lost_is_not_missed(self, stage: Stage) -> None:
+    def test_migration_completes_though_answer_to_move_is_lost(self, stage: Stage) -> None:
         lost: list[Any] = []
 
         def fault(message: Any) -> Any:
@@ -118,7 +118,7 @@ class TestTheMove:
         assert len(stage.cloud.world.effects('job started', stage.instance.uuid)) == 1
         stage.check(migration, 'host2')
 
-    def test_an_order_that_comes_after_everything_was_unwound_starts_no_job(self, build: Callable[..., Stage]) -> None:
+    def test_move_command_after_unwind_starts_no_job(self, build: Callable[..., Stage]) -> None:
         """Also in the epoch of an adopter: what it has sent itself it must fence before it decides against it."""
         stage = build(conductors=2)
         late: list[Any] = []
