@@ -45,7 +45,7 @@ def is_well(found: search.Found) -> None:
 
 @PATIENCE
 @pytest.mark.parametrize('name', VARIANTS)
-def test_no_promise_is_broken_and_nothing_is_a_trap(name):
+def test_no_invariant_is_broken_and_nothing_is_a_trap(name):
     found = explored(world.system(VARIANTS[name]), name)
     is_well(found)
     ends = {sketch.split()[0] for sketch in found.quiet}
@@ -71,7 +71,7 @@ def test_a_planted_mistake_is_caught(name):
 
 
 def test_cleanup_is_run_once_and_removes_no_valid_guest():
-    is_well(explored(cleanups.system(crashes=2, messages=2), 'one debt, two crashes, two messages'))
+    is_well(explored(cleanups.system(crashes=2, messages=2), 'one cleanup, two crashes, two messages'))
 
 
 @pytest.mark.parametrize(
@@ -120,25 +120,25 @@ class TestSearch:
             if number < 5 and number != hole:
                 yield search.Step('up', {'number': number + 1})
             if number == hole:
-                yield search.Step('a person helps', {'number': number + 1}, search.PERSON)
+                yield search.Step('a user helps', {'number': number + 1}, search.USER)
 
         return search.System(
             start={'number': 0},
             rules=(search.Rule(('number',), steps),),
-            promises=(search.Promise(('number',), lambda number: 'four' if number == 4 else ''),),
-            finished=search.Promise(('number',), lambda number: '' if number == 5 else 'not yet'),
-            quiet=search.Promise(('number',), lambda number: '' if number == 5 else 'at rest too early'),
+            invariants=(search.Invariant(('number',), lambda number: 'four' if number == 4 else ''),),
+            finished=search.Invariant(('number',), lambda number: '' if number == 5 else 'not yet'),
+            quiet=search.Invariant(('number',), lambda number: '' if number == 5 else 'at rest too early'),
             sketch=lambda parts: f'at {parts["number"]}',
         )
 
-    def test_a_broken_promise_comes_with_the_shortest_trace_and_is_not_looked_behind(self):
+    def test_a_broken_invariant_comes_with_the_shortest_trace_and_is_not_looked_behind(self):
         found = search.search(self.system(hole=9))
         assert found.violations == {'four': (1, ['up'] * 4)}
         assert found.states == 5
 
-    def test_a_trap_is_what_needs_a_person(self):
+    def test_a_trap_is_what_needs_a_user(self):
         found = search.search(self.system(hole=2))
-        assert set(found.traps) == set()  # the broken promise behind it is reported by itself
+        assert set(found.traps) == set()  # the broken invariant behind it is reported by itself
         assert found.violations['at rest too early'] == (1, ['up', 'up'])
 
     def test_a_search_that_is_cut_says_so(self):

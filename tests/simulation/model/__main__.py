@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def show(found: search.Found, brief: bool = False) -> str:
-    """Return what was found, for a person."""
+    """Return a readable report of what was found."""
     lines = [
         f'{found.states} states, {found.steps} steps, depth {found.depth}, {found.seconds:.0f} s'
         f'{"" if found.complete else ", CUT"}; {found.finished} of them over and well'

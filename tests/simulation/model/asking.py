@@ -22,7 +22,7 @@ _JOB = (Observed.JOB, Observed.CUTOVER_JOB)
 
 
 class Asking(Teller):
-    """Polls: an adopter's first, those of settling, those for one host's word."""
+    """Polls: an adopter's first, those of settling, those for one host's report."""
 
     def ask_source(self, me: Conductor, row: Row, source: Source) -> Steps:
         """Poll the source, wherever that is what comes next."""
@@ -59,7 +59,7 @@ class Asking(Teller):
             yield step._replace(changes={**step.changes, part: after})
 
     def _what_to_ask(self, me: Conductor, row: Row, host: str) -> str:
-        """Return for what a host is to be asked now: first, settle, once, job, pre; or ''."""
+        """Return why the conductor asks a host now: first, settle, once, job, pre; or ''."""
         if not self.owns(me, row):
             return ''
         here = me.at[0]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paying debts beside a migration: adoption of the row, the order, and what became of it, in one step.
+"""Deferred cleanups beside a migration: adoption of the row, the command and its result, in one step.
 
-The order's own way, late orders and other migrations of the instance are in :mod:`tests.simulation.model.debts`.
+The command on its way, late commands and other migrations of the instance are in
+:mod:`tests.simulation.model.cleanups`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KIND = {'clean': 'clean', 'restore': 'restore', 'post': 'post'}
 
 
 def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
-    """Return the rule by which a conductor has a host pay.
+    """Return the rule by which a conductor has a host run its deferred cleanup.
 
     :param name: S or D.
     """
@@ -38,8 +39,8 @@ def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iter
             mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
         left = None if answer == 'ok' else mine
         cleaned_up = row._replace(cleanup_s=left) if name == 'S' else row._replace(cleanup_d=left)
-        alarm = f'{name} is to pay {cleanup.what}, and says {answer}' if answer in ('here', 'gone') else ''
-        label = f'{side} has {name} pay {cleanup.what} in epoch {order.first}: {answer}'
+        alarm = f'{name} refuses the cleanup {cleanup.what}: {answer}' if answer in ('here', 'gone') else ''
+        label = f'{side} has {name} run the cleanup {cleanup.what} in epoch {order.first}: {answer}'
         yield Step(label, {'row': cleaned_up, part: after}, broken=broken, stuck=alarm)
 
     return steps

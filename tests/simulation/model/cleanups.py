@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One debt, by itself: the row with owner and epoch, two conductors, the host, and what is on its way to it.
+"""One deferred cleanup by itself: its row with owner and epoch, two conductors, and the host.
 
-It begins when a migration has ended and D owes its cleaning. The debt was written in epoch 1; then D came back, and
-has seen the migration's epoch 2, of its owner (left). When the debt is paid, another migration of the same instance
-may come to D and prepare it: nothing that belongs to the debt may touch that. The guest itself may also turn up at D,
-by hands of a person: then the host answers that it is here, which is an alarm, and it stays.
+It begins when a migration has ended and its cleanup at D is deferred. The cleanup was written in epoch 1; then D came
+back, and has seen the migration's epoch 2, of its owner (left). When the cleanup is done, another migration of the same
+instance may come to D and prepare it: no command of the cleanup may touch that. An operator may also start the guest
+itself at D: then the host answers that it is here, the cleanup needs an operator, and the guest stays.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tests.simulation.model.search import FAULT, PERSON, Promise, Rule, Step, System
+from tests.simulation.model.search import FAULT, USER, Invariant, Rule, Step, System
 
 NO_OWNER = 2
 _SIDES = ('left', 'right')
 
 
 class Row(NamedTuple):
-    """The row of cleanups; ``state``: owed, paid, alarm."""
+    """The row of cleanups; ``state``: ``owed``, cleaned_up, alarm."""
 
     state: str = 'owed'
     epoch: int = 1
@@ -30,7 +30,7 @@ class Host(NamedTuple):
     """D. ``holds``: debris (of the ended migration), nothing, prepared (by the next one), guest.
 
     ``seen``, ``of``: the newest epoch of the ended migration in this boot, and whose. ``done``: the epoch in which this
-    boot has cleaned; told so again, it answers so. ``known``: the boot that the database has.
+    boot has cleaned; it answers the same command again with the same result. ``known``: the boot that the database has.
     """
 
     up: bool = True
@@ -42,8 +42,8 @@ class Host(NamedTuple):
     done: int = 0
 
 
-class Payer(NamedTuple):
-    """A conductor. ``at``: idle, send, wait, answered; the epoch that it holds the debt in, and the boot it means."""
+class Conductor(NamedTuple):
+    """A conductor. ``at``: idle, send, wait, answered; the epoch in which it holds the cleanup; D's boot."""
 
     at: str = 'idle'
     epoch: int = 0
@@ -71,8 +71,8 @@ class Budget(NamedTuple):
 def system(crashes: int, messages: int, plants: frozenset[str] = frozenset()) -> System:
     """Return the system to be searched.
 
-    :param plants: old-epoch (the host looks at no epoch), two-owners (a debt is taken from whoever has it, in its
-        epoch), active (the host does not look before it cleans), stale (a refused order is told again as it was).
+    :param plants: old-epoch (the host looks at no epoch), two-owners (a conductor takes the cleanup from any owner, in
+        its epoch), active (the host does not look before it cleans), stale (a refused command is sent again unchanged).
     """
     rules = [
         Rule(('host', 'budget'), _host_fails),
@@ -82,28 +82,28 @@ def system(crashes: int, messages: int, plants: frozenset[str] = frozenset()) ->
     ]
     for index in (0, 1):
         me, other = _SIDES[index], _SIDES[1 - index]
-        conduct = _Payer(index, plants)
+        conduct = _Conduct(index, plants)
         rules += [
-            Rule((me, 'row', 'host', other), conduct.take, lambda payer: payer.at == 'idle' and not payer.paused),
-            Rule((me, 'net'), conduct.send, lambda payer: payer.at == 'send' and not payer.paused),
-            Rule((me, 'net', 'host', 'budget'), conduct.wait, lambda payer: payer.at == 'wait'),
-            Rule((me, 'row'), conduct.commit, lambda payer: payer.at == 'answered' and not payer.paused),
+            Rule((me, 'row', 'host', other), conduct.take, lambda one: one.at == 'idle' and not one.paused),
+            Rule((me, 'net'), conduct.send, lambda one: one.at == 'send' and not one.paused),
+            Rule((me, 'net', 'host', 'budget'), conduct.wait, lambda one: one.at == 'wait'),
+            Rule((me, 'row'), conduct.commit, lambda one: one.at == 'answered' and not one.paused),
             Rule((me, 'row', 'budget'), conduct.fail),
         ]
     start = {
         'row': Row(),
         'host': Host(),
-        'left': Payer(),
-        'right': Payer(),
+        'left': Conductor(),
+        'right': Conductor(),
         'net': (),
         'budget': Budget(crashes, messages),
     }
     return System(
         start=start,
         rules=tuple(rules),
-        promises=(),
-        finished=Promise(('row', 'host'), lambda row, host: '' if row.state != 'owed' and host.up else 'owed'),
-        quiet=Promise(('row', 'host'), _at_rest),
+        invariants=(),
+        finished=Invariant(('row', 'host'), lambda row, host: '' if row.state != 'owed' and host.up else 'owed'),
+        quiet=Invariant(('row', 'host'), _at_rest),
         sketch=_sketch,
     )
 
@@ -114,8 +114,8 @@ def _sketch(world: Mapping[str, Any]) -> str:
 
 def _at_rest(row: Row, host: Host) -> str:
     if row.state == 'owed':
-        return 'the debt is left'
-    return 'paid, and the debris is there' if row.state == 'cleaned_up' and host.holds == 'debris' else ''
+        return 'the cleanup is left'
+    return 'cleaned up, and the debris is there' if row.state == 'cleaned_up' and host.holds == 'debris' else ''
 
 
 # --- D ---------------------------------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def take(host: Host, order: Order, plants: frozenset[str]) -> tuple[Host, str, s
         return host, 'done', ''
     if host.holds == 'guest':
         if 'active' in plants:
-            return host._replace(holds='nothing', done=order.epoch), 'done', 'a debt destroys an active guest'
+            return host._replace(holds='nothing', done=order.epoch), 'done', 'a cleanup destroys an active guest'
         return host, 'here', ''
-    broken = 'a debt tears down what another migration has prepared' if host.holds == 'prepared' else ''
+    broken = 'a cleanup tears down what another migration has prepared' if host.holds == 'prepared' else ''
     return host._replace(holds='nothing', done=order.epoch), 'done', broken
 
 
@@ -169,22 +169,22 @@ def _visit(row: Row, host: Host, budget: Budget) -> Iterator[Step]:
         return
     less = budget._replace(visits=0)
     if row.state == 'cleaned_up' and host.holds == 'nothing':
-        # While the debt is owed, D is no destination for the instance.
+        # While the cleanup is deferred, D is no destination for the instance.
         prepared = host._replace(holds='prepared')
-        yield Step('PERSON another migration prepares D', {'host': prepared, 'budget': less}, PERSON)
+        yield Step('USER another migration prepares D', {'host': prepared, 'budget': less}, USER)
     if host.holds == 'debris':
-        yield Step('PERSON starts the guest at D', {'host': host._replace(holds='guest'), 'budget': less}, PERSON)
+        yield Step('USER starts the guest at D', {'host': host._replace(holds='guest'), 'budget': less}, USER)
 
 
 # --- conductors ------------------------------------------------------------------------------------------------------
 
 
-class _Payer:
+class _Conduct:
     def __init__(self, index: int, plants: frozenset[str]) -> None:
         self.index, self.side, self.plants = index, _SIDES[index], plants
 
-    def take(self, me: Payer, row: Row, host: Host, other: Payer) -> Iterator[Step]:
-        """A sweep: adopt it if nobody living owns it, and tell the host in the boot that is known."""
+    def take(self, me: Conductor, row: Row, host: Host, other: Conductor) -> Iterator[Step]:
+        """A sweep: adopt the cleanup if no live conductor owns it, and command the boot of D that is known."""
         if row.state != 'owed':
             return
         mine = row
@@ -193,16 +193,16 @@ class _Payer:
                 return
             epoch = row.epoch if 'two-owners' in self.plants else row.epoch + 1
             mine = row._replace(owner=self.index, epoch=epoch)
-        after = Payer('send', mine.epoch, host.known)
-        yield Step(f'{self.side} has the debt in epoch {mine.epoch}', {self.side: after, 'row': mine})
+        after = Conductor('send', mine.epoch, host.known)
+        yield Step(f'{self.side} has the cleanup in epoch {mine.epoch}', {self.side: after, 'row': mine})
 
-    def send(self, me: Payer, net: tuple[Order, ...]) -> Iterator[Step]:
+    def send(self, me: Conductor, net: tuple[Order, ...]) -> Iterator[Step]:
         order = Order(me.epoch, me.boot, self.index)
         on_their_way = tuple(sorted({*net, order}))
         yield Step(f'{self.side} sends {order}', {self.side: me._replace(at='wait'), 'net': on_their_way})
 
-    def wait(self, me: Payer, net: tuple[Order, ...], host: Host, budget: Budget) -> Iterator[Step]:
-        order, idle = Order(me.epoch, me.boot, self.index), Payer(paused=me.paused)
+    def wait(self, me: Conductor, net: tuple[Order, ...], host: Host, budget: Budget) -> Iterator[Step]:
+        order, idle = Order(me.epoch, me.boot, self.index), Conductor(paused=me.paused)
         if order not in net or not host.up:
             yield Step(f'{self.side} has no answer', {self.side: idle})
             return
@@ -216,8 +216,8 @@ class _Payer:
             yield Step(f'FAULT {order} is lost', gone, FAULT)
             yield Step(f'FAULT {order}: {answer}, the answer is lost', {**gone, 'host': after}, FAULT)
 
-    def commit(self, me: Payer, row: Row) -> Iterator[Step]:
-        """Forget the debt, raise the alarm, or its epoch, if the row is still its own in its epoch."""
+    def commit(self, me: Conductor, row: Row) -> Iterator[Step]:
+        """Forget the cleanup, raise the alarm, or its epoch, if the row is still its own in its epoch."""
         same = row.state == 'owed' and row.owner == self.index and row.epoch == me.epoch
         if 'two-owners' in self.plants:
             same = row.state == 'owed' and row.epoch == me.epoch
@@ -228,13 +228,13 @@ class _Payer:
             after = row._replace(state='alarm')
         elif same and me.answer.startswith('seen') and not self.plants & {'stale', 'two-owners'}:
             after = row._replace(epoch=max(row.epoch, int(me.answer.split()[1])) + 1)
-        yield Step(f'{self.side} takes in: {me.answer}', {self.side: Payer(), 'row': after})
+        yield Step(f'{self.side} takes in: {me.answer}', {self.side: Conductor(), 'row': after})
 
-    def fail(self, me: Payer, row: Row, budget: Budget) -> Iterator[Step]:
+    def fail(self, me: Conductor, row: Row, budget: Budget) -> Iterator[Step]:
         if me.paused:
             yield Step(f'{self.side} wakes', {self.side: me._replace(paused=False)})
         elif budget.crashes and me.at != 'idle':
             less = budget._replace(crashes=budget.crashes - 1)
             freed = row._replace(owner=NO_OWNER) if row.owner == self.index else row
-            yield Step(f'FAULT {self.side} crashes', {self.side: Payer(), 'row': freed, 'budget': less}, FAULT)
+            yield Step(f'FAULT {self.side} crashes', {self.side: Conductor(), 'row': freed, 'budget': less}, FAULT)
             yield Step(f'FAULT {self.side} is paused', {self.side: me._replace(paused=True), 'budget': less}, FAULT)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conductor does: adopts, decides by the product's table, commits behind the guard, and has things done.
+"""What a conductor does: adopts, decides by the product's table, commits behind the guard, and sends.
 
-How it asks is in asking.py, how it keeps the books in ledger.py.
+How it asks is in asking.py, how it reads and writes allocations in ledger.py.
 
 Where it stands (``Conductor.at``):
 
@@ -11,8 +11,8 @@ Where it stands (``Conductor.at``):
 ``settle``, again             about to ask the source, for the second time if ``again``
 ``half``, again, word         the source has answered; now the destination is asked
 ``both``, again, word, word   both have: to be decided
-``ask once``, kind, host      an answer did not come: the host is asked before it is told again
-``owe``, kind, host           it is down, and will owe what it was to do
+``ask once``, kind, host      an answer did not come: the host is asked before the command is sent again
+``owe``, kind, host           it is down, and its cleanup will be deferred
 ``read``, meaning, gi, gm     it has read the pair and both generations
 ``send``, message             its commit is done, the call not sent yet
 ``wait``, message             it waits for the answer
@@ -60,7 +60,7 @@ class Saga(Asking, Ledger):
     # --- the row -----------------------------------------------------------------------------------------------------
 
     def adopt(self, me: Conductor, row: Row, other: Conductor) -> Steps:
-        """Take a migration that nobody living owns; that raises the epoch, and both hosts are asked first."""
+        """Take a migration that no live conductor owns, raise its epoch, and ask both hosts first."""
         if me != IDLE or row.ended or not (row.owner == NO_OWNER or (row.owner == 1 - self.index and other.paused)):
             return
         epoch = row.epoch + 1
@@ -68,10 +68,10 @@ class Saga(Asking, Ledger):
         yield self.step(f'adopts it, epoch {epoch}', self._afresh(adopted), adopted)
 
     def _afresh(self, row: Row, against: bool = False) -> Conductor:
-        """Return the conductor in the row's epoch, which it has just raised or read; the hosts answer in it first.
+        """Return the conductor in the row's epoch, which it has just raised or read.
 
-        Where both are asked anyway before anything is decided, they are asked once here: what the first round would
-        have refused may then arrive in between, or not.
+        The hosts answer in this epoch first. Where both are asked anyway before anything is decided, they are asked
+        once here: what the first round would have refused may then arrive in between, or not.
         """
         mine = Conductor(at=('run',), epoch=row.epoch, settling=True, against=against)
         act = next_act(row, self.index, mine)
@@ -94,22 +94,23 @@ class Saga(Asking, Ledger):
         elif here == 'argues':
             yield self.step('is stuck', me._replace(at=('run',)), stuck=me.at[1])
         elif here in ('moved', 'checked', 'prepared') and row.abort:
-            # The guard: a wish that is not known yet stops it.
-            yield self.step('finds a wish', me._replace(at=('run',)))
+            # The guard: an abort request that is not known yet stops it.
+            yield self.step('finds an abort request', me._replace(at=('run',)))
         elif here in _AT_ROW:
             yield from _AT_ROW[here](self, me, row)
 
     def look_up(self, me: Conductor, row: Row) -> Steps:
-        """Let go, or read the row anew, once it is another's or in another epoch; also found out by a refused commit.
+        """Release the row, or read it anew, once it is another's or in another epoch.
 
-        It goes first: it would have to be done before anything else, and done again if the epoch is raised once more.
+        A refused commit finds that out too. It goes first: it would have to be done before anything else, and done
+        again if the epoch is raised once more.
         """
         if not self.owns(me, row):
             yield self._read_anew(me, row)
 
     def _read_anew(self, me: Conductor, row: Row) -> Step:
         if row.ended or row.owner != self.index:
-            return self.step('lets go', IDLE)
+            return self.step('releases it', IDLE)
         return self.step(f'reads it anew, epoch {row.epoch}', self._afresh(row, me.against))
 
     def _run(self, me: Conductor, row: Row) -> Steps:
@@ -166,7 +167,7 @@ class Saga(Asking, Ledger):
         kind, host = me.at[1:]
         cleanup = Cleanup(_CLEANUP[kind, 'S' if host == 'S' else 'D'], row.epoch)
         deferred = row._replace(cleanup_s=cleanup) if host == 'S' else row._replace(cleanup_d=cleanup)
-        yield self._done(me, deferred, kind, host, f'commits that {host} owes {kind}')
+        yield self._done(me, deferred, kind, host, f'defers the cleanup {kind} of {host}')
 
     def _done(self, me: Conductor, row: Row, kind: str, host: str, label: str) -> Step:
         run = me._replace(at=('run',))
@@ -236,7 +237,7 @@ class Saga(Asking, Ledger):
             return self.step(label, run, after, broken)
         if act is acts.WAIT:
             return self.step(label, run)
-        return self.step(label, run, broken=f'the table says "{act}" where nobody expects it')
+        return self.step(label, run, broken=f'the table says "{act}" where it is not expected')
 
     # --- back --------------------------------------------------------------------------------------------------------
 

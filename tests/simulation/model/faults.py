@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of conductors and hosts, each paid from the budget of crashes; those of messages are in messages.py."""
+"""Faults of conductors and hosts, which cost the budget of crashes; messages.py has the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import hosts
-from tests.simulation.model.search import FAULT, PERSON, Step
+from tests.simulation.model.search import FAULT, USER, Step
 from tests.simulation.model.state import (
     IDLE,
     NO_OWNER,
@@ -30,24 +30,24 @@ def _less(budget: Budget) -> Budget:
 
 
 def user_aborts(row: Row, budget: Budget) -> Iterator[Step]:
-    """The API commits the wish; once it is settled the wish changes nothing, and is left out."""
+    """The API commits the abort request; after the outcome a request changes nothing, and is left out."""
     if budget.aborts and row.outcome == '' and row.status in _ABORTABLE and not row.abort:
         changes = {'row': row._replace(abort='user'), 'budget': budget._replace(aborts=budget.aborts - 1)}
-        yield Step('PERSON aborts', changes, PERSON)
+        yield Step('USER aborts', changes, USER)
 
 
 def forget_cleanup(cleanup: Cleanup | None, index: int) -> Cleanup | None:
-    """Return a debt as it stands when the life of its owner is over."""
+    """Return a deferred cleanup as it stands when its owner is gone."""
     return cleanup._replace(owner=NO_OWNER) if cleanup is not None and cleanup.owner == index else cleanup
 
 
 def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
     """Return the rule by which a conductor is killed.
 
-    It is there again at once, in a new life that owns nothing: what happens while it is away can also happen while it
-    is idle. One that is paused until another has adopted its migration lets go when it wakes, since every commit is
-    behind the guard; so that is the same as to be killed, but where a commit is done and the call not yet sent: see
-    :func:`tests.simulation.model.messages.send`.
+    It is there again at once, in a new incarnation that owns nothing: what happens while it is away can also happen
+    while it is idle. One that is paused until another has adopted its migration releases it when it wakes, since every
+    commit is behind the guard; so that is the same as to be killed, but where a commit is done and the call not yet
+    sent: see :func:`tests.simulation.model.messages.send`.
     """
 
     def steps(me: Conductor, row: Row, budget: Budget) -> Iterator[Step]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on at the hosts by itself: queue, driver, hypervisor, preparation, start and stop of the services.
+"""What goes on at the hosts by itself: queue, driver, hypervisor, preparation, start and stop.
 
 The hypervisors belong to the world and not to the compute services: a job outlives a service that is killed.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrator.objects.migration import MigrationStatus
-from tests.simulation.model.search import FAULT, OWN, PERSON, Step
+from tests.simulation.model.search import FAULT, OWN, USER, Step
 from tests.simulation.model.state import (
     NO_OWNER,
     Budget,
@@ -25,8 +25,8 @@ from tests.simulation.model.state import (
     refuse_all,
 )
 
-#: The service lives, whether anybody can reach it or not.
-_ALIVE = (Up.UP, Up.UNREACHABLE, Up.STOPPING, Up.TELLING)
+#: The service lives, whether it can be reached or not.
+_ALIVE = (Up.UP, Up.UNREACHABLE, Up.STOPPING, Up.EXITING)
 
 
 def alive(host: Source | Destination) -> bool:
@@ -74,7 +74,7 @@ def _called(source: Source, destination: Destination) -> Source:
 
 
 def hypervisors(source: Source, destination: Destination, name: str, part: str) -> Iterator[Step]:
-    """The job: it may fail or go on, pause the guest and hand it over, or fail at that, leaving it paused or not."""
+    """The job may fail, or pause the guest and hand it over, or fail at that and leave it paused or not."""
     if source.target != name:
         return
     if source.guest == 'job':
@@ -82,7 +82,7 @@ def hypervisors(source: Source, destination: Destination, name: str, part: str) 
         if destination.guest == 'waiting':
             yield Step('job pauses the guest for the cut-over', {'source': source._replace(guest='cutover')})
     elif source.guest == 'cutover' and destination.guest == 'runs':
-        for work, how in (('completed', 'completed'), ('returned', 'nobody saw its end')):
+        for work, how in (('completed', 'completed'), ('returned', 'its end was not seen')):
             after = source._replace(guest='paused', work=_ended(source, work))
             yield Step(f'job ends ({how})', {'source': after})
     elif source.guest == 'cutover':
@@ -90,13 +90,13 @@ def hypervisors(source: Source, destination: Destination, name: str, part: str) 
             yield Step(f'{name} runs the guest', {part: destination._replace(guest='runs')})
         after = source._replace(guest='here', work=_ended(source, 'failed'))
         yield Step('cut-over fails, the guest is resumed', {'source': after})
-        for work, how in (('failed', 'by the driver'), ('returned', 'nobody saw its end')):
+        for work, how in (('failed', 'by the driver'), ('returned', 'its end was not seen')):
             after = source._replace(guest='paused', work=_ended(source, work))
             yield Step(f'cut-over fails, the guest is left paused ({how})', {'source': after})
 
 
 def start_source(source: Source, destination: Destination, net: tuple[Message, ...], name: str) -> Iterator[Step]:
-    """A killed source starts: the driver settles what a call may still start, and jobs that run take their slot."""
+    """A killed source starts: the driver settles what a call may still start, and running jobs take slots."""
     if source.up != Up.DEAD or source.target != name:
         return
     ways = [source._replace(pending=False)]
@@ -137,7 +137,10 @@ def start_destination(destination: Destination, net: tuple[Message, ...]) -> Ite
 
 
 def register(host: Source | Destination, row: Row, left: Conductor, right: Conductor, name: str) -> Iterator[Step]:
-    """compute_started: the boot is stored, the epoch of what names the host raised; the answer says what to do."""
+    """compute_started: the boot is stored, and the epoch of the host's migration raised.
+
+    The answer says what the host does next.
+    """
     if host.up != Up.STARTING or (left.paused and right.paused):
         return
     named = name == 'S' or row.destination == name
@@ -194,14 +197,14 @@ def lose_answer(host: Source | Destination, budget: Budget, part: str, name: str
 
 
 def begin_stop(source: Source, budget: Budget) -> Iterator[Step]:
-    """The queue is closed: what waits is cancelled, but nobody is told yet."""
+    """The queue is closed: what waits is cancelled, but not reported yet."""
     if source.up == Up.UP and budget.stops:
         work = 'called off' if source.work == 'queued' else source.work
         after = source._replace(up=Up.STOPPING, work=work)
-        yield Step('PERSON S is stopped', {'source': after, 'budget': budget._replace(stops=0)}, PERSON)
+        yield Step('USER S is stopped', {'source': after, 'budget': budget._replace(stops=0)}, USER)
 
 
-def tell_stop(
+def report_stop(
     source: Source,
     row: Row,
     left: Conductor,
@@ -210,35 +213,36 @@ def tell_stop(
     budget: Budget,
     plants: frozenset[str],
 ) -> Iterator[Step]:
-    """compute_stopping, bounded: committed and heard, committed and unheard, on its way for longer, or lost."""
+    """compute_stopping, bounded: committed and answered, committed without an answer, delayed, or lost."""
     if source.up != Up.STOPPING:
         return
-    after = source._replace(up=Up.TELLING)
+    after = source._replace(up=Up.EXITING)
     names = source.work == 'called off' or (
         'stop-names-started' in plants and source.work in ('started', 'unwanted', 'calling')
     )
     if not names:
-        yield Step('S has nothing to tell of its stop', {'source': after})
+        yield Step('S has nothing to report of its stop', {'source': after})
         return
     received = after._replace(work='cancelled', by_stop=row.outcome == '') if source.work == 'called off' else after
     if 'stop-silent' in plants:
-        yield Step('S says that it is cancelled, and tells nobody', {'source': received})
+        yield Step('S reports its work as cancelled, and its stop to no conductor', {'source': received})
         return
-    # Of what it has queued again at its start it cannot know whether an earlier boot had begun: no last word then.
-    word = 'last' if not source.again or 'stop-last-word' in plants else 'wish'
+    # S cannot know whether an earlier boot had begun what S queued again at its start. For that its stop is not
+    # authoritative, and only requests an abort.
+    word = 'last' if not source.again or 'stop-last-word' in plants else 'request'
     message = Message('stopping', 'C', source.boot, 0, word)
     if not (left.paused and right.paused):
         requested = request_by_stop(row, message, plants)
-        yield Step('S tells that it stops: the wish is committed', {'source': received, 'row': requested})
+        yield Step('S reports its stop: the abort request is committed', {'source': received, 'row': requested})
         if budget.messages:
             less = budget._replace(messages=budget.messages - 1)
-            label = 'FAULT S tells that it stops: the wish is committed, S does not hear so'
+            label = 'FAULT S reports its stop: the abort request is committed, S receives no answer'
             yield Step(label, {'source': after, 'row': requested, 'budget': less}, FAULT)
     less = budget._replace(messages=max(0, budget.messages - 1))
     if budget.messages or (left.paused and right.paused):
-        yield Step('FAULT S tells that it stops, to nobody', {'source': after, 'budget': less}, FAULT)
+        yield Step('FAULT S reports its stop, and no conductor receives it', {'source': after, 'budget': less}, FAULT)
         later = {'source': after, 'net': add(net, message), 'budget': less}
-        yield Step('FAULT S tells that it stops, which is on its way for long', later, FAULT)
+        yield Step('FAULT S reports its stop, which is on its way for long', later, FAULT)
 
 
 def request_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
@@ -251,7 +255,7 @@ def request_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
 
 def exit_source(source: Source) -> Iterator[Step]:
     """The stopped service is gone, its jobs go on; a call that has just begun may still start one."""
-    if source.up == Up.TELLING:
+    if source.up == Up.EXITING:
         yield from kill_source(source, 'S exits', {})
 
 

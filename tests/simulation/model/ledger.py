@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a conductor reads and writes the books: conductor/books.py. Generations are read before the commit."""
+"""How a conductor reads and writes allocations: conductor/migration/allocations.py.
+
+It reads generations before the commit.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Ledger(Teller):
         elif row.undo == Undo.RETURN_INTENDED:
             yield self._read_back(me, row)
         elif row.abort or me.against:
-            yield self.step('finds a wish', me._replace(at=('run',)))
+            yield self.step('finds an abort request', me._replace(at=('run',)))
         else:
             yield self._read_move(me, row)
 

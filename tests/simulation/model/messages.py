@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls: how one is taken by its target, what the answer makes of the conductor that waits, what can go wrong."""
+"""Calls: how a target takes one, what the conductor makes of the answer, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ PLACEMENT = frozenset({'move', 'revert', 'rewrite', 'release', 'take', 'claim'})
 def admit(host: Any, message: Message, owner: int, plants: frozenset[str]) -> tuple[Any, str]:
     """Return the host after it has looked at the head of a call, and '' or its refusal: StepRunner._admit.
 
-    :param owner: whose call it is; NOBODY: an earlier owner's, of whose epoch there was no other.
+    :param owner: whose call it is; NO_OWNER: that of an earlier owner, whose epoch had no other owner.
     """
-    if host.up not in (Up.UP, Up.STOPPING, Up.TELLING):
+    if host.up not in (Up.UP, Up.STOPPING, Up.EXITING):
         return host, 'refused: starting'
     if message.second != host.boot and 'c' not in plants:
         # It registers again: a call of an earlier boot may have been committed late.
@@ -67,7 +67,7 @@ def at_source(
     guest, work = source.guest, source.work
     if message.kind == 'live':
         if work:
-            # At most once in the life of a process: attached to what goes on, or told again how it ended.
+            # At most once in each boot: the command is attached to what goes on, or answered with how that ended.
             return source, 'gone' if work == 'gone' else 'ok', ''
         if source.up != Up.UP:
             return source, 'stopping', ''
@@ -108,7 +108,10 @@ def _end_move(source: Source) -> Source:
 def at_destination(
     host: Destination, message: Message, row: Row, owner: int, plants: frozenset[str]
 ) -> list[tuple[Destination, str, str]]:
-    """Return the ways in which a destination takes a command: the destination after it, its answer, what is broken."""
+    """Return the ways in which a destination takes a command.
+
+    Each is the destination after it, its answer, and what is broken.
+    """
     host, refused = admit(host, message, owner, plants)
     if refused:
         return [(host, refused, '')]
@@ -132,7 +135,7 @@ def at_destination(
 
 
 def _clean(host: Destination, message: Message, row: Row) -> tuple[Destination, str, str]:
-    """A rollback at the destination: first it ends what stands before it, then it waits for that, then it cleans."""
+    """A rollback at the destination: it ends what stands before it, waits for that, and then cleans."""
     if host.guest == 'runs':
         return host, 'here', 'rollback at the destination, which runs the guest'
     sent = row.phase == Phase.LIVE_INTENDED and row.destination == message.to and not row.ended
@@ -174,7 +177,7 @@ def answered(me: Conductor, message: Message, answer: str) -> Conductor:
     if kind in ('clean', 'restore', 'post') and answer == 'ok':
         return me._replace(at=('did', kind, message.to))
     if kind in ('clean', 'restore', 'post') and answer in ('here', 'gone'):
-        return me._replace(at=('argues', f'{message.to} was told {kind}, and says {answer}'))
+        return me._replace(at=('argues', f'{message.to} refuses {kind}: {answer}'))
     return run
 
 
@@ -186,7 +189,7 @@ def timed_out(me: Conductor, message: Message, plants: frozenset[str]) -> Conduc
     if message.kind == 'live' and 'e' in plants:
         return me._replace(at=('back by time-out',))
     if message.kind in ('clean', 'restore', 'post'):
-        # It is asked before it is told again; a host that is down owes it then.
+        # The host is asked before the command is sent again; if it is down, its cleanup is deferred.
         return me._replace(at=('ask once', message.kind, message.to))
     return run
 
@@ -227,7 +230,7 @@ def arrive(take: Taker, part: str, to: str, side: str, plants: frozenset[str]) -
 
 
 def arrive_late(take: Taker, part: str, to: str) -> Callable[..., Iterator[Step]]:
-    """Return the rule by which calls that nobody waits for any more arrive."""
+    """Return the rule by which calls arrive that no conductor waits for any more."""
 
     def steps(net: tuple[Message, ...], target: Any, left: Conductor, right: Conductor, row: Row) -> Iterator[Step]:
         for message in net:
@@ -269,7 +272,7 @@ def wait(side: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
 
 
 def host_is_down(side: str, to: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
-    """Return the rule by which a conductor waits in vain for a host that is not there; the call may yet arrive."""
+    """Return the rule by which a conductor waits in vain for a host that is away; the call may yet arrive."""
 
     def steps(me: Conductor, host: Source | Destination) -> Iterator[Step]:
         message = me.at[1]
@@ -303,7 +306,7 @@ def forget(part: str, to: str) -> Callable[..., Iterator[Step]]:
     """Return the rule by which calls are dropped that can do nothing any more, whenever they arrive.
 
     A host has seen a newer epoch in the boot that is meant; Placement a newer generation of the instance. It goes
-    first: to arrive in vain changes nothing for anybody.
+    first: to arrive in vain changes nothing.
     """
 
     def steps(net: tuple[Message, ...], target: Any, left: Conductor, right: Conductor) -> Iterator[Step]:

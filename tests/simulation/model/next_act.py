@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which step of the saga comes next: what saga/executor.py and tasks/live_migrate.py make of a journal."""
+"""The next step of the saga, as saga/executor.py and tasks/live_migrate.py read it from a journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Next(enum.Enum):
     """What an owner does when it is woken."""
 
     READ_ANEW = "its row is another's, or in another epoch"
-    TURN_BACK = 'nothing was sent: back, without asking anybody'
+    TURN_BACK = 'nothing was sent: back, without asking a host'
     READ_ALLOCATIONS = 'look at the pair'
     CHECK = 'have the destination check'
     AWAIT_PRE = 'ask the destination how far it is'

@@ -27,7 +27,7 @@ def meaning(instance: str, migration: str, destination: str) -> PairState:
 
 
 def write(allocations: Allocations, message: Message) -> tuple[Allocations, bool]:
-    """Return the books after a request, and whether it was taken (or refused with 409, by a generation)."""
+    """Return the allocations after a request, and whether it was taken; a wrong generation is a 409."""
     kind, instance, migration = message.kind, message.first, message.second
     both = instance == allocations.instance_generation and migration == allocations.migration_generation
     if kind == 'move' and both:
@@ -48,7 +48,7 @@ def write(allocations: Allocations, message: Message) -> tuple[Allocations, bool
 
 
 def leave_orphan(allocations: Allocations, message: Message) -> Allocations | None:
-    """Return the books if Placement dies over a move when it has made the migration's consumer; None: it cannot."""
+    """Return the allocations if Placement dies during a move, leaving an empty consumer; None: it cannot."""
     taken = write(allocations, message)[1]
     return (
         allocations._replace(migration_generation=ORPHAN)

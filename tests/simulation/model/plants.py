@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planted mistakes: what each is, and in which variant it is to be caught.
+"""The planted mistakes: what each is, and the variant in which the search must catch it.
 
 A model that finds nothing may be blind; so each of these has to be found.
 """
@@ -36,24 +36,24 @@ PLANTS = {
     'c': Plant('no boot_id is looked at', _BOTH, 'after the end'),
     'd': Plant('the destination is cleaned while nothing is settled', _MESSAGE, 'while nothing is settled'),
     'e': Plant('a time-out decides back', _MESSAGE, 'back while the destination runs'),
-    'f': Plant('an adopter acts by the journal, and asks nobody', _MESSAGE, 'back while the destination runs'),
+    'f': Plant('an adopter acts by the journal, and asks no host', _MESSAGE, 'back while the destination runs'),
     'g': Plant("nova's two requests instead of one move", _MESSAGE, 'not covered'),
     'h': Plant('between queue and driver call the source says that there is nothing', _MESSAGE, 'back while'),
     'lateget': Plant("generations are read after the intent's commit", _CRASH, 'ended migration holds'),
     'xf': Plant('source paused without a job, destination down: forward', _CRASH, 'does not run it'),
     'xb': Plant('the same: back', _CRASH, 'back while the destination runs'),
     'i16': Plant('no mistake: "no effect of an older epoch" taken by its letter', _MESSAGE, 'by its letter'),
-    'debt-epoch': Plant('a debt refused for its epoch is told again in the same one', _CRASH, 'owes clean'),
+    'debt-epoch': Plant('a refused cleanup is sent again in the same epoch', _CRASH, 'deferred cleanup clean'),
     'next-too-early': Plant(
         "the second candidate's intent before the first is cleaned and its move burnt",
         Variant(crashes=0, messages=1, aborts=0, candidates=2),
         'debris',
     ),
     'stop-names-started': Plant('a stop names as cancelled what has started', _STOP, 'back while the destination runs'),
-    'stop-silent': Plant('a stop tells nobody, and says that it is cancelled', _STOP, 'nobody wished'),
+    'stop-silent': Plant('a stop cancels work and reports it to no conductor', _STOP, 'without an abort request'),
     'stop-any-boot': Plant('a late compute_stopping counts for any boot', _STOP, 'back while the destination runs'),
     'stop-last-word': Plant(
-        'a stop has the last word on what was queued again at the start, by an earlier life begun',
+        'a stop is authoritative for work queued again at the start, which an earlier boot had begun',
         _STOP_AND_CRASH,
         'left paused',
     ),

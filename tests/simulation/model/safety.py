@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every state, what must hold when nothing goes on by itself, and when all is over and well."""
+"""Invariants of every state, of a state in which nothing goes on by itself, and of a good end."""
 
 from __future__ import annotations
 
 from migrator.objects.migration import MigrationStatus as Status
-from tests.simulation.model.search import Promise
+from tests.simulation.model.search import Invariant
 from tests.simulation.model.state import BACK, FORWARD, Allocations, Destination, Message, Phase, Row, Source, Up
 
 _HERE = ('here', 'job')
@@ -26,7 +26,7 @@ def one_guest(source: Source, *destinations: Destination) -> str:
 def outcome_is_true(row: Row, source: Source, *destinations: Destination) -> str:
     """The outcome is what has happened."""
     if row.host != 'S' and not _runs(row.host, destinations):
-        return 'the books say that the destination has the guest, and it does not run it'
+        return 'the database has the guest on the destination, which does not run it'
     if row.outcome == BACK and _runs('', destinations):
         return 'outcome back while the destination runs the guest'
     if row.outcome == FORWARD and source.guest in _HERE:
@@ -38,7 +38,7 @@ def outcome_is_true(row: Row, source: Source, *destinations: Destination) -> str
 
 
 def nothing_left_at_source(row: Row, source: Source) -> str:
-    """What has ended leaves no work, and no guest paused, at a source that owes nothing."""
+    """What has ended leaves no work, and no guest paused, at a source without a deferred cleanup."""
     if not row.ended or row.cleanup_s:
         return ''
     if source.work in _BUSY or source.guest in ('job', 'cutover'):
@@ -47,13 +47,13 @@ def nothing_left_at_source(row: Row, source: Source) -> str:
 
 
 def stop_is_requested(row: Row, source: Source) -> str:
-    """What a planned stop has cancelled is unwound because of its wish, which is committed."""
+    """What a planned stop has cancelled is unwound because of its abort request, which is committed."""
     unwound = row.outcome == BACK and row.phase == Phase.LIVE_INTENDED and source.by_stop
-    return 'unwound after a stop, and nobody wished it' if unwound and not row.abort else ''
+    return 'unwound after a stop without an abort request' if unwound and not row.abort else ''
 
 
 def nothing_left_at_destination(row: Row, *destinations: Destination) -> str:
-    """What was given up leaves nothing at a destination that owes nothing."""
+    """What was given up leaves nothing at a destination without a deferred cleanup."""
     for name, host in zip('DE', destinations, strict=False):
         tried = row.attempt > 'DE'.index(name) + 1 or (row.ended and row.destination == name)
         debris = host.guest != 'none' or host.work in ('checking', 'preparing', 'clearing')
@@ -63,7 +63,7 @@ def nothing_left_at_destination(row: Row, *destinations: Destination) -> str:
 
 
 def allocations_are_right(row: Row, allocations: Allocations) -> str:
-    """Who holds what."""
+    """The consumers hold what they should."""
     if row.ended and allocations.migration:
         return 'an ended migration holds an allocation'
     if row.ended and allocations.instance != row.host:
@@ -74,7 +74,7 @@ def allocations_are_right(row: Row, allocations: Allocations) -> str:
 
 
 def covered(allocations: Allocations, row: Row, source: Source, *destinations: Destination) -> str:
-    """What is at a host is covered by an allocation there, or is a debt."""
+    """What is at a host is covered by an allocation there, or by a deferred cleanup."""
     if source.guest != 'absent' and 'S' not in (allocations.instance, allocations.migration) and not row.cleanup_s:
         if source.up == Up.UP:
             return 'the guest at the source is not covered'
@@ -88,19 +88,19 @@ def covered(allocations: Allocations, row: Row, source: Source, *destinations: D
 def reported_truth(row: Row) -> str:
     """An end says what it was: cancelled if that was asked for, and only then."""
     if row.status == Status.CANCELLED and not row.abort:
-        return 'cancelled, and nobody asked for it'
+        return 'cancelled, but no abort was requested'
     return ''
 
 
 def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: Destination) -> str:
-    """What must be so when nothing but a fault or a person changes anything."""
+    """What must be so when only a fault, a user or an operator changes anything."""
     if not row.ended:
         return 'nothing goes on, and it has not ended'
     if net:
         return 'a call is left'
     for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d)):
         if cleanup is not None:
-            return f'a debt is left at {name}: {cleanup.what}'
+            return f'a cleanup is left at {name}: {cleanup.what}'
     left = [name for name, host in zip('DE', destinations, strict=False) if host.guest != 'none' and name != row.host]
     if left:
         return f'something is left at {left}'
@@ -110,27 +110,27 @@ def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: D
 
 
 def well_over(row: Row) -> str:
-    """'' if it has ended, and nobody owes anything."""
+    """'' if it has ended, and no cleanup is deferred."""
     return '' if row.ended and not row.cleanup_s and not row.cleanup_d else 'not yet'
 
 
-def promises(destinations: tuple[str, ...]) -> tuple[Promise, ...]:
+def invariants(destinations: tuple[str, ...]) -> tuple[Invariant, ...]:
     """Return what must hold in every state. :param destinations: the parts that are destinations, D first."""
     return (
-        Promise(('source', *destinations), one_guest),
-        Promise(('row', 'source', *destinations), outcome_is_true),
-        Promise(('row', 'source'), nothing_left_at_source),
-        Promise(('row', 'source'), stop_is_requested),
-        Promise(('row', *destinations), nothing_left_at_destination),
-        Promise(('row', 'allocations'), allocations_are_right),
-        Promise(('allocations', 'row', 'source', *destinations), covered),
-        Promise(('row',), reported_truth),
+        Invariant(('source', *destinations), one_guest),
+        Invariant(('row', 'source', *destinations), outcome_is_true),
+        Invariant(('row', 'source'), nothing_left_at_source),
+        Invariant(('row', 'source'), stop_is_requested),
+        Invariant(('row', *destinations), nothing_left_at_destination),
+        Invariant(('row', 'allocations'), allocations_are_right),
+        Invariant(('allocations', 'row', 'source', *destinations), covered),
+        Invariant(('row',), reported_truth),
     )
 
 
-def rest(destinations: tuple[str, ...]) -> Promise:
+def rest(destinations: tuple[str, ...]) -> Invariant:
     """Return what must be so when nothing goes on by itself."""
-    return Promise(('row', 'net', 'source', *destinations), at_rest)
+    return Invariant(('row', 'net', 'source', *destinations), at_rest)
 
 
-OVER = Promise(('row',), well_over)
+OVER = Invariant(('row',), well_over)

@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 _BITS = 20
 _ONES = (1 << _BITS) - 1
 
-#: What takes a step: the world by itself, a fault, or a person. An end has to be in reach without the last two.
-OWN, FAULT, PERSON = 0, 1, 2
+#: What takes a step: the world by itself, a fault, or a user or operator. An end must be in reach by the first.
+OWN, FAULT, USER = 0, 1, 2
 
 
 class Step(NamedTuple):
     """One successor: what it is called, and the parts that change.
 
-    :ivar broken: which promise it breaks, if any; what follows a broken promise is not explored.
-    :ivar stuck: why a person is called, if one is.
+    :ivar broken: which invariant it breaks, if any; what follows a broken invariant is not explored.
+    :ivar stuck: why an operator is needed, if so.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Promise:
+class Invariant:
     """What must hold in every state, as a function of some parts that returns what is broken, or ''."""
 
     reads: tuple[str, ...]
@@ -66,20 +66,20 @@ class System:
     """Something to be searched.
 
     :ivar start: each part's first value.
-    :ivar finished: the parts that tell whether all is well and over, and the function that says so.
-    :ivar quiet: like a promise, for states in which nothing but faults and persons can change anything.
-    :ivar alike: two interchangeable actors: the parts that tell whether they are in their one order, and the function
-        that says so; all the parts that name them, and the function that returns these with the names exchanged. None:
-        there are none.
+    :ivar finished: the parts that show whether all is well and over, and the function that decides it.
+    :ivar quiet: like an invariant, for states in which only faults, users and operators can change anything.
+    :ivar alike: two interchangeable actors: the parts that show whether they are in their one order, and the function
+        that decides it; all the parts that name them, and the function that returns these with the names exchanged.
+        None: there are none.
     """
 
     start: Mapping[str, Any]
     rules: tuple[Rule, ...]
-    promises: tuple[Promise, ...]
-    finished: Promise
-    quiet: Promise
+    invariants: tuple[Invariant, ...]
+    finished: Invariant
+    quiet: Invariant
     alike: tuple[tuple[str, ...], Callable[..., bool], tuple[str, ...], Callable[..., Mapping[str, Any]]] | None = None
-    #: What a trap is told by.
+    #: Describes a trap or a quiet state.
     sketch: Callable[[Mapping[str, Any]], str] = str
 
 
@@ -154,7 +154,7 @@ def search(
 
     :param limit: states. :param seconds: after which it is cut.
     :param traps: whether to look for states from which no end can be reached; costs memory.
-    :param first: stop at the first broken promise.
+    :param first: stop at the first broken invariant.
     """
     return _Search(system, traps, first).run(limit, seconds)
 
@@ -175,9 +175,9 @@ class _Search:
         self.found = Found()
         self._broken: dict[str, list[int]] = {}
         self._stuck: dict[str, list[int]] = {}
-        #: States that break a promise: nothing behind them is explored.
+        #: States that break an invariant: nothing behind them is explored.
         self._dead: set[int] = set()
-        self._promises = [(self.parts.mask(promise.reads), {}, promise) for promise in system.promises]
+        self._invariants = [(self.parts.mask(invariant.reads), {}, invariant) for invariant in system.invariants]
         self._alike: dict[int, bool] = {}
         self._exchanged: dict[int, int] = {}
         self._exchange_mask = self.parts.mask(system.alike[2]) if system.alike else 0
@@ -286,12 +286,12 @@ class _Search:
         return result
 
     def _check(self, state: int, number: int) -> None:
-        """Note each promise that a new state breaks. Nothing follows such a state."""
-        for mask, memo, promise in self._promises:
+        """Note each invariant that a new state breaks. Nothing follows such a state."""
+        for mask, memo, invariant in self._invariants:
             key = state & mask
             word = memo.get(key)
             if word is None:
-                word = memo[key] = promise.broken(*(self.parts.read(key, name) for name in promise.reads))
+                word = memo[key] = invariant.broken(*(self.parts.read(key, name) for name in invariant.reads))
             if word:
                 self._note(self._broken, word, number, -1)
                 self._dead.add(number)
@@ -375,7 +375,7 @@ class _Search:
             back[place[target]] = source
             place[target] += 1
         work = [at for at in range(count) if reached[at]]
-        # Broken promises are reported by themselves.
+        # Broken invariants are reported by themselves.
         for at in self._dead.union(at for _count, at, _label in self._broken.values()):
             if not reached[at]:
                 reached[at] = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product's table, asked with the words of the modelled hosts; nothing is decided here."""
+"""The product's table, asked with the reports of the modelled hosts; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from migrator.objects.migration import MigrationStatus
 from migrator.objects.protocol import Entry, GuestState
 from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
 
-#: What a host says when it is down, and what a planned stop of the source has left in its place.
+#: What stands for the report of a host that is down, and what a planned stop of the source has left in its place.
 DOWN = settle_table.Host(settle_table.Observed.DOWN)
 CALLED_OFF = settle_table.Host(settle_table.Observed.RETURNED)
 
@@ -27,7 +27,7 @@ _GUEST = {
 }
 _ENTRY = {
     'queued': Entry.QUEUED,
-    # Its Future is cancelled, but that is told to nobody before a conductor has committed the wish.
+    # Its Future is cancelled, but the host reports that only after a conductor has committed the abort request.
     'called off': Entry.QUEUED,
     'started': Entry.STARTED,
     'unwanted': Entry.STARTED,
@@ -38,7 +38,7 @@ _VERDICTS = frozenset({'completed', 'failed', 'aborted'})
 
 @functools.cache
 def source_word(guest: str, work: str, hasty: bool = False) -> settle_table.Host:
-    """Return what the source's answer to a poll comes to, as orders.word_of has it.
+    """Return what the source's answer to a poll comes to, as settle_table.source_observed has it.
 
     :param hasty: planted: between the queue and the driver's call it says that there is nothing.
     """
@@ -56,12 +56,12 @@ def destination_word(guest: str, work: str) -> settle_table.Host:
 
 
 def of_source(source: Source, hasty: bool = False) -> settle_table.Host:
-    """Return the word of a source as it now is."""
+    """Return the report of a source as it now is."""
     return source_word(source.guest, source.work, hasty)
 
 
 def of_destination(destination: Destination) -> settle_table.Host:
-    """Return the word of a destination as it now is."""
+    """Return the report of a destination as it now is."""
     return destination_word(destination.guest, destination.work)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the modelled world: a migration, two conductors, two or three hosts, Placement, what is on its way.
+"""The state of the modelled world: a migration, conductors, hosts, Placement, and messages.
 
 Each part is a NamedTuple, so that it can be hashed, compared and printed. A state of the search is one value of each
 part; see :mod:`tests.simulation.model.search`.
@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 from migrator.objects.migration import ENDS, LEGAL_MOVES, MigrationStatus
 
-#: The owner of what nobody living owns.
+#: The owner of what no live conductor owns.
 NO_OWNER = 2
 FORWARD, BACK = 'forward', 'back'
 
 
 class Phase:
-    """How far the journal has come towards the pivot; a step's done and the next one's intent share a commit."""
+    """How far the journal has come towards the pivot.
+
+    A step's done and the next one's intent share a commit.
+    """
 
     NOTHING, MOVE_INTENDED, MOVED, PRE_INTENDED, LIVE_INTENDED = range(5)
 
@@ -29,7 +32,10 @@ class Undo:
 
 
 class Post:
-    """Bits: which records there are after the pivot. Without INTENDED the source is asked whether its job has ended."""
+    """Bits: which records there are after the pivot.
+
+    Without INTENDED the conductor asks the source whether its job has ended.
+    """
 
     INTENDED, SOURCE_DONE, DESTINATION_DONE, RELEASE_INTENDED = 1, 2, 4, 8
 
@@ -43,14 +49,14 @@ class Cleanup(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The migration's row, its journal, the instance's host, its hosts' boots, and the debts: the database."""
+    """The database: the migration's row and journal, the instance's host, its hosts' boots, the cleanups."""
 
     status: MigrationStatus = MigrationStatus.ACCEPTED
     outcome: str = ''
     host: str = 'S'
     owner: int = 0
     epoch: int = 1
-    #: Who wished an abort: '', 'user', or 'stop' (the planned stop of the source).
+    #: The origin of an abort request: '', 'user', or 'stop' (the planned stop of the source).
     abort: str = ''
     #: abort_verdict, by its first word; 'stop' is CANCELLED_BY_STOP.
     verdict: str = ''
@@ -81,7 +87,7 @@ class Allocations(NamedTuple):
     instance: str = 'S'
     instance_generation: int = 1
     migration: str = ''
-    #: ABSENT, or GHOST: there, without an allocation.
+    #: ABSENT, or ORPHAN: there, without an allocation.
     migration_generation: int = -1
 
 
@@ -96,9 +102,9 @@ class Up:
     UNREACHABLE = 'unreachable'
     #: It has started, and calls compute_started until that is answered.
     STARTING = 'starting'
-    #: A planned stop: the queue is closed (telling), a conductor was told or not.
+    #: A planned stop: the queue is closed (STOPPING), then the stop was reported or not (EXITING).
     STOPPING = 'stopping'
-    TELLING = 'telling'
+    EXITING = 'exiting'
 
 
 class StopReport(NamedTuple):
@@ -106,7 +112,7 @@ class StopReport(NamedTuple):
 
     epoch: int
     owner: int
-    #: Where what is to be queued is to go; '' if nothing is.
+    #: The destination of the migration that the host queues again; '' if there is none.
     queue: str
 
 
@@ -114,7 +120,7 @@ class Source(NamedTuple):
     """The source: its compute service and its hypervisor.
 
     ``guest``: here, job (here, with a job), cutover (paused for it, with a job), paused (for cut-over, no job), absent.
-    ``work``, the live migration of this boot: '', queued, called off (cancelled by the closing queue, nobody told),
+    ``work``, the live migration of this boot: '', queued, called off (cancelled by the closing queue, not reported),
     started, unwanted (started, an abort came), calling (the driver has it), and its ends: cancelled, returned (no
     verdict), failed, aborted, completed, gone.
     """
@@ -156,8 +162,9 @@ class Destination(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A call on its way. To a host: the epoch, and the boot it is meant for. To Placement: the two generations.
+    """A call on its way.
 
+    To a host it has the epoch, and the boot that it is meant for; to Placement the two generations.
     ``about``: of a move, and of step 5, the destination; of compute_started the host.
     """
 
@@ -184,7 +191,7 @@ class Conductor(NamedTuple):
     settling: bool = False
     #: A failure or time-out that it remembers as a reason to turn back.
     against: bool = False
-    #: The next move is written with GHOST_GENERATION.
+    #: The next move is written with ORPHAN_GENERATION.
     orphan: bool = False
 
 
@@ -192,7 +199,7 @@ IDLE = Conductor()
 
 
 class Budget(NamedTuple):
-    """How many faults, wishes and stops may still happen."""
+    """How many faults, aborts and stops may still happen."""
 
     crashes: int = 0
     messages: int = 0
@@ -213,7 +220,10 @@ def add(net: tuple[Message, ...], message: Message) -> tuple[Message, ...]:
 
 
 def refuse_all(net: tuple[Message, ...], host: str) -> tuple[Message, ...]:
-    """Return what is on its way when a host starts: it refuses what has waited for it, since it is not registered."""
+    """Return what is on its way when a host starts.
+
+    The host refuses what has waited for it, since it is not registered.
+    """
     return tuple(message for message in net if message.to != host or message.late)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a conductor is, and what all of its rules need."""
+"""The identity of a conductor, and what all of its rules need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Steps = Iterator[Step]
 
 @dataclasses.dataclass(frozen=True)
 class Teller:
-    """Who one conductor is, and what all of its rules need.
+    """The identity of one conductor, and what all of its rules need.
 
     :ivar index: 0 or 1. :ivar candidates: how many destinations there are. :ivar plants: planted mistakes.
     """
@@ -44,7 +44,10 @@ class Teller:
         return next_act(row, self.index, me) if me.at == ('run',) and not me.paused else None
 
     def order(self, me: Conductor, row: Row, kind: str, host: str) -> Conductor:
-        """Return the conductor about to send a command. The boot is that of the commit before, in the same epoch."""
+        """Return the conductor about to send a command.
+
+        The boot is that of the commit before, in the same epoch.
+        """
         about = row.destination if kind == 'live' else ''
         return me._replace(at=('send', Message(kind, host, me.epoch, row.boot(host), about)))
 

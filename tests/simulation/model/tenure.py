@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The model of two migrations of one guest at one host: its tenure, a cleanup of the first, and the second.
+"""The model of two migrations of one guest at one host: the cleanup of the first, and the second.
 
-It begins when migration 1 has ended and S owes a cleanup of it. ``restore``: the guest is at S, where it has to be
-resumed. ``remove``: the guest is elsewhere, and S has a copy that has to go; an embedding service may bring the guest
-back to S. Migration 2 of the guest leaves from S. Two conductors sweep, and either may run migration 2. Epochs are left
-out: they order what is sent for one migration, and :mod:`tests.simulation.model.debts` has them.
+It begins when migration 1 has ended and its cleanup at S is deferred. ``restore``: the guest is at S, where it has to
+be resumed. ``remove``: the guest is elsewhere, and S has a copy that has to go; an embedding service may bring the
+guest back to S. Migration 2 of the guest leaves from S. Two conductors sweep, and either may run migration 2. Epochs
+are left out: they order what is sent for one migration, and :mod:`tests.simulation.model.cleanups` has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tests.simulation.model.search import FAULT, PERSON, Promise, Rule, Step, System
+from tests.simulation.model.search import FAULT, USER, Invariant, Rule, Step, System
 
 NO_OWNER = 2
 _SIDES = ('left', 'right')
@@ -22,9 +22,9 @@ _SIDES = ('left', 'right')
 class Row(NamedTuple):
     """The database.
 
-    ``cleanup``: owed, done, blocked; with the tenure in which it was last taken up, and by whom. ``second``: none,
-    accepted, clear (nothing is left at S), told, ended; with its copy of the tenure, and its owner. ``at``: where the
-    database has the guest, S or X.
+    ``cleanup``: ``owed``, done, blocked; with the tenure in which it was last taken up, and its owner. ``second``:
+    none, accepted, clear (nothing is left at S), sent, ended; with its copy of the tenure, and its owner. ``at``: where
+    the database has the guest, S or X.
     """
 
     tenure: int = 1
@@ -38,8 +38,10 @@ class Row(NamedTuple):
 
 
 class Host(NamedTuple):
-    """S. ``holder`` has the tenure ``seen``: migration 1 or 2. ``has``: leftover, nothing, guest (whole, and not to be
-    touched by a cleanup). ``job``: migration 2 has it in hand. ``cleaned``: this boot says that the cleanup is done.
+    """S.
+
+    ``holder`` has the tenure ``seen``: migration 1 or 2. ``has``: leftover, nothing, guest (whole: no cleanup may touch
+    it). ``job``: migration 2 has it in hand. ``cleaned``: this boot reports that the cleanup is done.
     """
 
     up: bool = True
@@ -62,7 +64,10 @@ class Order(NamedTuple):
 
 
 class Conductor(NamedTuple):
-    """``order``: what it has committed to send, and not sent; ``refused``: the tenure by which S has refused it."""
+    """A conductor.
+
+    ``order``: what it has committed to send, and not sent. ``refused``: the tenure with which S refused.
+    """
 
     order: Order | None = None
     refused: tuple[int, int] | None = None
@@ -82,7 +87,7 @@ def system(kind: str, crashes: int, messages: int, plants: frozenset[str] = froz
 
     :param kind: of the cleanup: restore or remove.
     :param plants: no-tenure (S does not compare tenures), beside (the sweep does not look at migration 2, which waits
-        for nothing), anywhere (nobody looks where the database has the guest).
+        for nothing), anywhere (no conductor looks where the database has the guest).
     """
     rules = [
         Rule(('row',), _accept, lambda row: row.second == 'none' and row.at == 'S'),
@@ -114,9 +119,9 @@ def system(kind: str, crashes: int, messages: int, plants: frozenset[str] = froz
     return System(
         start=start,
         rules=tuple(rules),
-        promises=(),
-        finished=Promise(('row', 'host'), _over),
-        quiet=Promise(('row', 'host'), _over),
+        invariants=(),
+        finished=Invariant(('row', 'host'), _over),
+        quiet=Invariant(('row', 'host'), _over),
         sketch=_sketch,
     )
 
@@ -128,7 +133,7 @@ def _sketch(world: Mapping[str, Any]) -> str:
 
 def _over(row: Row, host: Host) -> str:
     if row.cleanup == 'owed' or not host.up:
-        return 'the cleanup is owed'
+        return 'the cleanup is not done'
     if row.cleanup == 'blocked':
         return ''
     return '' if row.second in ('ended', 'none') else 'the second migration goes on'
@@ -152,14 +157,14 @@ def _bring_back(
     right: Conductor,
     budget: Budget,
 ) -> Iterator[Step]:
-    # What S is just being told cannot be called back: that is left out.
+    # A command on its way to S cannot be called back: that is left out.
     reported = [order for order in (*net, left.order, right.order) if order is not None]
     if budget.visits and row.second == 'none' and not reported:
         held = row.cleanup == 'owed' and 'anywhere' not in plants
         cleanup = 'blocked' if held else row.cleanup
         after = row._replace(at='S', tenure=row.tenure + 1, cleanup=cleanup)
         changes = {'row': after, 'host': host._replace(has='guest'), 'budget': budget._replace(visits=0)}
-        yield Step('PERSON the guest is brought back to S', changes, PERSON)
+        yield Step('USER the guest is brought back to S', changes, USER)
 
 
 def _arrive(
@@ -208,7 +213,7 @@ def _start(host: Host, row: Row) -> Iterator[Step]:
         fresh = host._replace(up=True, boot=host.boot + 1, seen=0, holder=0)
         yield Step('S starts', {'host': fresh})
     else:
-        # The answer to compute_started has the tenure of the guest, and of whom.
+        # The answer to compute_started has the tenure of the guest, and the migration that holds it.
         second = row.second_tenure == row.tenure
         reported = max(row.tenure, host.seen)
         yield Step(
@@ -228,7 +233,7 @@ class _Conduct:
 
     def decide(self, me: Conductor, row: Row, host: Host, other: Conductor) -> Iterator[Step]:
         """A sweep: have the cleanup run, or migration 2 go on; what it commits is sent in another step."""
-        going_on = row.second in ('accepted', 'clear', 'told')
+        going_on = row.second in ('accepted', 'clear', 'sent')
         free = not (going_on and row.at == 'S') or 'beside' in self.plants
         if row.cleanup == 'owed' and free and self._mine(row.cleanup_owner, other):
             taken = row
@@ -254,7 +259,7 @@ class _Conduct:
             yield Step(f'{self.side} is to send {order}', {'row': row, self.side: me._replace(order=order)})
         else:
             order = Order('move', 2, row.second_tenure, host.known)
-            reported = row._replace(second='told')
+            reported = row._replace(second='sent')
             yield Step(f'{self.side} is to send {order}', {'row': reported, self.side: me._replace(order=order)})
 
     def send(self, me: Conductor, net: tuple[Order, ...], budget: Budget) -> Iterator[Step]:
@@ -275,7 +280,7 @@ class _Conduct:
         of, seen = me.refused
         tenure = max(row.tenure, seen) + 1
         after = row
-        going_on = row.second in ('accepted', 'clear', 'told')
+        going_on = row.second in ('accepted', 'clear', 'sent')
         # What is refused may have been sent before it was raised.
         if of == 2 and going_on and row.second_owner == self.index and seen > row.second_tenure:
             after = row._replace(tenure=tenure, second_tenure=tenure)

@@ -28,7 +28,7 @@ from tests.simulation.model.state import (
 )
 
 Net = tuple[Message, ...]
-_CALM = (Up.UP, Up.DEAD, Up.UNREACHABLE, Up.STOPPING, Up.TELLING)
+_CALM = (Up.UP, Up.DEAD, Up.UNREACHABLE, Up.STOPPING, Up.EXITING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def system(variant: Variant) -> System:
     return System(
         start=_start(variant),
         rules=tuple(_rules(variant)),
-        promises=safety.promises(destinations),
+        invariants=safety.invariants(destinations),
         finished=safety.OVER,
         quiet=safety.rest(destinations),
         alike=(('row', 'left', 'right'), in_order, ('row', 'left', 'right', 'source', 'destination'), exchanged),
@@ -174,9 +174,9 @@ def _host_rules(variant: Variant) -> Iterator[Rule]:
     yield Rule(('destination', 'budget', 'net'), faults.destination_fails)
     if variant.stops:
         yield Rule(('source', 'budget'), hosts.begin_stop)
-        tell = _named(hosts.tell_stop, plants)
-        yield Rule(('source', 'row', 'left', 'right', 'net', 'budget'), tell, lambda host: host.up == Up.STOPPING)
-        yield Rule(('source',), hosts.exit_source, lambda host: host.up == Up.TELLING)
+        report = _named(hosts.report_stop, plants)
+        yield Rule(('source', 'row', 'left', 'right', 'net', 'budget'), report, lambda host: host.up == Up.STOPPING)
+        yield Rule(('source',), hosts.exit_source, lambda host: host.up == Up.EXITING)
 
 
 def _named(function: Any, *more: Any) -> Any:
@@ -243,9 +243,11 @@ def _mirrored(host: Any) -> Any:
 
 
 def sketch(world: Mapping[str, Any]) -> str:
-    """What a quiet state or a trap is told by."""
+    """Describe a quiet state or a trap."""
     row, source, destination = world['row'], world['source'], world['destination']
     cleanups = ''.join(
-        f', {name} owes {cleanup.what}' for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d)) if cleanup
+        f', {name} has the deferred cleanup {cleanup.what}'
+        for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d))
+        if cleanup
     )
     return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{cleanups}'
