@@ -38,7 +38,7 @@ def green(backend, seeds, record_property):
         plan = workloads.of(seed)
         found = runs.run(backend, plan)
         struck += len(found.struck)
-        assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
+        assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))
     record_property('faults', struck)
 
@@ -93,7 +93,7 @@ def test_a_failure_is_made_short(backend, monkeypatch):
     assert still.violations
     assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
     assert shorter.struck == ()
-    assert 'was aborted' in runs.reported(shorter, still)
+    assert 'was aborted' in runs.described(shorter, still)
 
 
 @pytest.mark.parametrize('argument', [['--seeds', '0'], ['--jobs', '0'], ['--seeds', 'many']])

@@ -34,4 +34,4 @@ def test_unknown_state_in_a_report_is_kept_and_marked_as_unknown():
     assert (guest.state, guest.is_known, guest.job) == ('active', False, True)
     assert (guest.present, guest.active) == (True, False)
     assert base.to_primitive(guest) == report
-    assert Guest(instance_uuid='i').reported
+    assert Guest(instance_uuid='i').is_known
