@@ -49,7 +49,7 @@ def test_audit_reports_no_valid_allocation_during_random_migrations(part, backen
         auditor = Auditor()
         plan = workloads.of(seed)
         result = runs.run(backend, plan, auditor.start)
-        assert not result.violations, runs.reported(plan, result)
+        assert not result.violations, runs.described(plan, result)
         reported = [(one.consumer, [finding.verdict for finding in one.findings]) for one in auditor.wrong]
         assert not reported, (seed, reported)
         migrations += len(result.statuses)

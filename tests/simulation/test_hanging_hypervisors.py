@@ -26,7 +26,7 @@ def were_red():
 def judged(backend, seed):
     plan = workloads.of_a_bad_night(seed)
     found = runs.run(backend, plan)
-    assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
+    assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
     return found
 
 

@@ -22,5 +22,5 @@ def test_an_outage_of_the_broker_or_of_all_conductors_ends_in_order(first, backe
     for seed in seeds:
         plan = workloads.of_outages(seed)
         found = runs.run(backend, plan)
-        assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
+        assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1200)
 def judged(backend, seed):
     plan = workloads.of_second_migrations(seed)
     found = runs.run(backend, plan)
-    assert not found.violations, runs.reported(*runs.shorten(backend, plan, found))
+    assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
     return found
 
 

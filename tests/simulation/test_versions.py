@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def judged(backend, plan):
     result = runs.run(backend, plan)
-    assert not result.violations, runs.reported(plan, result)
+    assert not result.violations, runs.described(plan, result)
     return result
 
 
