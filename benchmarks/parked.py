@@ -157,12 +157,12 @@ def _waits(host: str, order: Any) -> Any:
 def _park(conductor: Any, migration_uuid: str) -> None:
     """Have a conductor hold a migration that waits for its turn at its source."""
     from migrator.conductor import runner
-    from migrator.conductor.migration import context
+    from migrator.conductor.migration import context, hosts
 
     rows = conductor.tools.database.migrations.load(migration_uuid, conductor.tools.owner)
     subject = context.MigrationContext(conductor.tools, rows, settling=False)
-    subject.waits_on = {subject.source}
-    subject.seen[subject.source] = _waits(subject.source, subject.order(subject.source, 'poll'))
+    subject.ledger.waits_on = {subject.source}
+    subject.replies.seen[subject.source] = _waits(subject.source, hosts.command(subject, subject.source, 'poll'))
     conductor.runner._runs[migration_uuid] = runner._Run(subject)
 
 
