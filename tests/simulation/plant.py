@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a planted bug is, and how it is looked at whether the matrix catches it.
+"""What a planted bug is, and the check whether the matrix catches it.
 
-A bug is planted by patching the product in place, for as long as a cloud is made and runs; the product knows nothing
-of it. Where it stands is Launchpad's number of the bug of nova's whose nearest part it is, ``nova 34`` for what was
-seen in nova today, ``model`` for a mistake that the model of the protocol has found, or the invariant that it breaks.
+A bug is planted by patching the product in place while a cloud is made and runs; the product knows nothing of it. Its
+origin is the Launchpad number of the Nova bug that it comes closest to, ``nova 34`` for what Nova does today, ``model``
+for a mistake that the model of the protocol has found, or the invariant that it breaks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Plant:
 
     :ivar name: its name.
     :ivar origin: where it is from.
-    :ivar says: what it was in nova, and what it is here.
-    :ivar patch: plants it for as long as it is entered.
+    :ivar observed: what it was in Nova, and what it is here.
+    :ivar patch: plants it while it is entered.
     :ivar cells: what catches it: names of cells of the matrix, of paths that catch it without any fault, or of random
         runs (:data:`SEED`).
     """
@@ -52,7 +52,7 @@ class Shelf(list[Plant]):
     """Plants, in order."""
 
     def plant(self, origin: str, *cells: str) -> Callable[[Patch], Patch]:
-        """Have a generator function be a plant: its name is the plant's, and its docstring what that says."""
+        """Have a generator function be a plant: its name is the plant's, its docstring the observation."""
 
         def shelve(function: Patch) -> Patch:
             name = function.__name__.replace('_', '-')

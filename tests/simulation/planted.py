@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('names', nargs='*', help='of plants; all whose recorded cell does not catch them, if not given')
     parser.add_argument('--paths', default='', help='only these, with commas between them')
     parser.add_argument('--match', default='', help='only cells whose name has this regular expression')
-    parser.add_argument('--seeds', type=int, default=0, help='so many random runs, too')
+    parser.add_argument('--seeds', type=int, default=0, help='the number of random runs to try, too')
     parser.add_argument('--plans', default='', choices=['', *workloads.KINDS], help='of this kind')
     parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
     options = parser.parse_args(arguments)

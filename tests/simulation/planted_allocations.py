@@ -22,7 +22,7 @@ SHELF = Shelf()
 
 @SHELF.plant('1715182, 1714237', 'pre fails')
 def rollback_leaks_the_destinations_allocation() -> Iterator[object]:
-    """A rollback cleaned the hosts and left the books as they were; here return_allocation does nothing."""
+    """A rollback cleaned the hosts and left the allocations; here return_allocation does nothing."""
     with patched(live_migrate, 'return_allocation', lambda m: Done()) as there:
         yield there
 
@@ -70,7 +70,10 @@ def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
 
 @SHELF.plant('53ca096750', 'driver fails | conductor1: placement GET /allocations/UUID #2 | paused past the lease')
 def writes_without_consumer_generations() -> Iterator[object]:
-    """Allocations were written without a generation; here each write takes the generation of its very moment."""
+    """Allocations were written without a generation.
+
+    Here each write takes the generation that is read just before it.
+    """
     write_all = allocations.write_all
 
     def anyhow(client: Any, writes: Any) -> None:
@@ -103,14 +106,17 @@ def generation_read_after_the_intent() -> Iterator[object]:
 
 @SHELF.plant('model b', 'abort preparing | conductor1: placement POST /allocations #1 | paused past the lease')
 def late_move_is_not_killed() -> Iterator[object]:
-    """Going back, a move that was intended and is not there is taken for one that never will be: no rewrite."""
+    """A rollback takes an intended move that is not visible for one that never arrives: no rewrite."""
     with patched(allocations.MigrationOwned, 'rewrite_source', lambda self, pair, **_rest: None) as there:
         yield there
 
 
 @SHELF.plant('model g', 'success')
 def move_in_two_requests() -> Iterator[object]:
-    """Nova's move: the migration takes over what the instance holds, and then the instance claims the destination."""
+    """The allocations are moved by two requests, as in Nova.
+
+    The migration takes over what the instance holds, and then the instance claims the destination.
+    """
 
     def move(
         self: Any, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
@@ -137,8 +143,10 @@ def instance_holds_both() -> Iterator[object]:
 
 @SHELF.plant('1713786', 'success | conductor1: placement POST /allocations #1 | Placement timed out, done')
 def claim_without_an_answer_leaks() -> Iterator[object]:
-    """A claim that Placement had accepted was not given back when what followed failed; here one that timed out counts
-    as never made."""
+    """A claim that Placement had accepted was not given back when a later step failed.
+
+    Here a claim that timed out counts as never made.
+    """
     move, give_back = allocation_steps.move, allocation_steps.give_back
 
     def refused(m: MigrationContext) -> Verdict:
@@ -158,7 +166,10 @@ def claim_without_an_answer_leaks() -> Iterator[object]:
 
 @SHELF.plant('1712008', 'success | conductor1: placement POST /allocations #1 | Placement refuses')
 def full_destination_is_forced() -> Iterator[object]:
-    """A forced move went on without an allocation at its destination; here it goes on when Placement refuses one."""
+    """A forced migration went on without an allocation at its destination.
+
+    Here a migration goes on when Placement refuses the allocation.
+    """
     move = allocation_steps.move
 
     def forced(m: MigrationContext) -> Verdict:
@@ -171,7 +182,10 @@ def full_destination_is_forced() -> Iterator[object]:
 
 @SHELF.plant('1829479', 'success')
 def source_allocation_is_never_released() -> Iterator[object]:
-    """What had left a host stayed charged to it, and its provider could not be deleted; here the release is empty."""
+    """A guest that had left a host stayed charged to it, and its provider could not be deleted.
+
+    Here the release does nothing.
+    """
     with patched(live_migrate, 'release_source_allocation', lambda m: Done()) as there:
         yield there
 
@@ -193,8 +207,10 @@ def release_removes_a_part_only() -> Iterator[object]:
 
 @SHELF.plant('1836754', 'success | conductor1: placement PUT /allocations/UUID #1 | Placement 409')
 def conflict_is_taken_for_done() -> Iterator[object]:
-    """A delete met the race of GET and PUT and gave up; here a release that meets a 409 is taken for one that is
-    done."""
+    """A delete met the race of GET and PUT and gave up.
+
+    Here a release that meets a 409 counts as done.
+    """
     release = allocations.MigrationOwned.release
 
     def once(self: Any, pair: allocation_state.Pair, **generations: int | None) -> None:
@@ -264,7 +280,7 @@ def source_is_released_before_it_is_empty() -> Iterator[object]:
 
 @SHELF.plant('I5', 'driver fails')
 def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]:
-    """Going back, the books come first and the debris after them."""
+    """A rollback returns the allocations first, and cleans the destination after that."""
     made = live_migrate.saga
 
     def changed() -> Saga[MigrationContext]:

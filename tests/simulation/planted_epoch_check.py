@@ -44,7 +44,7 @@ def back_is_decided_in_the_old_epoch() -> Iterator[object]:
 
 @SHELF.plant('model d', 'abort running')
 def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
-    """A wish to turn back cleans the destination at once, while nobody knows yet where the guest is."""
+    """An abort reason cleans the destination at once, while it is not known yet where the guest is."""
     settled = settle.settle
 
     def eager(m: MigrationContext) -> Settlement:
@@ -73,7 +73,10 @@ def silence_decides_back() -> Iterator[object]:
 
 @SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
 def adopter_believes_the_journal() -> Iterator[object]:
-    """Who adopts a migration decides by its journal, and asks no host: what was not known to have moved goes back."""
+    """An adopter decides by the journal, and asks no host.
+
+    A guest that the journal does not show as moved goes back.
+    """
     subject_of, settled = takeover._subject, settle.settle
     adopted: set[tuple[str, int]] = set()
 
@@ -127,7 +130,10 @@ def window_before_the_job_is_not_seen() -> Iterator[object]:
 
 @SHELF.plant('model fixfail', 'driver fails')
 def returned_and_never_made_are_one() -> Iterator[object]:
-    """A host does not tell a call that has returned from one that was never made, so it is made again and again."""
+    """A host does not distinguish a call that has returned from one that was never made.
+
+    So the call is made again and again.
+    """
     observed = settle_table.source_observed
 
     def same(state: str, job: bool, entry: str) -> Any:
@@ -163,9 +169,11 @@ def paused_without_a_job_has_not_moved() -> Iterator[object]:
 
 @SHELF.plant('1901707', 'second candidate')
 def event_counts_for_every_waiter() -> Iterator[object]:
-    """An event that came too early, for the port's binding at another host, was taken for the one that was waited for;
-    here one of a step counts whatever host it is from, and whatever epoch. Were it the epoch alone, nothing would be
-    wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
+    """An early event, for the port's binding at another host, was taken for the expected one.
+
+    Here an event of a step counts whatever host it is from, and whatever epoch. With the epoch alone nothing would be
+    wrong: a host does each step of a migration once, or again to the same end, so that a late report of it is true.
+    """
 
     def received(m: MigrationContext, host: str, step: str, record: Any) -> protocol.Report | None:
         reported = [report for (_, its), report in m.replies.reports.items() if its == step]
@@ -175,7 +183,7 @@ def event_counts_for_every_waiter() -> Iterator[object]:
         yield there
 
 
-# --- the fence -------------------------------------------------------------------------------------------------------
+# --- the epoch check --------------------------------------------------------------------------------------------------
 
 
 @SHELF.plant(
@@ -195,7 +203,7 @@ def message_for_another_boot_is_taken() -> Iterator[object]:
 
 @SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #3 | paused past the lease')
 def lower_epoch_is_taken() -> Iterator[object]:
-    """A compute takes whatever it is told, in whatever epoch."""
+    """A compute takes every command, whatever its epoch."""
     admit = StepRunner._admit
 
     def any_epoch(self: Any, order: protocol.Command, at_start: bool) -> Any:
@@ -210,7 +218,7 @@ def lower_epoch_is_taken() -> Iterator[object]:
 
 @SHELF.plant('I14', 'success | conductor1: placement GET /allocations/UUID #1 | paused past the lease')
 def guard_does_not_look_at_the_epoch() -> Iterator[object]:
-    """An owner writes all that it knows of a migration, whoever owns that by now."""
+    """A conductor writes all that it knows of a migration, whichever conductor owns that by now."""
     commit = _Migrations.commit
 
     def unguarded(self: Any, known: Any, write: Any) -> Any:
@@ -226,7 +234,7 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
 
 @SHELF.plant('I16', 'success | conductor1: rpc post_live_migration_at_destination call #1 | killed, and started again')
 def adoption_keeps_the_epoch() -> Iterator[object]:
-    """Who adopts a migration does so in the epoch of the owner before."""
+    """A conductor adopts a migration in the epoch of the owner before."""
     adopt = _Migrations.adopt
 
     def same(self: Any, uuid: str, epoch: int, owner: str) -> Any:
@@ -257,7 +265,10 @@ def refused_boot_does_not_register_again() -> Iterator[object]:
 
 @SHELF.plant('1721652', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
 def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
-    """A clean-up at the start counted on what only a running service knows; here who adopts does not look the hosts'
-    boots up, nor when they refuse it: it asks and they register, at once and without end."""
+    """A clean-up at the start counted on what only a running service knows.
+
+    Here an adopter does not look up the hosts' boots, nor when they refuse it: it asks and they register, at once and
+    without end.
+    """
     with patched(hosts, 'reread_boots', lambda m: None) as there:
         yield there

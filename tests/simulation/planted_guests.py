@@ -72,7 +72,10 @@ def call_is_of_no_migration() -> Iterator[object]:
 
 @SHELF.plant('I2', 'second-migrations seed 57')
 def absent_is_forward_without_a_job() -> Iterator[object]:
-    """A guest that is not at its source has moved, if its destination is down, whether a job of it was seen or not."""
+    """A guest that is not at its source has moved, if its destination is down.
+
+    It does not matter whether a job of the guest was seen.
+    """
     down = settle_table._with_the_destination_down
 
     def forward(source: settle_table.Host, *rest: Any) -> Any:
@@ -84,7 +87,10 @@ def absent_is_forward_without_a_job() -> Iterator[object]:
 
 @SHELF.plant('I21', 'second-migrations seed 41')
 def cleanup_raises_no_tenure() -> Iterator[object]:
-    """A cleanup is sent with the tenure that its migration had, so that a host which knows a later one refuses it."""
+    """A cleanup is sent with the tenure that its migration had.
+
+    A host that knows a later tenure refuses it.
+    """
     take = cleanup_rows.tenures.take
 
     def keep(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
@@ -97,7 +103,7 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
 
 @SHELF.plant('I7', 'bad-nights seed 65', 'bad-nights seed 8', 'bad-nights seed 22')
 def wait_has_no_reason() -> Iterator[object]:
-    """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
+    """A wait for a host that answers without getting anywhere lasts for ever, and reports nothing."""
     with patched(waiting, 'wait_for', lambda m, pause: pause) as there:
         yield there
 
@@ -118,14 +124,14 @@ def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
 
 @SHELF.plant('I7', 'outages seed 1')
 def hosts_are_called_down_right_after_an_outage() -> Iterator[object]:
-    """A conductor that has just heard of the broker again calls every host down that it has not heard meanwhile."""
+    """A conductor that reaches the broker again calls every host down that sent nothing meanwhile."""
     with patched(broker.Broker, 'unbroken_for', lambda self: 1e9) as there:
         yield there
 
 
 @SHELF.plant('I7', 'outages seed 91', 'outages seed 52')
 def broker_outage_is_not_noticed() -> Iterator[object]:
-    """A conductor takes a broker that is away for hosts that are silent."""
+    """A conductor takes a broker that is away for hosts that are unreachable."""
     with (
         patched(broker.Broker, 'check', lambda self: None),
         patched(broker.Broker, 'away_for', lambda self: 0.0) as there,

@@ -38,7 +38,10 @@ _Manager = ComputeManager
     '1713783', 'success | host2: rpc post_live_migration_at_destination handled #1 | killed, and started again'
 )
 def start_destroys_what_has_just_arrived() -> Iterator[object]:
-    """A restart destroyed guests that no evacuation had moved; here what has not been made the host's own yet."""
+    """A restart destroyed guests that no evacuation had moved.
+
+    Here it destroys guests that have not been made the host's own yet.
+    """
     init_host = _Manager.init_host
 
     def tidy(self: Any) -> None:
@@ -62,8 +65,10 @@ def file_of_the_check_is_left() -> Iterator[object]:
 
 @SHELF.plant('1757292', 'driver fails')
 def what_was_prepared_stays_after_a_rollback() -> Iterator[object]:
-    """A port still said where it was migrating to when that had been rolled back; here a rollback at the destination
-    removes what the check has left, and not what the preparation made."""
+    """A port still named its migration target after the rollback.
+
+    Here a rollback at the destination removes what the check has left, and not what the preparation made.
+    """
 
     def some(driver: Any, host: str, instance: Any, migrate_data: Any) -> None:
         driver.cleanup_live_migration_destination_check(instance)
@@ -96,8 +101,10 @@ def users_pause_is_lost() -> Iterator[object]:
 
 @SHELF.plant('1944619', 'pre fails')
 def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
-    """A rollback that came before anything was moved re-attached at the source what had never been detached; here it
-    tells the source to tidy up."""
+    """A rollback before the copy phase re-attached at the source what had never been detached.
+
+    Here it commands the source to tidy up.
+    """
     rollback = live_migrate.rollback_live_migration_at_destination
 
     def both(m: MigrationContext) -> Verdict:
@@ -113,8 +120,10 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
 
 @SHELF.plant('06d25926a1', 'success | host2: message step_ended cast #1 | message refused')
 def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
-    """A notification that failed kept a port from being activated; here a step whose event cannot be sent does not
-    end."""
+    """A notification that failed kept a port from being activated.
+
+    Here a step whose event cannot be sent does not end.
+    """
     end = StepRunner.end
 
     def report_first(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
@@ -130,8 +139,10 @@ def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
 
 @SHELF.plant('2044235', 'success')
 def destination_asks_the_source_itself() -> Iterator[object]:
-    """The destination's check called the source, and what that did not answer was an error here; here, too, it
-    calls it."""
+    """The destination's check called the source, and a missing answer was an error of the destination.
+
+    Here, too, the check calls the source.
+    """
     check = _Manager.check_can_live_migrate_destination
 
     def nested(self: Any, context: Any, command: Any, instance: Any, **rest: Any) -> Any:
@@ -146,7 +157,7 @@ def destination_asks_the_source_itself() -> Iterator[object]:
         yield there
 
 
-# --- debts -----------------------------------------------------------------------------------------------------------
+# --- cleanups --------------------------------------------------------------------------------------------------------
 
 
 @SHELF.plant('I18', 'next move')
@@ -158,8 +169,10 @@ def cleanup_is_not_recorded() -> Iterator[object]:
 
 @SHELF.plant('1852610', 'next move')
 def cleanup_is_never_run() -> Iterator[object]:
-    """What was left of a move kept its host from being deleted, or orphaned its provider; here a host that is back is
-    never told what it owes."""
+    """Leftovers of a migration kept their host from being deleted, or orphaned its provider.
+
+    Here no conductor has a host that is back run its deferred cleanups.
+    """
     with patched(cleanups, 'run_all', lambda tools, pool, deferred: None) as there:
         yield there
 

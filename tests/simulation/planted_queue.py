@@ -25,7 +25,7 @@ LOG = logging.getLogger('migrator.planted')
 SHELF = Shelf()
 
 _Manager = ComputeManager
-#: Seconds after which is written what was promised at once.
+#: Seconds until a write that the API has already confirmed.
 _LATER = 0.2
 _Queue = live_migration_queue.LiveMigrationQueue
 
@@ -35,7 +35,10 @@ _Queue = live_migration_queue.LiveMigrationQueue
 
 @SHELF.plant('nova 34', 'abort running')
 def abort_of_a_running_one_is_swallowed() -> Iterator[object]:
-    """The queue said that it had cancelled what was running already; here it says so of what it does not know."""
+    """The queue claimed to have cancelled work that was running already.
+
+    Here it claims that for work that it does not know.
+    """
     cancel = _Queue.cancel
 
     def yes(self: Any, migration_uuid: str) -> bool:
@@ -61,8 +64,10 @@ def failing_step_leaks_its_entry() -> Iterator[object]:
 
 @SHELF.plant('nova 34', 'seed 7', 'seed 10', 'seed 17')
 def entry_is_stored_after_its_work_was_submitted() -> Iterator[object]:
-    """An abort between a placeholder and its Future was lost, and a worker that was faster left an entry for ever;
-    here, too, the Future is stored when its work has been submitted, under no lock."""
+    """An abort between a placeholder and its Future was lost, and a faster worker leaked an entry.
+
+    Here, too, the Future is stored when its work has been submitted, under no lock.
+    """
 
     def naive(self: Any, migration_uuid: str, function: Any, /, *args: Any) -> None:
         self._waiting[migration_uuid] = live_migration_queue.Future()
@@ -88,8 +93,10 @@ def limit_of_moves_is_ignored() -> Iterator[object]:
 
 @SHELF.plant('1753676', 'restart with a queue')
 def job_of_an_earlier_life_has_no_slot() -> Iterator[object]:
-    """After a restart a transfer went on that nobody looked after; here it takes no slot, and the next one starts
-    beside it."""
+    """After a restart a transfer went on that no service monitored.
+
+    Here it takes no slot, and the next one starts beside it.
+    """
 
     def init_host(self: Any) -> None:
         self.driver.init_host(self.host)
@@ -128,8 +135,10 @@ def restart_turns_the_queue_around() -> Iterator[object]:
 
 @SHELF.plant('nova 34', 'abort preparing')
 def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
-    """An abort while it was prepared waited for the end of the step; here a rollback neither stops the preparation nor
-    waits for it."""
+    """An abort during the preparation waited for the end of that step.
+
+    Here a rollback neither stops the preparation nor waits for it.
+    """
 
     def beside(self: Any, command: Any, body: Any, **options: Any) -> Any:
         if options.get('cancels') is None:
@@ -157,7 +166,10 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
 
 @SHELF.plant('1960412', 'abort queued')
 def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
-    """The abort of a queued one wrote its status where it was asked for; here the API writes the end itself."""
+    """The abort of a queued migration wrote its status in the service that received the request.
+
+    Here the API writes the end itself.
+    """
     request = actions.Requests.request_abort
 
     def at_once(self: Any, context: Any, migration: Any, statuses: Any) -> bool:
@@ -174,7 +186,7 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
 
 @SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
 def abort_is_sent_once() -> Iterator[object]:
-    """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
+    """The abort command is sent to the source once, and not again if it is lost or comes too early."""
     send = hosts.send_request
 
     def once(m: Any, wait: Any, request: str, **payload: Any) -> None:
@@ -190,7 +202,7 @@ def abort_is_sent_once() -> Iterator[object]:
 
 @SHELF.plant('I8', 'abort running | api: commit begin #2 | killed, and started again')
 def abort_is_answered_before_it_is_written() -> Iterator[object]:
-    """The 202 to an abort comes first, and the wish is written afterwards, if the API still lives."""
+    """The 202 to an abort comes first, and the request is written afterwards, if the API still lives."""
     write, wake = actions.Requests.request_abort, server_migrations._wake
     kept: list[Any] = []
 
@@ -232,13 +244,16 @@ def answered_before_it_is_accepted() -> Iterator[object]:
 
 @SHELF.plant('nova 34', 'stop with a queue')
 def stop_is_not_reported() -> Iterator[object]:
-    """What a clean stop had cancelled was left to itself; here no conductor is told that it is to be unwound."""
+    """Migrations that a clean stop had cancelled were left to themselves.
+
+    Here the stop is not reported, so that no conductor unwinds them.
+    """
     within = _Manager._run_within
 
-    def untold(self: Any, seconds: float, function: Any, name: str) -> bool:
+    def unreported(self: Any, seconds: float, function: Any, name: str) -> bool:
         return name == 'compute-stopping' or bool(within(self, seconds, function, name))
 
-    with patched(_Manager, '_run_within', untold) as there:
+    with patched(_Manager, '_run_within', unreported) as there:
         yield there
 
 
@@ -277,20 +292,23 @@ def accepted_in_two_transactions() -> Iterator[object]:
 
 @SHELF.plant('I20', 'success')
 def database_is_named_in_the_log() -> Iterator[object]:
-    """Where the database is, with its password, is logged with each migration that is accepted."""
+    """The database's address, with its password, is logged with each migration that is accepted."""
     accept = live_migrations._accept
 
-    def tell(request: Any, migration: Any) -> None:
+    def leak(request: Any, migration: Any) -> None:
         LOG.info('Accepted %s in %s', migration.uuid, request.services.database.migrations._engine.sa_engine.url)
         accept(request, migration)
 
-    with patched(live_migrations, '_accept', tell) as there:
+    with patched(live_migrations, '_accept', leak) as there:
         yield there
 
 
 @SHELF.plant('1785031', 'refused')
 def destination_is_looked_at_when_all_is_written() -> Iterator[object]:
-    """An unknown host was refused when the instance was set migrating already, and it stayed so; here likewise."""
+    """An unknown host was refused when the instance was set migrating already, and it stayed so.
+
+    Here likewise.
+    """
     check, accept = live_migrations._check_destination, live_migrations._accept
 
     def first(request: Any, migration: Any) -> None:

@@ -52,7 +52,10 @@ def host_is_updated_at_the_end() -> Iterator[object]:
 
 @SHELF.plant('1379581', 'success | host2: driver host2 post_live_migration_at_destination done #1 | driver raises')
 def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
-    """The update of the host was skipped where a step after the move raised; here the host is set back then."""
+    """The update of the host was skipped if a step after the switchover raised.
+
+    Here the host is set back then.
+    """
     retry = hosts.retry
 
     def undone(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
@@ -68,7 +71,10 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
 
 @SHELF.plant('2000069', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
 def failing_post_step_is_swallowed() -> Iterator[object]:
-    """An exception in the destination's post step was logged, and that was it; here what failed counts as done."""
+    """An exception in the destination's post step was logged and ignored.
+
+    Here a step that failed counts as done.
+    """
     carry_out = hosts.carry_out
 
     def swallow(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
@@ -83,7 +89,10 @@ def failing_post_step_is_swallowed() -> Iterator[object]:
 
 @SHELF.plant('1475411, 1843639', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
 def failing_post_step_fails_the_migration() -> Iterator[object]:
-    """A clean-up that failed after the move made the migration fail; here it ends error at the first failure."""
+    """A clean-up that failed after the switchover made the migration fail.
+
+    Here the migration ends in error at the first failure.
+    """
     retry = hosts.retry
 
     def strict(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
@@ -113,7 +122,10 @@ def source_post_waits_for_the_destinations() -> Iterator[object]:
 
 @SHELF.plant('1669054', 'success')
 def node_is_not_updated() -> Iterator[object]:
-    """What one move had written made the next one fail; here the instance keeps the node that it came from."""
+    """Data that one migration had written made the next one fail.
+
+    Here the instance keeps the node that it came from.
+    """
     change = live_migrate.update_instance_host
 
     def host_only(m: MigrationContext) -> Verdict:
@@ -155,8 +167,10 @@ def abort_of_a_queued_one_only_cancels_it() -> Iterator[object]:
 
 @SHELF.plant('1470420', 'driver fails')
 def what_failed_is_not_cleaned() -> Iterator[object]:
-    """Files stayed behind, for only what was in error was cleaned, and not what had failed; here only what was
-    aborted is."""
+    """Files stayed behind, for only migrations in error were cleaned, and not those that had failed.
+
+    Here only aborted migrations are cleaned.
+    """
     rollback = live_migrate.rollback_live_migration_at_destination
 
     def if_aborted(m: MigrationContext) -> Verdict:
@@ -168,7 +182,10 @@ def what_failed_is_not_cleaned() -> Iterator[object]:
 
 @SHELF.plant('nova 34', 'stop with a queue')
 def planned_stop_leaves_the_allocations() -> Iterator[object]:
-    """A clean stop cancelled what waited, and left its allocations; here what a stop has cancelled keeps its own."""
+    """A clean stop cancelled queued migrations, and left their allocations.
+
+    Here a migration that a stop has cancelled keeps its allocations.
+    """
     give_back = live_migrate.return_allocation
 
     def unless_stopped(m: MigrationContext) -> Verdict:
@@ -194,7 +211,10 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
 
 @SHELF.plant('1778206', 'success | host2: driver host2 check_can_live_migrate_destination done #1 | driver raises')
 def what_the_check_left_is_not_rolled_back() -> Iterator[object]:
-    """What was made before the step that was to be undone leaked; here a failure in the checks undoes nothing there."""
+    """Resources made before the step that failed leaked.
+
+    Here a failure in the checks undoes nothing at the destination.
+    """
     made = live_migrate.saga
 
     def changed() -> Any:
@@ -209,7 +229,10 @@ def what_the_check_left_is_not_rolled_back() -> Iterator[object]:
 
 @SHELF.plant('1969980', 'success | host2: driver host2 check_can_live_migrate_destination #1 | driver raises')
 def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
-    """A rollback crashed on data that an early failure had not set; here it wants the answer of the preparation."""
+    """A rollback crashed on data that an early failure had not set.
+
+    Here it needs the answer of the preparation.
+    """
     undo = live_migrate._undo
 
     def crash(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
@@ -260,7 +283,7 @@ def guest_is_left_paused() -> Iterator[object]:
 
 @contextlib.contextmanager
 def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]:
-    """Have the thread that runs a migration die of some errors, and nobody take back that it runs."""
+    """Have the thread that runs a migration die of some errors, still marked as running."""
     later = Runner._try_later
 
     def die(self: Any, one: Any) -> None:
@@ -277,29 +300,37 @@ def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]
 
 @SHELF.plant('1397153', 'success | conductor1: commit begin #3 | unforeseen error')
 def unknown_error_ends_the_saga() -> Iterator[object]:
-    """An exception that nobody had thought of left the instance migrating; here it ends the thread that tells of it."""
+    """An unforeseen exception left the instance migrating.
+
+    Here it ends the thread that runs the saga.
+    """
     with _dies_of(lambda error: not isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 
 @SHELF.plant('1905944', 'success | conductor1: commit begin #10 | commits refused for a while')
 def saga_thread_dies_with_the_database() -> Iterator[object]:
-    """The watcher of a job died of an error of the database or of RPC; here the thread that tells the story does."""
+    """A job's monitor died of an error of the database or of RPC.
+
+    Here the thread that runs the saga does.
+    """
     with _dies_of(lambda error: isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 
 @SHELF.plant('nova 34', 'success | conductor1: commit begin #2 | killed for ever')
 def no_takeover() -> Iterator[object]:
-    """A conductor died after it had moved the allocations, and the migration stayed accepted; here nobody looks for
-    what has no owner."""
+    """A conductor died after it had moved the allocations, and the migration stayed accepted.
+
+    Here no conductor looks for migrations without an owner.
+    """
     with patched(_Migrations, 'orphans', lambda self: []) as there:
         yield there
 
 
 @SHELF.plant('nova 34', 'post-copy')
 def post_copy_is_not_in_progress() -> Iterator[object]:
-    """What was in post-copy was in none of the lists of what is in progress; here it is taken for an end."""
+    """A migration in post-copy was in no list of migrations in progress; here it is taken for an end."""
     ends = [*migrations._ENDS, Status.RUNNING_POST_COPY.value]
     with patched(migrations, '_ENDS', ends) as there:
         yield there
@@ -307,7 +338,10 @@ def post_copy_is_not_in_progress() -> Iterator[object]:
 
 @SHELF.plant('cfb99acd6a', 'driver fails')
 def error_path_raises() -> Iterator[object]:
-    """What was to be logged of an error raised, and hid it; here the reason of a failed move cannot be told."""
+    """Logging an error raised another one, which hid it.
+
+    Here the reason of a failed migration cannot be read.
+    """
 
     def verdict(m: MigrationContext) -> str | None:
         report = m.replies.reports.get((m.source, 'live_migration'))
@@ -319,15 +353,17 @@ def error_path_raises() -> Iterator[object]:
 
 @SHELF.plant('1786346, 1901707', 'success | host2: message step_ended cast #1 | message lost')
 def only_events_are_processed() -> Iterator[object]:
-    """An event that did not come was waited for, for ever; here hosts that are silent are not polled."""
+    """The wait for an event that did not come lasted for ever; here unresponsive hosts are not polled."""
     with patched(periodics, '_poll_host', lambda *_args: None) as there:
         yield there
 
 
 @SHELF.plant('1788014', 'driver fails')
 def event_is_taken_for_success() -> Iterator[object]:
-    """An event was taken for success, whatever it said, and the destination activated; here its post step is sent off
-    at the end of any job."""
+    """Every event was taken for success, whatever it reported, and the destination activated.
+
+    Here the destination's post step is sent at the end of any job.
+    """
     settled = settle.settle
 
     def hopeful(m: MigrationContext) -> Settlement:
@@ -343,8 +379,10 @@ def event_is_taken_for_success() -> Iterator[object]:
 
 @SHELF.plant('1753676', 'success | host1: rpc live_migration handled #1 | killed, and started again')
 def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
-    """A killed compute left what was queued so for ever; here it is not queued again, neither at the host's start nor
-    when the host says that it has not begun."""
+    """A killed compute left its queued migrations queued for ever.
+
+    Here they are not queued again, neither at the host's start nor when the host reports that it has not begun.
+    """
     column = {
         **settle_table.SOURCE,
         settle_table.Observed.HERE: (

@@ -11,7 +11,7 @@ from migrator.placement_client.client import PlacementClient
 from migrator.simulator import runs, workloads
 from tests import slow
 
-#: How many migrations are audited, in so many tests; these seeds are other ones than those of the random runs.
+#: The number of audited migrations, divided among PARTS tests. The seeds are not those of the random runs.
 MIGRATIONS = int(os.environ.get('MIGRATOR_AUDITED', '500'))
 PARTS = 10
 FIRST_SEED = 500_001

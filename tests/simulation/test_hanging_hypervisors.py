@@ -2,7 +2,7 @@
 
 """Random runs that empty a host while hypervisors hang and operators handle what is stuck.
 
-MIGRATOR_NIGHTS=N runs so many. Seeds that were red once are in ``tests/seeds/red-bad-nights.txt``.
+MIGRATOR_NIGHTS=N runs N seeds. Seeds that were red once are in ``tests/seeds/red-bad-nights.txt``.
 """
 
 import os
@@ -44,7 +44,7 @@ def test_seeds_that_were_red_stay_green(seed, backend):
 
 
 def test_these_nights_reach_what_they_are_for(backend):
-    """Somebody is needed, what is stuck goes on by itself, and some are abandoned."""
+    """Some migrations need an operator, some that are stuck go on by themselves, and some are abandoned."""
     seen = set()
     for seed in (65, 72):
         seen |= judged(backend, seed).states

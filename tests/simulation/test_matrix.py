@@ -27,7 +27,7 @@ SEVEN = (
     'abort loses to cut-over',
     'stop with a queue',
 )
-#: How many cells they have. A change of the story changes it: look that the new step has its cells, and write it here.
+#: How many cells they have. A change of the saga changes it: check that the new step has its cells, and write it here.
 CELLS = 2811
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
 #: So that several processes share the work.

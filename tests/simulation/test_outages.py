@@ -2,7 +2,7 @@
 
 """Random runs in which the broker goes away, or every conductor, for seconds or for minutes.
 
-Nothing may fail for that, and no host that lives may be called down. MIGRATOR_OUTAGE_SEEDS=N runs so many.
+Nothing may fail for that, and no host that lives may be called down. MIGRATOR_OUTAGE_SEEDS=N runs N seeds.
 """
 
 import os

@@ -50,7 +50,10 @@ def test_there_are_enough_and_each_says_where_it_is_from():
 
 
 def test_the_recorded_cells_are_cells_of_the_matrix(backend):
-    """Of what only looks, again and again, the matrix has the first; a plant may need the look that it has added."""
+    """Each recorded cell is in the matrix, except for repeated looks.
+
+    The matrix has only the first of repeated looks, and a plant may need a look that it has added itself.
+    """
     cells = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
     named = sorted({cell.path for cell in cells.values()})
     there = {str(cell) for cell in matrix.cells(backend, [scenarios.BY_NAME[name] for name in named])}

@@ -2,7 +2,7 @@
 
 """Every do and undo, repeated at once, twice, and after each later step, changes nothing visible.
 
-The steps are those of the story itself; each is run again by the conductor that has just done it, and what it sends is
+The steps are those of the saga itself; each is run again by the conductor that has just done it, and what it sends is
 sent again, so that the hosts are asked again too.
 """
 
@@ -22,11 +22,11 @@ from migrator.testing.cloud import SimulatedCloud
 #: Seconds that what was asked for again gets to happen.
 WHILE = 1.0
 PIVOT = 'live_migration'
-#: Of what a row says, that which is of the telling and not of the told.
-TELLING = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
-TELLING |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
+#: The fields of a row that record how the migration ran, and not what it did.
+RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
+RUN_FIELDS |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
 
-#: Path -> how many steps are done there, and how many undone; a change of the story changes it.
+#: Path -> how many steps are done there, and how many undone; a change of the saga changes it.
 DONE = {
     'success': (10, 0),
     'second candidate': (13, 2),
@@ -41,7 +41,7 @@ DONE = {
 
 
 class Again:
-    """Runs each step of a story again, and looks whether anything has changed."""
+    """Runs each step of a saga again, and checks whether anything has changed."""
 
     def __init__(self, cloud):
         self.cloud = cloud
@@ -51,7 +51,7 @@ class Again:
         self.wrapped = {}
 
     def saga(self, saga):
-        """Return a story whose bodies are run again and again."""
+        """Return a saga whose bodies are run again and again."""
         items = []
         for group in saga.groups:
             steps = tuple(
@@ -72,7 +72,7 @@ class Again:
         def again(m):
             verdict = real(m)
             is_done = isinstance(verdict, Done)
-            # The pivot is never done by its own word; once it was sent, it must bear to be sent again.
+            # The pivot never returns Done itself; once it was sent, it must be safe to send again.
             if is_done or (name == PIVOT and isinstance(verdict, Parked)):
                 done = self.dones.setdefault((m.row.uuid, m.attempt, direction), [])
                 if name not in [known for known, _body in done]:
@@ -88,7 +88,7 @@ class Again:
         # The step itself twice more, each earlier one once more.
         for earlier, body in [*done, done[-1]]:
             before = self.seen()
-            # As if nothing had been heard of it: the hosts are asked again.
+            # As if no report had been received: the hosts are asked again.
             reports, writes = dict(m.replies.reports), m.writes
             m.writes = copy.deepcopy(writes)
             m.replies.reports = {key: report for key, report in reports.items() if key[1] != earlier}
@@ -105,7 +105,7 @@ class Again:
                 )
 
     def seen(self):
-        """Return what can be seen of the cloud, its telling left out."""
+        """Return what can be seen of the cloud, without RUN_FIELDS."""
         world = self.cloud.monitor.snapshot()
         return {
             'instances': {uuid: plain(one) for uuid, one in world.instances.items()},
@@ -130,7 +130,7 @@ def plain(one):
     if isinstance(found.get('input'), dict):
         # What a move is bound to is read anew for each try.
         found['input'] = {key: value for key, value in found['input'].items() if key != 'instance_generation'}
-    return {name: value for name, value in found.items() if name not in TELLING}
+    return {name: value for name, value in found.items() if name not in RUN_FIELDS}
 
 
 def difference(before, after):

@@ -2,7 +2,7 @@
 
 """Random runs in which one guest is migrated again and again, from and to hosts with pending cleanups.
 
-MIGRATOR_AGAIN=N runs so many.
+MIGRATOR_AGAIN=N runs N seeds.
 """
 
 import os
@@ -32,7 +32,7 @@ def test_migrations_of_one_guest_after_one_another_end_in_order(first, backend, 
 
 
 def test_these_runs_reach_what_they_are_for(backend):
-    """A migration waits for the cleanup of an earlier one at its source, runs it, and is stuck if it is blocked."""
+    """A migration waits for an earlier cleanup at its source, runs it, and is stuck if it is blocked."""
     seen = set()
     for seed in (4, 194):
         seen |= judged(backend, seed).states

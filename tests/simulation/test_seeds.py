@@ -2,7 +2,7 @@
 
 """Random runs: users, faults and the schedule come from a seed, and every run ends in order.
 
-MIGRATOR_SEEDS=N runs so many, from MIGRATOR_FIRST_SEED on. Seeds that were red once are in ``tests/seeds``, and are run
+MIGRATOR_SEEDS=N runs N seeds, from MIGRATOR_FIRST_SEED on. Seeds that were red once are in ``tests/seeds``, and are run
 for ever.
 """
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 SEEDS = int(os.environ.get('MIGRATOR_SEEDS', '120'))
 FIRST = int(os.environ.get('MIGRATOR_FIRST_SEED', '1'))
-#: So many to a test, so that several processes share the work.
+#: Seeds in each test, so that several processes share the work.
 CHUNK = 60
 #: One line a seed: its number, then what it had broken.
 RED = pathlib.Path(__file__).parent.parent / 'seeds' / 'red.txt'
@@ -72,7 +72,7 @@ def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_befor
 
 
 def test_a_failure_is_made_short(backend, monkeypatch):
-    """A run that breaks something is told by the least that breaks it."""
+    """A run that breaks something is reported by the shortest plan that breaks it."""
     operator = runs.Operator
 
     class Strict(operator):

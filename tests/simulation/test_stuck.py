@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A migration that is stuck is looked at again with each sweep, and not as fast as its hosts can answer."""
+"""A stuck migration is checked again with each sweep, and not as fast as its hosts can answer."""
 
 from migrator.simulator.actors.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
@@ -11,7 +11,7 @@ LONG, MOST = 20.0, 20
 
 
 def test_two_stuck_post_steps_are_not_sent_in_a_loop(tmp_path):
-    """The guest is started at its source by somebody, and gone from its destination, when it had moved."""
+    """An operator starts the guest at its source, and it is gone from its destination, after it had moved."""
     cloud = SimulatedCloud(tmp_path, hosts=2)
     operator = Operator(cloud)
     instance = cloud.boot('one', 'host1')

@@ -13,7 +13,7 @@ from migrator.objects import migration, service
 from migrator.simulator import matrix, runs, scenarios, workloads
 
 SEEDS, CHUNK = 40, 10
-#: Of the cells of each path under each floor every so manieth.
+#: Every Nth cell of each path under each floor.
 EVERY = 83
 #: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
