@@ -9,6 +9,9 @@ and defines a fixture ``bench`` that returns a :class:`Bench`::
         def pause(self, bench):
             bench.hypervisor.pause(bench.instance.uuid)
 
+Set ``describes_instances = False`` there unless the driver has ``get_instance``. The driver finds the destination by
+the name that it is given: with the name of an unknown host no job starts, whatever the data of the checks say.
+
 Call ``pytest.register_assert_rewrite('migrator.testing.driver_contract')`` in a ``conftest.py`` to see the values of an
 assertion that fails.
 """

@@ -58,6 +58,7 @@ class SixMethods(driver.ComputeDriver):
     def migrate(self, instance: Instance, destination: str, facts: dict[str, Any], report: Report) -> None:
         """Migrate a guest, and block until the destination runs it and it can never run here again.
 
+        :param destination: the name of the destination host; raise DriverError if it cannot be reached.
         :param facts: what :meth:`receive` returned at the destination.
         :param report: called with the bytes in total and those that remain: at once when the hypervisor has begun, and
             then as often as the figures change. Before its first call the migration cannot be aborted.
