@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Taking over migrations that no live conductor owns, and the start of a compute host."""
+"""Taking over migrations that no live conductor owns, and the start of a compute host.
+
+After a conductor was killed between the commit of an intent and its call, its lease expires. The sweep of another one
+finds the migration (:meth:`migrator.db.migrations.Migrations.orphans`), and :func:`adopt` takes it over in a new epoch.
+Its first run polls every host (:func:`migrator.conductor.migration.hosts.ask_first`). Then the step is sent again if no
+host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
+"""
 
 from __future__ import annotations
 

@@ -24,15 +24,15 @@ MUTANTS = (
     Mutant(
         'a-wait-has-no-end',
         'migrator/conductor/migration/waiting.py',
-        'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
+        'math.inf if endless else PATIENCE * m.tools.options.service_down_time',
         'math.inf',
         'A migration that gets no further is never stuck, and the operator does not learn what to do.',
     ),
     Mutant(
         'a-copy-is-stuck',
         'migrator/conductor/migration/waiting.py',
-        'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
-        'PATIENCE * down_time',
+        'math.inf if endless else PATIENCE * m.tools.options.service_down_time',
+        'PATIENCE * m.tools.options.service_down_time',
         'A copy of a large guest is reported as stuck.',
     ),
     Mutant(

@@ -71,8 +71,8 @@ class Tools:
     def is_down(self, host: str) -> bool:
         """Return whether a host is down.
 
-        It is down if an operator has declared it forced down, or if its service has not reported for a long time and
-        it does not answer this conductor either. A host that only does not answer is not down.
+        A host that answers this conductor is never down. One that does not is down if an operator has declared it
+        forced down, or if its service has not reported for a long time either.
         """
         unreachable = self.hosts.unreachable_for(host)
         if unreachable < 2 * self.options.poll_interval:

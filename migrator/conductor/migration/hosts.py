@@ -24,12 +24,17 @@ _BACKOFF = (1.0, 60.0)
 SEND_AGAIN = 5.0
 #: Seconds after which a host that contradicts the journal is asked again.
 LOOK_AGAIN = 5.0
-#: Steps that move the migration forward. Undoing one needs a new epoch, in which a host refuses it if it arrives late.
-_ADVANCING = (
-    'check_can_live_migrate_destination',
-    'check_can_live_migrate_source',
-    'pre_live_migration',
-    'live_migration',
+#: Commands that never move a migration forward. Any other may still be on its way when its step is undone. So the step
+#: is undone in a new epoch, in which the hosts refuse that command.
+_ENDING = frozenset(
+    {
+        'live_migration_abort',
+        'live_migration_force_complete',
+        'post_live_migration_at_source',
+        'post_live_migration_at_destination',
+        'rollback_live_migration_at_source',
+        'rollback_live_migration_at_destination',
+    }
 )
 
 #: The end of a step at a host, or the verdict until then.
@@ -62,7 +67,9 @@ def reread_boots(m: context.MigrationContext) -> None:
 
 
 def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> Found:
-    """Run a check at a host and return its report. A check without a reply fails.
+    """Run a check at a host and return its report.
+
+    Without a reply it is sent again, for as long as the host may still do it.
 
     :param step: the name of the check, in the journal and over RPC.
     """
@@ -86,9 +93,10 @@ def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> 
 
 
 def _unanswered(m: context.MigrationContext, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:
-    """Return Failed for a host that does not answer, or Parked if only the request may be lost.
+    """Return Failed for a check that a host has left unanswered for too long, or Parked: it is sent again.
 
-    A host that answers a poll may have lost the request while the broker was away.
+    A host that answers polls may have lost one request while the broker was away, and fails with the second. One that
+    answers nothing fails after ``service_down_time``.
     """
     wait = m.ledger.of(step, host)
     wait.tries += 1
@@ -96,7 +104,8 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
         answers = m.tools.hosts.ask(host, [command(m, host, 'poll')]) is not None
     except HostBusy:
         return _wait_for_call_slot(host)
-    if wait.tries > 1 if answers else m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time:
+    too_long = m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time
+    if (answers and wait.tries > 1) or (not answers and too_long):
         role = 'source' if host == m.source else 'destination'
         waited = error.kwargs.get('timeout')
         return Failed(f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.')
@@ -106,7 +115,7 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
 def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed | Parked:
     """Return that the check is still running, and ask for it again soon, until the patience ends.
 
-    No thread waits for a check meanwhile, and an abort does not either.
+    No thread waits for a check meanwhile, and an abort need not wait for it.
     """
     now = m.tools.threads.clock.monotonic()
     lasted = now - m.ledger.of(step, host).since
@@ -409,7 +418,9 @@ def observed_in(m: context.MigrationContext, observation: protocol.Observation) 
 
 
 def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -> bool:
-    """Return whether this boot of the source is done: the entry is cancelled or the call returned.
+    """Return whether this boot of the source no longer moves the guest.
+
+    Its queue has cancelled the migration, or the driver call has returned.
 
     A boot makes the driver call of a migration at most once, so it will not make it later either.
     """
@@ -436,7 +447,7 @@ def _send(
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send a command, and send it again if the host has restarted and its new boot_id is known."""
     order, answer = command(m, host, step), protocol.Answer()
-    if step in _ADVANCING:
+    if step not in _ENDING:
         # Without a reply the command may still be on its way.
         m.replies.settling = False
     for _ in range(2):

@@ -22,7 +22,7 @@ class Replies:
     :ivar seen: the newest observation of each host in the present epoch.
     :ivar unheard: the hosts that were polled in this run and have not reported where the guest is.
     :ivar unasked: the hosts that were not polled in this run because they had no free call slot.
-    :ivar heard_at: when a host last reported or replied (monotonic seconds).
+    :ivar received_at: when a host last reported or replied (monotonic seconds).
     :ivar must_ask: the hosts that must answer in this epoch before anything else is done: the first act after a
         takeover.
     :ivar unsure: steps that were sent without a reply. The host must be polled before they are sent again.

@@ -88,7 +88,8 @@ def settle(m: MigrationContext) -> Settlement:
 def _settle_without_poll(m: MigrationContext) -> Settlement | None:
     """Return the settlement if it needs no poll, or None.
 
-    It needs none if no step was ever sent, or if the source's events report a job in progress.
+    It needs none if no step was sent before an abort, or if the source's events report that the migration is in its
+    queue or has a job.
     """
     if m.record('live_migration') is None:
         # The row may name a destination that was only requested. The intent shows whether it was chosen.
@@ -125,8 +126,8 @@ def observe_source(m: MigrationContext) -> Host:
     It comes from the source's planned stop, or from its final event if that reports ``completed``, or else from a poll.
     """
     if was_cancelled_by_stop(m):
-        # The source closed its queue before it reported the stop. That boot accepts no late command, and no later boot
-        # is sent a migration with an abort request. The source may be unreachable for ever.
+        # The source closed its queue before it reported the stop, so its boot accepts no late command. A later boot is
+        # sent no migration with an abort request. The source may be unreachable for ever.
         return Host(Observed.RETURNED)
     report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
@@ -190,6 +191,7 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
 
 
 def _go_on(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
+    """Let the next step run, or queue the guest again if the source has lost the command."""
     return GoOn() if m.record('live_migration') is None else _queue(m, decision, source, destination)
 
 

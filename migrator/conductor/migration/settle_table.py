@@ -46,6 +46,7 @@ class Column(enum.StrEnum):
     NOT_SENT = 'the migration had not begun'
     QUEUED = 'the migration was last known to be queued'
     RUNNING = 'the migration was last known to be running'
+    #: Settling does not look up this column and the next. They say what each observation means after the outcome.
     FORWARD = 'the guest had moved'
     BACK = 'the migration was being undone'
 
@@ -58,6 +59,7 @@ class Act(enum.StrEnum):
     PREPARE = 'prepare the destination again'
     WAIT = 'wait'
     SEE_RUNNING = 'it runs'
+    #: In a cell: the other host decides. As a decision: poll both hosts again.
     ASK = 'the other host decides'
     ABORT = 'abort it, or cancel it in the queue, and wait'
     FORWARD = 'forward'

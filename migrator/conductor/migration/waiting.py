@@ -33,14 +33,33 @@ _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hyperviso
 
 
 def wait_for(m: MigrationContext, pause: Parked) -> Parked | Stuck:
-    """Record what a migration waits for, and since when it has made no progress. Write it once it lasts.
+    """Record what a migration waits for, and since when it has made no progress.
+
+    A wait of ``service_down_time`` is written to the row. One that is longer than its patience makes the migration
+    stuck.
 
     :returns: the pause, or Stuck if the wait has lasted too long.
     """
-    now, down_time, ledger = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time, m.ledger
     # An abort request limits even a wait that may otherwise last any time.
-    patience = math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time
-    hosts, progress = tuple(sorted(ledger.waits_on if pause.hosts is None else pause.hosts)), _progress(m)
+    endless = pause.patient and m.row.abort_requested_at is None
+    patience = math.inf if endless else PATIENCE * m.tools.options.service_down_time
+    hosts = tuple(sorted(m.ledger.waits_on if pause.hosts is None else pause.hosts))
+    since = _begin(m, pause, hosts, patience)
+    lasted = m.tools.threads.clock.monotonic() - since
+    if lasted >= patience:
+        there = f'the hypervisor of {" and ".join(hosts)}, and at the log of the compute service there'
+        look = there if hosts else f'the log of conductor {m.tools.server}'
+        return Stuck(f'{_LONG}{pause.why}: look at {look}. The migration goes on once that has happened.')
+    _show(m, pause, lasted)
+    return pause
+
+
+def _begin(m: MigrationContext, pause: Parked, hosts: tuple[str, ...], patience: float) -> float:
+    """Enter a wait in the ledger.
+
+    :returns: when it began (monotonic seconds): with the first run without progress that had the same patience.
+    """
+    now, ledger, progress = m.tools.threads.clock.monotonic(), m.ledger, _progress(m)
     begun: dict[float, float] = {}
     boots = dict(m.boots)
     if ledger.last is None and _is_kept_stuck(m, pause):
@@ -56,22 +75,21 @@ def wait_for(m: MigrationContext, pause: Parked) -> Parked | Stuck:
     since = begun.get(patience, now)
     ledger.last, ledger.progress, ledger.boots = Wait(pause.why, hosts, since, patience), progress, boots
     ledger.in_status = pause.in_status and patience == math.inf and m.row.status in _LASTING and m.row.outcome is None
-    # A wait for a host that follows a lasting wait begins at its own start.
+    # The time in a queue or of a copy does not count for a wait for a host that follows it.
     ledger.begun = {} if lasts(m) else {**begun, patience: since}
-    lasted = now - since
-    if lasted >= patience:
-        there = f'the hypervisor of {" and ".join(hosts)}, and at the log of the compute service there'
-        look = there if hosts else f'the log of conductor {m.tools.server}'
-        return Stuck(f'{_LONG}{pause.why}: look at {look}. The migration goes on once that has happened.')
-    shown = m.row.waits_for or ''
+    return since
+
+
+def _show(m: MigrationContext, pause: Parked, lasted: float) -> None:
+    """Write a wait to the row once it has lasted, and remove the text of another one that is over."""
+    shown, ledger = m.row.waits_for or '', m.ledger
     written = shown == ledger.written or _NO_BROKER in shown
     if written and not shown.startswith(f'for {pause.why}, '):
-        # The wait that the text names is over.
+        # Any other text stays.
         note_waiting(m, None)
-    if lasted >= down_time and not lasts(m) and m.row.waits_for is None:
+    if lasted >= m.tools.options.service_down_time and not lasts(m) and m.row.waits_for is None:
         note_waiting(m, f'for {pause.why}, {_since(m, lasted)}')
         ledger.written = m.row.waits_for
-    return pause
 
 
 def lasts(m: MigrationContext) -> bool:

@@ -41,8 +41,9 @@ def saga() -> Saga[MigrationContext]:
         Step('check_can_live_migrate_source', compensatable,
              do=check_can_live_migrate_source),
         Step('pre_live_migration', compensatable,
-             intent=may_prepare, do=pre_live_migration,
+             intent=note_checked, do=pre_live_migration,
              undo=rollback_live_migration_at_destination),
+        # Settling writes the status running, when the source reports the job.
         # Only both hosts together can report whether the guest has moved, so settle polls them. The destination is
         # cleaned before the source is restored, so that a guest paused for the switchover resumes on one host only.
         Step('live_migration', pivot, status=Status.QUEUED,
@@ -95,6 +96,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 def move_allocation(m: MigrationContext) -> Verdict:
     """Give the source's allocation to the migration and the destination's to the instance, in one write."""
     verdict = allocations.move(m)
+    # The check that follows has no intent that could read the boots.
     m.will_call()
     return verdict
 
@@ -120,7 +122,7 @@ def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
 
 
-def may_prepare(m: MigrationContext) -> Mapping[str, Any]:
+def note_checked(m: MigrationContext) -> Mapping[str, Any]:
     """Record that the checks are done, so that the API can answer a client that waits for them."""
     m.will(checked_at=models.now())
     m.will_call()
@@ -150,8 +152,7 @@ def may_move(m: MigrationContext) -> Mapping[str, Any]:
     """
     m.will(queued_at=models.now())
     m.will_call()
-    # A planned stop is authoritative for commands received by the same boot. For a later boot it only requests an
-    # abort.
+    # A stop cancels what its own boot has queued. For a command to a later boot it only requests an abort.
     return {'source_boot_id': m.boots.get(m.source)}
 
 
@@ -209,9 +210,9 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 def may_release(_m: MigrationContext) -> Mapping[str, Any]:
-    """Return an empty intent.
+    """Return an empty intent: the release is in the log before Placement is asked.
 
-    Both post steps are done before, so nothing is left at the source except for a deferred cleanup.
+    Both post steps are done, so nothing is left at the source except for a deferred cleanup.
     """
     return {}
 
