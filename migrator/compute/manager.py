@@ -11,7 +11,6 @@ the other. An event reports the end of a step, and so does every poll until a co
 from __future__ import annotations
 
 import concurrent.futures
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +125,7 @@ class ComputeManager:
             driver,
             inventory.HostInventory(driver, host, self.boot_id, self.version, lambda: queue.limit, threads, pool),
             self._runner,
-            self._body,
+            self._accept_live_migration,
             conf.report_interval,
             pools=(pool, self._live_migration_executor, self._runner.reports),
             adopts=conf.compute.adopt_guests,
@@ -282,20 +281,26 @@ class ComputeManager:
         When the hypervisor has the job, the report is running with ``{'started': True}``. At the end its result is
         ``{'verdict': 'completed' | 'failed' | 'aborted' | ''}``, ``{'cancelled': True}`` or ``{'gone': True}``.
         """
-        return self._runner.accept(command, self._body(instance, destination, migrate_data))
+        return self._accept_live_migration(command, instance, destination, migrate_data)
 
-    def _body(self, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Callable[..., Any]:
-        """Return the body of a live migration; its data is packed, because thousands may wait for a slot."""
-        return functools.partial(self._do_live_migration, pack([instance, destination, migrate_data]))
+    def _accept_live_migration(
+        self,
+        command: Command,
+        instance: Instance,
+        destination: str,
+        migrate_data: LiveMigrateData,
+        at_start: bool = False,
+    ) -> Answer:
+        # Thousands may wait for a slot.
+        packed = pack([instance, destination, migrate_data])
+        return self._runner.accept(command, self._do_live_migration, packed=packed, at_start=at_start)
 
-    def _do_live_migration(
-        self, packed: bytes, work: Work, inherited: inherited_jobs.InheritedJob | None = None
-    ) -> Outcome | None:
+    def _do_live_migration(self, work: Work, inherited: inherited_jobs.InheritedJob | None = None) -> Outcome | None:
         """Run a live migration that has a slot, until the driver's call has returned.
 
         :param inherited: the job of the migration, if an earlier boot has started it.
         """
-        instance, destination, migrate_data = unpack(packed)
+        instance, destination, migrate_data = unpack(work.packed)
         already = inherited.running_for if inherited is not None else 0.0
         self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), already)
         if inherited is not None:

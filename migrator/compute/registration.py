@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from oslo_log import log as logging
 
@@ -13,7 +12,7 @@ from migrator import context, exception, executors
 from migrator.compute.inventory import HostInventory
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION
-from migrator.objects import Assignment, EventClient, Guest, GuestState, Instance, LiveMigrateData
+from migrator.objects import Answer, Assignment, EventClient, Guest, GuestState, Instance, LiveMigrateData
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ class Registration:
     The host accepts no command before the reply is applied.
 
     :param runner: accepts commands once the reply has been applied.
-    :param live_migration: returns the body of a live migration, given its guest, its destination and its data.
+    :param live_migration: accepts a live migration, given its command, its guest, its destination and its data.
     :param interval: seconds between two heartbeats.
     :param pools: pools whose waiting work each heartbeat starts, if the process can then start a thread.
     :param adopts: whether a conductor may adopt guests that the database does not have.
@@ -47,7 +46,7 @@ class Registration:
         driver: ComputeDriver,
         inventory: HostInventory,
         runner: StepRunner,
-        live_migration: Callable[[Instance, str, LiveMigrateData], Callable[..., Any]],
+        live_migration: Callable[..., Answer],
         interval: float,
         pools: Sequence[executors.BoundedExecutor] = (),
         adopts: bool = False,
@@ -133,8 +132,7 @@ class Registration:
                     command.migration_uuid,
                 )
                 return
-            body = self._live_migration(instance, assignment.destination or '', migrate_data)
-            self._runner.accept(command, body, at_start=True)
+            self._live_migration(command, instance, assignment.destination or '', migrate_data, at_start=True)
 
     def _adoptable(self, guests: Sequence[Guest], left_out: set[str]) -> list[Instance]:
         """Return the guests of this host that a conductor may adopt; [] if adopt_guests is off.

@@ -98,6 +98,7 @@ class StepRunner:
         wait: float = 0.0,
         cancels: Instance | None = None,
         at_start: bool = False,
+        packed: bytes = b'',
     ) -> Answer:
         """Accept or refuse a step, which runs when all earlier work of its guest has ended.
 
@@ -105,6 +106,7 @@ class StepRunner:
         :param wait: seconds to wait for the end of the step.
         :param cancels: given by a rollback: its guest, whose earlier work of the same migration is cancelled.
         :param at_start: whether the step comes from the reply to compute_started.
+        :param packed: see :attr:`Work.packed`.
         """
         cancelled: list[Work] = []
         with self._lock:
@@ -112,7 +114,9 @@ class StepRunner:
             if record is not None:
                 if record.needs_new_work(command):
                     entry = Entry.QUEUED if command.step == LIVE_MIGRATION else Entry.NONE
-                    work = Work(command.migration_uuid, command.instance_uuid, command.step, command.epoch, body, entry)
+                    work = Work(
+                        command.migration_uuid, command.instance_uuid, command.step, command.epoch, body, entry, packed
+                    )
                     record.guest.pending.append(work)
                     try:
                         if record.guest.next() is work:
@@ -300,7 +304,7 @@ class StepRunner:
                 return
             record = self._records[work.uuid]
             work.outcome = outcome
-            work.body = _ended
+            work.body, work.packed = _ended, b''
             work.entry = Entry.RETURNED if outcome.returned else Entry.NONE
             waiters, work.waiters = work.waiters, ()
             record.guest.pending.remove(work)

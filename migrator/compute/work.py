@@ -57,6 +57,7 @@ class Work(driver.CancelToken):
 
     :ivar epoch: the newest epoch in which a conductor requested the work.
     :ivar body: called with the work when it runs; returns the result or an :class:`Outcome`.
+    :ivar packed: the arguments of a live migration; see :func:`pack`.
     :ivar begun: whether the work is no longer pending behind other work of the guest.
     :ivar started: whether the hypervisor has the job (live migration only).
     :ivar kept: whether the report has not been acknowledged.
@@ -68,6 +69,7 @@ class Work(driver.CancelToken):
     epoch: int
     body: Callable[..., Any]
     entry: str
+    packed: bytes = b''
     request_id: str | None = dataclasses.field(default_factory=_request_id)
     begun: bool = False
     cancelled: bool = False
