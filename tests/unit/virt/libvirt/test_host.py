@@ -98,7 +98,7 @@ def test_hanging_file_system_blocks_one_query_and_no_libvirt_thread(driver, file
     assert 'libvirt' not in str(caught.value)
     files.come_back()
     monkeypatch.undo()
-    native.until(host._PROBES[str(files.path)]._attempt.ended.is_set)
+    native.until(host._PROBES[str(files.path)]._ended.is_set)
     assert files.queries == 0
     assert driver.get_node().total('DISK_GB')
 
