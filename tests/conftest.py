@@ -35,7 +35,7 @@ class Backends:
         self._exits = contextlib.ExitStack()
 
     def take(self, real_placement: bool) -> backends.SharedBackend:
-        """Return one that no other test uses, made if there is none.
+        """Return one that no other test uses, and make it if all are in use.
 
         :param real_placement: whether its clouds get the real Placement.
         """

@@ -94,7 +94,7 @@ class InheritedJobs:
         return self.jobs.get(instance_uuid)
 
     def take(self, work: Work) -> InheritedJob | None:
-        """Make the job of a guest the job of a live migration, and return it; None if there is none."""
+        """Make the job of a guest the job of a live migration, and return it; None if the guest has no job."""
         job = self.jobs.pop(work.instance_uuid, None)
         if job is not None:
             job.work = work

@@ -280,7 +280,7 @@ def hurry() -> None:
     """
     logging.getLogger('migrator').propagate = False
     gc.disable()
-    # What is imported stays, so that a collection need not look at it.
+    # Imported modules stay in memory, so a garbage collection can skip them.
     gc.freeze()
 
 

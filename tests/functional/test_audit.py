@@ -59,7 +59,7 @@ def at_rest(cloud):
     return cloud.database.instances.get(instance.uuid), cloud.migrations(instance)[-1]
 
 
-#: What is wrong: whose it is, what is held (host -> amounts, "all" is the flavor), and the verdict.
+#: Name of a wrong allocation -> its consumer, its amounts (host -> amounts, "all" is the flavor), and the verdict.
 WRONG = {
     'a migration that has ended holds its source': ('migration', {'host1': 'all'}, 'leaked'),
     'a migration that has ended holds its destination': ('migration', {'host2': 'all'}, 'leaked'),

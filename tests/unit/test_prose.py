@@ -114,7 +114,7 @@ def _strings(source: str) -> Iterator[Text]:
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 text = ast.get_docstring(node)
                 if text is not None:
-                    value = node.body[0].value  # type: ignore[attr-defined]
+                    value = node.body[0].value  # type: ignore[attr-defined]  # a docstring is the first statement of a body
                     seen.add(value)
                     yield Text('docstring', value.lineno, text)
             case ast.Call(func=ast.Attribute(value=ast.Name(id='LOG')), args=[ast.Constant(value=str() as text), *_]):

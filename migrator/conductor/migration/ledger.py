@@ -77,7 +77,7 @@ class Ledger:
         self.wake_at = self._clock.monotonic()
 
     def of(self, what: str, *hosts: str) -> Wait:
-        """Return the wait for something; begin it now if there is none."""
+        """Return the wait for something; begin it now if it has not begun."""
         return self._waits.setdefault((what, *hosts), Wait(what, hosts, self._clock.monotonic()))
 
     def forget_tries(self) -> None:

@@ -74,7 +74,7 @@ def allocations_are_right(row: Row, allocations: Allocations) -> str:
 
 
 def covered(allocations: Allocations, row: Row, source: Source, *destinations: Destination) -> str:
-    """What is at a host is covered by an allocation there, or by a deferred cleanup."""
+    """Return what neither an allocation nor a deferred cleanup covers at a host, or an empty text."""
     if source.guest != 'absent' and 'S' not in (allocations.instance, allocations.migration) and not row.cleanup_s:
         if source.up == Up.UP:
             return 'the guest at the source is not covered'

@@ -326,7 +326,7 @@ def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog:
     def refused(records: Any = (), outcome: Any = None) -> None:
         raise exception.NotOwner(migration_uuid='m1', owner='me', epoch=1)
 
-    subject.commit = refused  # type: ignore[method-assign]
+    subject.commit = refused  # type: ignore[method-assign]  # the guard of the commit
     scene.act = lambda subject: Stuck('it fits no case')
     scene.fresh = None
     scene.runner.take(subject)
