@@ -82,7 +82,7 @@ def hang():
     threading.Event().wait()
 executor = {make}
 executor.submit(hang)
-executor.submit(print)
+executor.submit(int)
 begun.wait()
 print('the main thread ends', flush=True)
 """
