@@ -25,6 +25,7 @@ _T, _M = models.INSTANCE_ACTIONS, models.MIGRATIONS
 LIVE_MIGRATION = 'live-migration'
 LIVE_MIGRATION_CANCEL = 'live_migration_cancel'
 LIVE_MIGRATION_FORCE_COMPLETE = 'live_migration_force_complete'
+EVACUATE = 'evacuate'
 
 SUCCESS = 'Success'
 ERROR = 'Error'

@@ -19,7 +19,12 @@ from migrator.db.services import alive
 
 _T = models.CLEANUPS
 #: The steps that remove a guest, or what is left of it, from a host.
-REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destination')
+REMOVES = (
+    'post_live_migration_at_source',
+    'rollback_live_migration_at_destination',
+    'rollback_evacuation_at_destination',
+    'post_evacuation_at_source',
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,11 @@ import sqlalchemy as sa
 
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.objects import ENDS
+from migrator.objects import FINAL
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
 _A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
-_ENDS = [status.value for status in ENDS]
+_FINAL = [status.value for status in FINAL]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Purged:
 def _ended(before: datetime.datetime) -> Any:
     # No write changes updated_at after a migration has ended.
     ended_at = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
-    return sa.and_(_T.c.status.in_(_ENDS), _T.c.in_progress_instance_uuid.is_(None), ended_at < before)
+    return sa.and_(_T.c.status.in_(_FINAL), _T.c.in_progress_instance_uuid.is_(None), ended_at < before)
 
 
 def _purgeable(before: datetime.datetime) -> Any:

@@ -4,11 +4,12 @@
 
 from migrator.objects.compute_node import ComputeNode, ProviderInventory
 from migrator.objects.events import EventClient
-from migrator.objects.instance import MIGRATABLE_VM_STATES, Flavor, Instance
+from migrator.objects.instance import EVACUABLE_VM_STATES, MIGRATABLE_VM_STATES, Flavor, Instance
 from migrator.objects.migrate_data import LiveMigrateData
 from migrator.objects.migration import (
     CANCELLED_BY_STOP,
     ENDS,
+    FINAL,
     IN_PROGRESS,
     LEGAL_MOVES,
     Migration,
@@ -39,6 +40,7 @@ from migrator.objects.service import (
     COMPUTE_BINARY,
     CONDUCTOR_BINARY,
     CURRENT_VERSION,
+    EVACUATES,
     LIGHTWEIGHT,
     SERVICE_VERSIONS,
     Service,
@@ -52,6 +54,9 @@ __all__ = [
     'CONDUCTOR_BINARY',
     'CURRENT_VERSION',
     'ENDS',
+    'EVACUABLE_VM_STATES',
+    'EVACUATES',
+    'FINAL',
     'HIGHEST',
     'IN_PROGRESS',
     'LEGAL_MOVES',

@@ -13,6 +13,8 @@ from migrator.objects import base
 
 #: The vm_states in which a guest can be live-migrated, as in nova.
 MIGRATABLE_VM_STATES = ('active', 'paused')
+#: The vm_states in which a guest can be evacuated, as in nova.
+EVACUABLE_VM_STATES = ('active', 'stopped', 'error')
 
 _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
 

@@ -25,6 +25,8 @@ class MigrationStatus(enum.StrEnum):
     RUNNING = 'running'
     RUNNING_POST_COPY = 'running (post-copy)'
     POST_MIGRATING = 'post-migrating'
+    #: The guest of an evacuation runs at the destination, and the source still has to clean up.
+    DONE = 'done'
     COMPLETED = 'completed'
     CANCELLED = 'cancelled'
     FAILED = 'failed'
@@ -34,7 +36,10 @@ class MigrationStatus(enum.StrEnum):
 _S = MigrationStatus
 
 #: The statuses that a migration never leaves.
-ENDS = frozenset({_S.COMPLETED, _S.CANCELLED, _S.FAILED, _S.ERROR})
+FINAL = frozenset({_S.COMPLETED, _S.CANCELLED, _S.FAILED, _S.ERROR})
+#: The statuses in which it is no longer in progress: its instance is free for the next task. An evacuation that is done
+#: still holds the allocation at its source, until the source has cleaned up.
+ENDS = FINAL | {_S.DONE}
 #: The one definition of "in progress": every status that is not an end.
 IN_PROGRESS = frozenset(MigrationStatus) - ENDS
 
@@ -62,6 +67,8 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.RUNNING, _S.ERROR): 'the guest was lost, or abandoned',
     (_S.RUNNING_POST_COPY, _S.POST_MIGRATING): 'the last page has arrived',
     (_S.RUNNING_POST_COPY, _S.ERROR): 'post-copy broke off for good, or it was abandoned',
+    (_S.PREPARING, _S.DONE): 'an evacuation: the destination runs the guest',
+    (_S.DONE, _S.COMPLETED): 'an evacuation: the source has cleaned up, or it was deleted',
     (_S.POST_MIGRATING, _S.COMPLETED): 'every post step is done, or deferred for a host that is down',
     (_S.POST_MIGRATING, _S.ERROR): 'the guest was lost after the move, or abandoned',
 }
@@ -176,13 +183,23 @@ class Migration(base.Versioned):
         return [host for host in (self.source_compute, self.dest_compute) if host]
 
     @property
+    def is_evacuation(self) -> bool:
+        """Whether the guest is started anew at its destination, since its source is dead."""
+        return self.migration_type == MigrationType.EVACUATION
+
+    @property
+    def hosts_to_poll(self) -> list[str]:
+        """The hosts that report where the guest is. The source of an evacuation is dead."""
+        return self.hosts[1:] if self.is_evacuation else self.hosts
+
+    @property
     def in_progress(self) -> bool:
         """Whether it has not ended. A stuck migration has not."""
         return self.status in IN_PROGRESS
 
     @property
     def ended(self) -> bool:
-        """Whether its status is final."""
+        """Whether it is no longer in progress."""
         return not self.in_progress
 
     def identity(self) -> dict[str, Any]:

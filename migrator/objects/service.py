@@ -16,6 +16,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     3: 'a queued live migration can be aborted',
     4: 'post and rollback are lightweight calls; below, they are plain calls, answered when they are done',
     5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
+    6: 'guests are evacuated; below, a host is no destination of an evacuation, and does not clean up after one',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a host can abort a migration in its queue.
@@ -24,6 +25,8 @@ ABORTS_QUEUED = 3
 LIGHTWEIGHT = 4
 #: From this version on a host refuses commands of a migration after a later migration of the same guest.
 COMPARES_TENURE = 5
+#: From this version on a host starts the guests of a dead host, and removes those that were evacuated from it.
+EVACUATES = 6
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

@@ -15,8 +15,10 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID, uuid5
 
+from migrator import exception
 from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
 
 #: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
@@ -139,6 +141,57 @@ class ComputeDriver(abc.ABC):
 
         If nothing is left, this is no error.
         """
+
+    # --- evacuation: optional --------------------------------------------------------------------------------------
+
+    def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
+        """Return what another host needs to start a guest of this host without this host.
+
+        The conductor stores it while this host lives.
+
+        :returns: JSON-safe values; None if there is no such guest, or if this driver cannot start guests elsewhere.
+        """
+        return None
+
+    def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether this host can start the guest without its source.
+
+        The check leaves nothing behind. By default a driver refuses.
+
+        :param migrate_data: ``source`` is the stored definition; {}: none was stored.
+        :returns: the data with ``destination`` filled in, such as how the disks are seen here.
+        :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest, such as without its disks.
+            The message says why.
+        """
+        raise exception.MigrationPreCheckError(
+            reason=f'the driver {type(self).__name__} cannot start a guest without its source'
+        )
+
+    def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Start the guest here, without its source. It is shut off if ``vm_state`` is stopped, and paused if it was.
+
+        :raises migrator.exception.DriverError: the guest was not started. A guest is never started on an empty disk.
+        """
+        raise exception.DriverError(f'the driver {type(self).__name__} cannot start a guest without its source')
+
+    def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """Remove what :meth:`evacuate` has made here, but no disk.
+
+        If there is nothing to remove, this is no error.
+
+        :raises migrator.exception.GuestStillHere: the guest runs here. Nothing was done.
+        """
+        return None  # noqa: RET501 -- a driver that starts no guest has nothing to remove
+
+    def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """End the copy of a guest that was evacuated from this host, also an active one, and remove what is left.
+
+        A disk is removed only if the facts of both hosts show that they do not share it. Otherwise it is kept, and the
+        log names it.
+
+        :raises migrator.exception.DriverError: by default, since nothing was removed.
+        """
+        raise exception.DriverError(f'the driver {type(self).__name__} cannot remove a guest that was evacuated')
 
     # --- migration -------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ import pytest
 
 from migrator import exception
 from migrator.objects import migration
-from migrator.objects.migration import ENDS, IN_PROGRESS, LEGAL_MOVES, MigrationStatus
+from migrator.objects.migration import ENDS, FINAL, IN_PROGRESS, LEGAL_MOVES, MigrationStatus
 
 
 class TestLegalMoves:
     def test_no_move_leaves_an_end(self) -> None:
-        assert not [move for move in LEGAL_MOVES if move[0] in ENDS]
+        assert not [move for move in LEGAL_MOVES if move[0] in FINAL]
 
     def test_every_status_can_be_reached_and_from_each_an_end(self) -> None:
         reached = {MigrationStatus.ACCEPTED}
@@ -43,9 +43,10 @@ class TestLegalMoves:
             ends = {to for one, to in LEGAL_MOVES if one is start}
             assert not ends & {MigrationStatus.CANCELLED, MigrationStatus.FAILED}
 
-    def test_completed_comes_only_after_the_post_steps(self) -> None:
+    def test_completed_comes_only_after_the_source_has_cleaned_up(self) -> None:
         assert {start for start, to in LEGAL_MOVES if to is MigrationStatus.COMPLETED} == {
-            MigrationStatus.POST_MIGRATING
+            MigrationStatus.POST_MIGRATING,
+            MigrationStatus.DONE,
         }
 
     @pytest.mark.parametrize(('old', 'new'), list(itertools.product(MigrationStatus, MigrationStatus)))
@@ -63,7 +64,7 @@ class TestStatuses:
     def test_a_status_is_in_progress_or_an_end_and_never_both(self) -> None:
         assert set(MigrationStatus) == ENDS | IN_PROGRESS
         assert not ENDS & IN_PROGRESS
-        assert {status.value for status in ENDS} == {'completed', 'cancelled', 'failed', 'error'}
+        assert {status.value for status in ENDS} == {'completed', 'cancelled', 'failed', 'error', 'done'}
 
     def test_status_values_are_those_of_nova(self) -> None:
         assert MigrationStatus.RUNNING_POST_COPY == 'running (post-copy)'
