@@ -8,130 +8,36 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
-from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception, executors
-from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node, protocol
+from migrator import exception
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import checks, live_migration, plans, records, storage
-from migrator.virt.libvirt.connection import DEADLINE, Connection, code_of
-from migrator.virt.libvirt.guest import facts_of, find_domain, read_state, to_guest, to_instance, volumes_of
-from migrator.virt.libvirt.host import host_cpu, host_uuid, node_of
+from migrator.virt.libvirt import checks, plans, records, storage
+from migrator.virt.libvirt.base import HostDriver, on_disk
+from migrator.virt.libvirt.guest import volumes_of
+from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 LOG = logging.getLogger(__name__)
 
-P = ParamSpec('P')
-T = TypeVar('T')
-
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
 CHECK_FILE = '.migrator-check-'
-_UNDEFINE = (
-    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
-    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    # On shared storage both belong to the guest that runs on the other host.
-    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
-    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
-)
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
 #: The states in which this host owns the guest, whatever the database says.
 _IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
 
 
-def _on_disk(method: Callable[Concatenate[LibvirtDriver, P], T]) -> Callable[Concatenate[LibvirtDriver, P], T]:
-    """Decorate a driver method so that an OSError becomes a DriverError."""
-
-    @functools.wraps(method)
-    def wrapper(self: LibvirtDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(self, *args, **kwargs)
-        except OSError as error:
-            raise exception.DriverError(host=self.host, phase=method.__name__, reason=str(error)) from error
-
-    return wrapper
-
-
-class LibvirtDriver(driver.ComputeDriver):
-    """The driver of the libvirt daemon of this host.
-
-    :param conf: with the options of :mod:`migrator.conf.compute` and :mod:`migrator.conf.libvirt` registered.
-    :param threads: the threads of the compute process.
-    :param deadline: seconds within which libvirt must answer a query.
-    """
-
-    def __init__(self, conf: cfg.ConfigOpts, threads: executors.Threads, deadline: float = DEADLINE) -> None:
-        self.conf = conf
-        self.host = conf.host
-        self._threads = threads
-        self.connection = Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
-        self._records = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
-        self._incoming = storage.IncomingDisks(self.host, self._records)
-        self.jobs = live_migration.Jobs(self.connection, self._records, threads, self.get_guest)
-
-    # --- host and guests ---------------------------------------------------------------------------------------------
-
-    def init_host(self, host: str) -> None:
-        """Connect; see :meth:`driver.ComputeDriver.init_host`."""
-        if host != self.host:
-            reason = f'[DEFAULT] host is {self.host}, not {host}'
-            raise exception.DriverError(host=self.host, phase='init_host', reason=reason)
-        try:
-            self._records.prepare()
-        except OSError as error:
-            raise exception.ConfigurationError(
-                option='[DEFAULT] state_path',
-                value=self.conf.state_path,
-                detail=f'{error}: name a directory that the compute service can write to',
-            ) from error
-        self.connection.listen()
-        self.connection.call('init_host', lambda connection: connection.getLibVersion())
-
-    def get_node(self) -> compute_node.ComputeNode:
-        """Return the facts about the host; see :meth:`driver.ComputeDriver.get_node`."""
-        return self.connection.call('get_node', lambda connection: node_of(connection, self.host, self.conf))
-
-    def list_guests(self) -> list[protocol.Guest]:
-        """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""
-
-        def ask(connection: Any) -> list[str]:
-            return [domain.UUIDString() for domain in connection.listAllDomains()]
-
-        uuids = self.connection.call('list_guests', ask)
-        found = [self._guest_or_running(uuid) for uuid in sorted({*uuids, *self._records.list(records.INCOMING)})]
-        return [guest for guest in found if guest.present]
-
-    def get_guest(self, instance_uuid: str) -> protocol.Guest:
-        """Return one guest; see :meth:`driver.ComputeDriver.get_guest`."""
-        return self.connection.call('get_guest', lambda connection: self._guest(connection, instance_uuid))
-
-    def get_instance(self, instance_uuid: str) -> Instance | None:
-        """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
-        if self.get_guest(instance_uuid).state == GuestState.WAITING:
-            return None
-        facts = self.connection.call('get_instance', lambda connection: facts_of(connection, instance_uuid))
-        if facts is None:
-            return None
-        owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
-        space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
-        return to_instance(facts, self.host, *owner, space)
-
-    def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Wait until libvirt has begun a requested job or never will; see :meth:`driver.ComputeDriver.settle`."""
-        if self._records.read(records.OUTGOING, instance_uuid) is None:
-            return self._guest_or_running(instance_uuid)
-        self.jobs.settle(instance_uuid)
-        return self.get_guest(instance_uuid)
+class LibvirtDriver(HostDriver):
+    """The driver of the libvirt daemon of this host, with its live migrations."""
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -247,7 +153,7 @@ class LibvirtDriver(driver.ComputeDriver):
             },
         )
 
-    @_on_disk
+    @on_disk
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
         mine = pathlib.Path(self._check_file(instance))
@@ -256,7 +162,7 @@ class LibvirtDriver(driver.ComputeDriver):
 
     # --- migration ---------------------------------------------------------------------------------------------------
 
-    @_on_disk
+    @on_disk
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
     ) -> LiveMigrateData:
@@ -287,7 +193,7 @@ class LibvirtDriver(driver.ComputeDriver):
         token.raise_if_cancelled()
         return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})
 
-    @_on_disk
+    @on_disk
     def live_migration(
         self,
         instance: Instance,
@@ -320,7 +226,7 @@ class LibvirtDriver(driver.ComputeDriver):
 
     # --- after the job -----------------------------------------------------------------------------------------------
 
-    @_on_disk
+    @on_disk
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
         guest = self.get_guest(instance.uuid)
@@ -340,7 +246,7 @@ class LibvirtDriver(driver.ComputeDriver):
         self._records.remove(records.OUTGOING, instance.uuid)
         self.connection.forget(instance.uuid)
 
-    @_on_disk
+    @on_disk
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
         guest = self.get_guest(instance.uuid)
@@ -358,7 +264,7 @@ class LibvirtDriver(driver.ComputeDriver):
         self.connection.call('post_live_migration_at_destination', persist)
         self._incoming.keep(instance.uuid)
 
-    @_on_disk
+    @on_disk
     def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
         """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
         guest = self.get_guest(instance.uuid)
@@ -372,7 +278,7 @@ class LibvirtDriver(driver.ComputeDriver):
             self.connection.call(phase, lambda connection: _resume(connection, instance.uuid))
         self.jobs.keep(instance.uuid)
 
-    @_on_disk
+    @on_disk
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
         """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
         phase = 'rollback_live_migration_at_destination'
@@ -385,42 +291,6 @@ class LibvirtDriver(driver.ComputeDriver):
         self.cleanup_live_migration_destination_check(instance)
 
     # --- helpers -----------------------------------------------------------------------------------------------------
-
-    def _guest_or_running(self, instance_uuid: str) -> protocol.Guest:
-        """Return one guest, or report it as running if libvirt does not answer for it.
-
-        The QEMU of one guest may hang. This must not stop the service from handling the host's other guests.
-        """
-        try:
-            return self.get_guest(instance_uuid)
-        except exception.ServiceUnreachable as error:
-            LOG.warning(
-                'Cannot query guest %(guest)s on host %(host)s; reporting it as running: %(error)s',
-                {'guest': instance_uuid, 'host': self.host, 'error': error},
-            )
-            return protocol.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
-
-    def _guest(self, connection: Any, instance_uuid: str) -> protocol.Guest:
-        moved = self._records.read(records.OUTGOING, instance_uuid) is not None
-        seen = read_state(connection, instance_uuid, moved)
-        return to_guest(instance_uuid, seen, self._records.read(records.INCOMING, instance_uuid) is not None)
-
-    def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
-        """Destroy and undefine a domain that this host does not own.
-
-        The state is checked again just before, because the host may own the guest by now.
-
-        :param states: the states in which the domain may be destroyed.
-        :raises migrator.exception.GuestStillHere: the guest is in another state, or has a job.
-        """
-
-        def remove(connection: Any) -> None:
-            guest = self._guest(connection, instance.uuid)
-            if guest.present and (guest.job or guest.state not in states):
-                raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
-            _remove(connection, instance.uuid)
-
-        self.connection.call(phase, remove)
 
     def _check_file(self, instance: Instance) -> str:
         return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}-{self.host}')
@@ -451,21 +321,6 @@ def _resume(connection: Any, instance_uuid: str) -> None:
     # A pause by the user stays. A guest that runs already needs nothing.
     if state == libvirt.VIR_DOMAIN_PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()
-
-
-def _remove(connection: Any, instance_uuid: str) -> None:
-    """Destroy and undefine a domain, if it exists."""
-    domain = find_domain(connection, instance_uuid)
-    if domain is None:
-        return
-    try:
-        if domain.isActive():
-            domain.destroy()
-        if domain.isPersistent():
-            domain.undefineFlags(_UNDEFINE)
-    except libvirt.libvirtError as error:
-        if code_of(error) != libvirt.VIR_ERR_NO_DOMAIN:
-            raise
 
 
 def _holds(path: str, token: str) -> bool:

@@ -39,6 +39,15 @@ _MIGRATION_REASONS = (
     libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
     libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED,
 )
+#: What goes with the definition of a guest that this host does not own any more.
+_UNDEFINE = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    # On shared storage both belong to the guest that runs on the other host.
+    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +83,25 @@ def find_domain(connection: Any, instance_uuid: str) -> Any:
         if code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
+
+
+def remove_domain(connection: Any, instance_uuid: str) -> bool:
+    """Destroy and undefine a domain, and return whether it existed.
+
+    :param connection: a ``libvirt.virConnect``.
+    """
+    domain = find_domain(connection, instance_uuid)
+    if domain is None:
+        return False
+    try:
+        if domain.isActive():
+            domain.destroy()
+        if domain.isPersistent():
+            domain.undefineFlags(_UNDEFINE)
+    except libvirt.libvirtError as error:
+        if code_of(error) != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+    return True
 
 
 def read_state(connection: Any, instance_uuid: str, moved: bool = False) -> DomainState:

@@ -24,8 +24,8 @@ from migrator.objects import (  # noqa: E402 -- as above
     LiveMigrateData,
 )
 from migrator.virt.driver import Verdict  # noqa: E402 -- as above
+from migrator.virt.libvirt import base, live_migration, plans, records, storage  # noqa: E402 -- as above
 from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
-from migrator.virt.libvirt import live_migration, plans, records, storage  # noqa: E402 -- as above
 
 UUID = '00000000-0000-4000-8000-000000000001'
 PLAN = plans.Plan('qemu+tcp://beta/system', {}, 0)
@@ -133,7 +133,7 @@ def test_run_of_a_guest_in_switchover_or_absent_is_unsettled_and_not_failed(driv
 
 def test_guest_that_runs_by_the_time_of_its_removal_is_not_destroyed(driver, instance, monkeypatch):
     ended = []
-    monkeypatch.setattr(drivers, '_remove', lambda *_: ended.append(1))
+    monkeypatch.setattr(base, 'remove_domain', lambda *_: ended.append(1))
     data = LiveMigrateData()
     observed(driver, monkeypatch, a_guest('waiting', incoming=True), a_guest('running'))
     with pytest.raises(exception.GuestStillHere):
@@ -170,7 +170,6 @@ class Domain:
 def test_rollback_resumes_a_pause_for_switchover_and_no_pause_by_the_user(driver, instance, monkeypatch, reason, after):
     domain = Domain(PAUSED, reason)
     observed(driver, monkeypatch, a_guest('paused for cut-over'))
-    monkeypatch.setattr(drivers, 'find_domain', lambda *_: domain)
     driver.connection.call = lambda _phase, function: function(Host(domain))
     driver.rollback_live_migration_at_source(instance, None)
     assert domain.state()[0] == after
