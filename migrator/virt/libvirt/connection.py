@@ -43,8 +43,8 @@ POOL_SIZE = 64
 POLL_INTERVAL = 1.0
 #: The number of idle connections that are kept for later calls.
 IDLE = 8
-#: The calls of each heartbeat. While one of them hangs, no second one is made, because it would hang too.
-REPEATED = frozenset({'get_node'})
+#: The calls that are made again and again. While one of them hangs, no second one is made, because it would hang too.
+REPEATED = frozenset({'get_node', 'get_definition'})
 #: Keepalive: seconds between two pings, and the number of unanswered pings after which a connection is broken.
 KEEPALIVE = (5, 3)
 

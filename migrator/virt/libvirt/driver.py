@@ -23,7 +23,8 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, plans, records, storage
-from migrator.virt.libvirt.base import HostDriver, on_disk
+from migrator.virt.libvirt.base import on_disk
+from migrator.virt.libvirt.evacuation import EvacuatingDriver
 from migrator.virt.libvirt.guest import volumes_of
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
@@ -36,7 +37,7 @@ _HERE = (GuestState.RUNNING, GuestState.PAUSED)
 _IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
 
 
-class LibvirtDriver(HostDriver):
+class LibvirtDriver(EvacuatingDriver):
     """The driver of the libvirt daemon of this host, with its live migrations."""
 
     # --- checks ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The evacuation of a guest: the part of the driver that starts it without its source.
+
+The source reports the definition of each guest while it lives, with what identifies the files of its disks. The
+destination starts the guest from the definition, if it has the same files, and no other process uses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.virt.libvirt import markers, records, storage
+from migrator.virt.libvirt.base import HostDriver, on_disk
+from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of
+
+LOG = logging.getLogger(__name__)
+
+#: The directory in which the kernel lists the network devices of a host.
+NETWORK_DEVICES = '/sys/class/net'
+#: The power state of a guest that its user has paused, by nova's number.
+_PAUSED = 3
+#: Seconds that qemu-img may take to read the headers of a disk, less than the deadline of libvirt calls.
+_EXAMINE = 10
+#: Seconds that libvirt may take to start a guest.
+_START = 60.0
+#: Seconds within which libvirt begins a call that it has accepted from an earlier incarnation of this process.
+_QUIET = 1.0
+#: The parts of a definition that only one host has -> what they are.
+_OF_ONE_HOST = {
+    'hostdev': 'a device of its host',
+    "interface[@type='hostdev']": 'a network device of its host',
+    "interface[@type='vdpa']": 'a network device of its host',
+    'filesystem': 'a directory of its host',
+    'memory/source/path': 'memory in a file or a device of its host',
+    'tpm': 'a TPM, whose state only its host has',
+}
+
+
+class EvacuatingDriver(HostDriver):
+    """The driver of the libvirt daemon of this host, with its evacuations."""
+
+    def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
+        """Return what another host needs to start a guest; see :meth:`driver.ComputeDriver.get_definition`."""
+        path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
+        return self.connection.call('get_definition', lambda each: describe(each, instance_uuid, path, new_uuid))
+
+    def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in (GuestState.ABSENT, GuestState.WAITING) or guest.incoming:
+            raise exception.MigrationPreCheckError(
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
+            )
+        files = self._check('check_can_evacuate', instance, migrate_data)
+        return migrate_data.replace(
+            block_migration=False, is_shared_storage=True, destination={'host': self.host, 'files': files}
+        )
+
+    @on_disk
+    def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.evacuate`."""
+        self._wait_for_start(instance.uuid)
+        if not self._is_active(instance):
+            # An earlier migration of the guest away from here left this record. The guest has gone since.
+            self._records.remove(records.OUTGOING, instance.uuid)
+            self._incoming.begin(instance.uuid)
+            # The storage may have gone since the check.
+            self._check('evacuate', instance, migrate_data)
+            for path in storage.logs_of(ElementTree.fromstring(migrate_data.source['xml'])):  # noqa: S314 -- libvirt wrote it
+                if storage.is_below(path, self.conf.instances_path):
+                    self._incoming.make_log_directory(instance.uuid, path)
+            self._start(instance, migrate_data)
+
+        def persist(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            if not domain.isPersistent() and migrate_data.source['persistent']:
+                connection.defineXML(migrate_data.source['xml'])
+            if migrate_data.source['autostart'] and domain.isPersistent():
+                domain.setAutostart(1)
+
+        self.connection.call('evacuate', persist)
+        self._incoming.keep(instance.uuid)
+
+    @on_disk
+    def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
+        phase = 'rollback_evacuation_at_destination'
+        if self._records.read(records.INCOMING, instance.uuid) is not None:
+            # The start did not return. After this time a call that may still start the guest has begun.
+            self._threads.sleep(_QUIET)
+        self._remove(phase, instance, (GuestState.WAITING, GuestState.SHUTDOWN))
+        self._incoming.remove(instance.uuid)
+
+    @on_disk
+    def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_evacuation_at_source`.
+
+        No disk is removed. The guest was started elsewhere because its disks are shared.
+        """
+        # The state does not matter here, and a QEMU that hangs does not report it.
+        if self.connection.call('post_evacuation_at_source', lambda each: remove_domain(each, instance.uuid)):
+            LOG.info(
+                'Removed guest %(guest)s, which was evacuated to host %(host)s; its disks are kept: %(disks)s',
+                {
+                    'guest': instance.uuid,
+                    'host': migrate_data.destination.get('host'),
+                    'disks': ', '.join(migrate_data.destination.get('files', [])) or 'none known',
+                },
+            )
+        self._records.remove(records.OUTGOING, instance.uuid)
+        # The files that an earlier migration to this host has made are the guest's disks.
+        self._incoming.keep(instance.uuid)
+        self.connection.forget(instance.uuid)
+
+    def _check(self, phase: str, instance: Instance, migrate_data: LiveMigrateData) -> list[str]:
+        if not migrate_data.source.get('xml'):
+            raise exception.MigrationPreCheckError(
+                reason=f'host {instance.host} has not reported the definition of guest {instance.uuid}, so that no '
+                f'other host can start it: repair {instance.host}, or define the guest by hand'
+            )
+        return self.connection.call(phase, lambda each: check(each, self.host, instance, migrate_data))
+
+    def _is_active(self, instance: Instance) -> bool:
+        return self.get_guest(instance.uuid).state in (GuestState.RUNNING, GuestState.PAUSED)
+
+    def _start(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Start or define the guest.
+
+        A guest is defined after its start, so that a start that fails leaves nothing.
+        """
+        definition = migrate_data.source['xml']
+        flags = libvirt.VIR_DOMAIN_START_PAUSED if instance.power_state == _PAUSED else 0
+
+        def start(connection: Any) -> None:
+            if instance.vm_state == 'stopped':
+                connection.defineXML(definition)
+            else:
+                connection.createXML(definition, flags)
+
+        try:
+            self.connection.call('evacuate', start, _START)
+        except exception.DriverError:
+            # A call of an earlier incarnation of this process may have been first.
+            self._wait_for_start(instance.uuid)
+            if not self._is_active(instance):
+                raise
+
+    def _wait_for_start(self, instance_uuid: str) -> None:
+        """Wait until libvirt has started a guest, or has failed to, if an earlier call asked for that."""
+        clock = self._threads.clock
+        until = clock.monotonic() + _START
+        while self.connection.call('evacuate', lambda each: _is_starting(each, instance_uuid)):
+            if clock.monotonic() >= until:
+                reason = f'libvirt has been starting guest {instance_uuid} for {_START:g} s'
+                raise exception.DriverError(host=self.host, phase='evacuate', reason=reason)
+            self._threads.sleep(_QUIET / 2)
+
+
+def _is_starting(connection: Any, instance_uuid: str) -> bool:
+    domain = find_domain(connection, instance_uuid)
+    starting = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+    return domain is not None and domain.state() == starting
+
+
+# --- at the source ---------------------------------------------------------------------------------------------------
+
+
+def describe(
+    connection: Any, instance_uuid: str, instances_path: str, new_uuid: Callable[[], str]
+) -> dict[str, Any] | None:
+    """Return what another host needs to start a guest, or None if there is no such guest.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param new_uuid: returns a name for a new marker.
+    """
+    domain = find_domain(connection, instance_uuid)
+    if domain is None:
+        return None
+    # The definition with its passwords, as this host itself would start it after a loss of power.
+    definition = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+    files: dict[str, dict[str, Any]] = {}
+    for disk in writable_disks(connection, definition):
+        try:
+            for path in _chain(disk, in_use=True):
+                files[path] = markers.identify(path, instances_path, new_uuid)
+        except (OSError, exception.DriverError) as error:
+            files[disk.path] = {'error': str(error)}
+    return {
+        'xml': definition,
+        'persistent': bool(domain.isPersistent()),
+        'autostart': bool(domain.autostart()),
+        'files': files,
+    }
+
+
+# --- at the destination ----------------------------------------------------------------------------------------------
+
+
+def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData) -> list[str]:
+    """Check that a host can start a guest, and return the files and devices of its disks.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this host.
+    :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
+    """
+    definition = migrate_data.source['xml']
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    for place, what in _OF_ONE_HOST.items():
+        if xml.find(f'devices/{place}') is not None:
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} has {what}, so that no other host can start it: repair host '
+                f'{instance.host}, or define the guest by hand'
+            )
+    _refuse_name(connection, host, instance, xml)
+    for interface in xml.findall('devices/interface'):
+        _refuse_network(connection, host, instance, interface)
+    try:
+        # Libvirt refuses here what its QEMU cannot do, such as the type of the machine, the processor or a device. It
+        # also refuses a secret or a storage pool that it does not have.
+        connection.domainXMLToNative('qemu-argv', definition, 0)
+        disks = writable_disks(connection, definition)
+    except libvirt.libvirtError as error:
+        if not connection.isAlive():
+            raise
+        raise exception.MigrationPreCheckError(
+            reason=f'libvirt of host {host} refuses the definition of guest {instance.uuid}: {error}: provide there '
+            'what is missing, or choose another destination'
+        ) from error
+    for path in _files_read(xml):
+        if not os.path.exists(path):
+            raise exception.MigrationPreCheckError(
+                reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there'
+            )
+    identities = migrate_data.source.get('files', {})
+    return [path for disk in disks for path in _files_written(disk, host, instance, identities)]
+
+
+def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTree.Element) -> None:
+    name = xml.findtext('name') or ''
+    with contextlib.suppress(libvirt.libvirtError):
+        other = connection.lookupByName(name).UUIDString()
+        if other != instance.uuid:
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {other} of host {host} has the name of guest {instance.uuid}, {name}: rename it, or '
+                'choose another destination'
+            )
+
+
+def _refuse_network(connection: Any, host: str, instance: Instance, interface: ElementTree.Element) -> None:
+    kind, source = interface.get('type'), interface.find('source')
+    if source is None or kind not in ('network', 'bridge', 'direct'):
+        return
+    name, there = source.get('network') or source.get('bridge') or source.get('dev') or '', False
+    if kind == 'network':
+        with contextlib.suppress(libvirt.libvirtError):
+            there = bool(connection.networkLookupByName(name).isActive())
+    else:
+        there = os.path.exists(f'{NETWORK_DEVICES}/{name}')
+    if not there:
+        what = {'network': 'an active network', 'bridge': 'a bridge'}.get(kind, 'a network device')
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} does not have {what} {name}, which guest {instance.uuid} needs: provide it there, or '
+            'choose another destination'
+        )
+
+
+def _files_read(xml: ElementTree.Element) -> Iterator[str]:
+    """Return the files that a guest only reads. Each host may have a copy of its own."""
+    for tag in ('kernel', 'initrd', 'dtb', 'loader'):
+        yield from (element.text for element in xml.findall(f'os/{tag}') if element.text)
+    for disk in xml.findall('devices/disk'):
+        source = disk.find('source')
+        writable = disk.get('device', 'disk') in ('disk', 'lun') and disk.find('readonly') is None
+        # A CD of another policy may be missing when the guest starts.
+        if source is not None and not writable and source.get('startupPolicy', 'mandatory') == 'mandatory':
+            yield from filter(None, [source.get('file') or source.get('dev')])
+
+
+def _files_written(
+    disk: storage.Disk, host: str, instance: Instance, identities: dict[str, dict[str, Any]]
+) -> list[str]:
+    """Return the files or devices of a disk.
+
+    :param identities: what the source has reported of each file.
+    :raises migrator.exception.MigrationPreCheckError: the disk is missing here, may be another one, or is in use.
+    """
+    if disk.kind == 'network':
+        return []
+    if disk.kind not in ('file', 'block'):
+        raise exception.MigrationPreCheckError(
+            reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
+            f'start the guest: repair host {instance.host}'
+        )
+    if not os.path.exists(disk.path):
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} does not see {disk.path} (disk {disk.target}) of guest {instance.uuid}: mount the '
+            f'storage there, or repair host {instance.host} if the disk is its own'
+        )
+    try:
+        # The identity comes first: a disk of this host under the same path may well be in use.
+        _refuse_other(disk.path, disk, host, instance, identities)
+        chain = _chain(disk, in_use=disk.shared)
+        for path in chain:
+            _refuse_other(path, disk, host, instance, identities)
+    except (OSError, exception.DriverError) as error:
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} cannot use {disk.path} (disk {disk.target}) of guest {instance.uuid}: {error}'
+        ) from error
+    return chain
+
+
+def _refuse_other(
+    path: str, disk: storage.Disk, host: str, instance: Instance, identities: dict[str, dict[str, Any]]
+) -> None:
+    facts = identities.get(path, {'error': 'it was no disk of the guest when it reported the definition'})
+    if 'error' in facts:
+        problem = f'{instance.host} could not identify it: {facts["error"]}'
+    else:
+        problem = markers.difference(path, facts)
+    if problem:
+        raise exception.MigrationPreCheckError(
+            reason=f'{path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the same at '
+            f'{instance.host} and {host}: {problem}. Mount the storage of {instance.host} there, or repair '
+            f'{instance.host} if the disk is its own'
+        )
+
+
+# --- on both hosts ---------------------------------------------------------------------------------------------------
+
+
+def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
+    """Return the disks that a guest writes to, and its NVRAM.
+
+    A volume of a storage pool is returned as its file or device. ``shared`` is whether other guests may use the disk
+    too.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    volumes = {disk.target: disk for disk in volumes_of(connection, definition)}
+    found = []
+    for disk in storage.defined_disks(definition):
+        # A volume that is neither a file nor a device is on a network.
+        kind = 'network' if disk.kind == 'volume' else disk.kind
+        volume = volumes.get(disk.target, dataclasses.replace(disk, kind=kind))
+        shareable = xml.find(f"devices/disk/target[@dev='{disk.target}']/../shareable") is not None
+        found.append(dataclasses.replace(volume, shared=shareable))
+    nvram = xml.find('os/nvram')
+    if nvram is not None:
+        source = nvram.find('source')
+        path = (source.get('file') or source.get('dev')) if source is not None else nvram.text
+        kind, format_ = nvram.get('type', 'file'), nvram.get('format', 'raw')
+        found.append(storage.Disk(target='nvram', kind=kind, path=path or '', format=format_, shared=False))
+    return found
+
+
+def _chain(disk: storage.Disk, in_use: bool) -> list[str]:
+    """Return the file or device of a disk, and those that back it.
+
+    :param in_use: whether a QEMU may use the disk.
+    :raises migrator.exception.DriverError: a part of it is missing or unreadable, or a QEMU uses it.
+    """
+    if disk.kind not in ('file', 'block'):
+        return []
+    argv = ['qemu-img', 'info', '--output=json', '--backing-chain', '-f', disk.format, disk.path]
+    if in_use:
+        argv.append('--force-share')
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_EXAMINE, check=False)  # noqa: S603 -- no shell
+    except subprocess.TimeoutExpired:
+        raise exception.DriverError(f'qemu-img did not read it within {_EXAMINE} s') from None
+    if done.returncode:
+        raise exception.DriverError(' '.join(done.stderr.split()))
+    names = [str(image['filename']) for image in json.loads(done.stdout)]
+    # A name that is no path is that of a network disk. A name in JSON may be anything, and is not recognized.
+    return [name for name in names if name.startswith(('/', 'json:'))]

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The evacuation of a guest, with a replacement of the daemon and of qemu-img."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+libvirt = pytest.importorskip('libvirt')
+
+from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
+
+from migrator import exception, executors  # noqa: E402 -- as above
+from migrator.conf import compute  # noqa: E402 -- as above
+from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
+from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
+from migrator.testing import driver_contract  # noqa: E402 -- as above
+from migrator.virt.libvirt import evacuation, records  # noqa: E402 -- as above
+from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
+
+INSTANCE = driver_contract.an_instance()
+
+#: It prints the chain that stands in DISK.chain, or fails with the text in DISK.error. With --force-share it does not.
+QEMU_IMG = """#!/bin/sh
+shift 5
+if [ -e "$1.error" ] && [ -z "$2" ]; then cat "$1.error" >&2; exit 1; fi
+if [ -e "$1.chain" ]; then cat "$1.chain"; else echo "[{\\"filename\\": \\"$1\\"}]"; fi
+"""
+
+
+def error(code, text='no luck'):
+    made = libvirt.libvirtError(text)
+    made.err = (code, 0, text, 0, '', None, None, 0, 0)
+    return made
+
+
+class Domain:
+    """A guest of the daemon."""
+
+    def __init__(self, daemon, xml, persistent):
+        self.daemon, self.xml, self.persistent, self.starts = daemon, xml, persistent, 0
+        self.uuid = re.search('<uuid>(.*)</uuid>', xml)[1]
+        self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, 0]
+
+    def UUIDString(self):  # noqa: N802 -- libvirt's name
+        return self.uuid
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return self.xml
+
+    def state(self):
+        # A guest that is being started is seen so once.
+        found, starting = self.reported, [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+        if found == starting and self.daemon.start_ends:
+            self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        return found
+
+    def isActive(self):  # noqa: N802 -- libvirt's name
+        return self.reported[0] != libvirt.VIR_DOMAIN_SHUTOFF
+
+    def isPersistent(self):  # noqa: N802 -- libvirt's name
+        return self.persistent
+
+    def autostart(self):
+        return self.starts
+
+    def setAutostart(self, wanted):  # noqa: N802 -- libvirt's name
+        self.starts = wanted
+
+    def jobStats(self):  # noqa: N802 -- libvirt's name
+        if not self.isActive():
+            raise error(libvirt.VIR_ERR_OPERATION_INVALID)
+        return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+
+    def destroy(self):
+        self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED]
+        if not self.persistent:
+            self.daemon.domains.remove(self)
+
+    def undefineFlags(self, _flags):  # noqa: N802 -- libvirt's name
+        self.persistent = False
+        if not self.isActive():
+            self.daemon.domains.remove(self)
+
+
+class Daemon:
+    """A libvirt daemon, as far as an evacuation uses it.
+
+    :ivar refusal: why its QEMU cannot run any guest.
+    :ivar start_error: why the start of a guest fails.
+    :ivar start_ends: whether a guest that is being started runs soon.
+    """
+
+    def __init__(self):
+        self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
+
+    def isAlive(self):  # noqa: N802 -- libvirt's name
+        return True
+
+    def close(self):
+        pass
+
+    def listAllDomains(self):  # noqa: N802 -- libvirt's name
+        return self.domains
+
+    def lookupByUUIDString(self, uuid):  # noqa: N802 -- libvirt's name
+        for domain in self.domains:
+            if domain.uuid == uuid:
+                return domain
+        raise error(libvirt.VIR_ERR_NO_DOMAIN)
+
+    def lookupByName(self, name):  # noqa: N802 -- libvirt's name
+        for domain in self.domains:
+            if f'<name>{name}</name>' in domain.xml:
+                return domain
+        raise error(libvirt.VIR_ERR_NO_DOMAIN)
+
+    def networkLookupByName(self, name):  # noqa: N802 -- libvirt's name
+        if name not in self.networks:
+            raise error(libvirt.VIR_ERR_NO_NETWORK)
+        return self
+
+    def isActive(self):  # noqa: N802 -- libvirt's name
+        return 1
+
+    def domainXMLToNative(self, _format, _xml, _flags):  # noqa: N802 -- libvirt's name
+        if self.refusal:
+            raise error(libvirt.VIR_ERR_CONFIG_UNSUPPORTED, self.refusal)
+
+    def createXML(self, xml, flags):  # noqa: N802 -- libvirt's name
+        if self.start_error:
+            raise error(libvirt.VIR_ERR_INTERNAL_ERROR, self.start_error)
+        self.add(xml, False).reported = (
+            [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
+            if flags & libvirt.VIR_DOMAIN_START_PAUSED
+            else [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        )
+
+    def defineXML(self, xml):  # noqa: N802 -- libvirt's name
+        self.add(xml, True)
+
+    def add(self, xml, persistent):
+        made = Domain(self, xml, persistent)
+        for domain in self.domains:
+            if domain.uuid == made.uuid:
+                domain.persistent |= persistent
+                return domain
+        self.domains.append(made)
+        return made
+
+
+def definition(devices='', system='', name='guest'):
+    return (
+        f'<domain><name>{name}</name><uuid>{INSTANCE.uuid}</uuid><os>{system}</os><devices>{devices}</devices></domain>'
+    )
+
+
+def a_disk(path, kind='file', more=''):
+    attribute = {'file': 'file', 'block': 'dev'}.get(kind, 'name')
+    return f"<disk type='{kind}'><driver type='qcow2'/><source {attribute}='{path}'/><target dev='vda'/>{more}</disk>"
+
+
+@pytest.fixture
+def images(tmp_path):
+    (tmp_path / 'images').mkdir()
+    return tmp_path / 'images'
+
+
+@pytest.fixture
+def make_driver(tmp_path, images, monkeypatch):
+    """Return a driver of a host by its name; all hosts have the same instances_path."""
+    script = tmp_path / 'bin' / 'qemu-img'
+    script.parent.mkdir()
+    script.write_text(QEMU_IMG)
+    script.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{script.parent}:{os.environ["PATH"]}')
+    monkeypatch.setattr(evacuation, '_QUIET', 0.01)
+    monkeypatch.setattr(evacuation, '_START', 0.2)
+
+    def make(host):
+        conf = cfg.ConfigOpts()
+        compute.register_opts(conf)
+        libvirt_conf.register_opts(conf)
+        conf([], default_config_files=[], default_config_dirs=[])
+        conf.set_override('host', host)
+        conf.set_override('state_path', str(tmp_path / host))
+        conf.set_override('instances_path', str(images))
+        made, daemon = LibvirtDriver(conf, executors.NativeThreads()), Daemon()
+        monkeypatch.setattr(made.connection, '_opened', lambda: daemon)
+        made._records.prepare()
+        return made, daemon
+
+    return make
+
+
+@pytest.fixture
+def source(make_driver):
+    return make_driver('alpha')
+
+
+@pytest.fixture
+def destination(make_driver):
+    return make_driver('beta')
+
+
+def described(source, xml, persistent=True):
+    """Return the data of an evacuation of a guest that the source has described."""
+    driver, daemon = source
+    daemon.domains[:] = [Domain(daemon, xml, persistent)]
+    found = driver.get_definition(INSTANCE.uuid)
+    return LiveMigrateData(source=json.loads(json.dumps(found)))
+
+
+def refused(destination, data, match):
+    with pytest.raises(exception.MigrationPreCheckError, match=match):
+        destination[0].check_can_evacuate(INSTANCE, data)
+    with pytest.raises(exception.MigrationPreCheckError, match=match):
+        destination[0].evacuate(INSTANCE, data)
+    assert destination[1].domains == []
+    destination[0].rollback_evacuation_at_destination(INSTANCE, data)
+    assert destination[0].get_guest(INSTANCE.uuid).state == 'absent'
+
+
+# --- the definition --------------------------------------------------------------------------------------------------
+
+
+def test_missing_guest_has_no_definition(source):
+    assert source[0].get_definition(INSTANCE.uuid) is None
+
+
+def test_definition_names_each_file_that_backs_a_disk(source, images):
+    for name in ('disk', 'base'):
+        (images / name).touch()
+    (images / 'disk.chain').write_text(
+        json.dumps([{'filename': f'{images}/disk'}, {'filename': f'{images}/base'}, {'filename': 'nbd://server'}])
+    )
+    # A QEMU of this host uses it.
+    (images / 'disk.error').write_text('locked')
+    data = described(source, definition(a_disk(images / 'disk')))
+    assert set(data.source['files']) == {f'{images}/disk', f'{images}/base'}
+    assert data.source['persistent'] is True
+
+
+def test_disk_that_the_source_could_not_identify_is_refused_with_its_reason(source, destination, images):
+    data = described(source, definition(a_disk(images / 'disk')))
+    (images / 'disk').touch()
+    refused(destination, data, 'alpha could not identify it: .*No such file or directory')
+
+
+def test_guest_without_a_stored_definition_is_refused(destination):
+    refused(destination, LiveMigrateData(), 'host alpha has not reported the definition of guest')
+
+
+# --- the check -------------------------------------------------------------------------------------------------------
+
+
+def test_check_returns_the_shared_files_and_leaves_nothing(source, destination, images):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    checked = destination[0].check_can_evacuate(INSTANCE, data)
+    assert checked.is_shared_storage
+    assert checked.destination == {'host': 'beta', 'files': [f'{images}/disk']}
+    assert destination[0].get_guest(INSTANCE.uuid).state == 'absent'
+
+
+def test_missing_disk_is_refused(source, destination, images):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    (images / 'disk').unlink()
+    refused(destination, data, 'host beta does not see .*/disk')
+
+
+def test_stale_disk_on_storage_that_is_not_shared_is_refused(source, destination, images):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    images.rename(images.parent / "alpha's")
+    images.mkdir()
+    (images / 'disk').touch()
+    refused(destination, data, 'cannot be shown to be the same at alpha and beta: .* is missing here')
+
+
+def test_disk_in_use_is_refused_unless_it_is_shareable(source, destination, images):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    (images / 'disk.error').write_text('qemu-img: Could not open: Failed to get shared "write" lock\n')
+    refused(destination, data, 'host beta cannot use .*/disk .*Failed to get shared "write" lock')
+    shareable = described(source, definition(a_disk(images / 'disk', more='<shareable/>')))
+    destination[0].check_can_evacuate(INSTANCE, shareable)
+
+
+def test_backing_file_that_the_source_has_not_reported_is_refused(source, destination, images):
+    (images / 'disk').touch()
+    (images / 'base').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    (images / 'disk.chain').write_text(json.dumps([{'filename': f'{images}/disk'}, {'filename': f'{images}/base'}]))
+    refused(destination, data, '/base .*it was no disk of the guest when it reported the definition')
+
+
+def test_network_disk_needs_no_proof_and_a_disk_of_the_host_is_refused(source, destination):
+    data = described(source, definition(a_disk('pool/image', 'network')))
+    assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == []
+    refused(destination, described(source, definition(a_disk('nvme', 'nvme'))), 'disk vda .* is of type nvme')
+
+
+def test_nvram_is_treated_as_a_disk(source, destination, images):
+    (images / 'vars').touch()
+    data = described(source, definition(system=f'<nvram>{images}/vars</nvram>'))
+    assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == [f'{images}/vars']
+    (images / 'vars').unlink()
+    refused(destination, data, r'/vars \(disk nvram\)')
+
+
+@pytest.mark.parametrize(
+    ('devices', 'match'),
+    [
+        ("<hostdev type='pci'/>", 'has a device of its host'),
+        ("<interface type='hostdev'/>", 'has a network device of its host'),
+        ("<filesystem type='mount'/>", 'has a directory of its host'),
+        ("<tpm><backend type='emulator'/></tpm>", 'has a TPM'),
+        ("<memory model='nvdimm'><source><path>/m</path></source></memory>", 'has memory in a file'),
+        ("<interface type='bridge'><source bridge='nonesuch'/></interface>", 'does not have a bridge nonesuch'),
+        ("<interface type='network'><source network='net'/></interface>", 'does not have an active network net'),
+        ("<disk device='cdrom'><source file='/none.iso'/></disk>", 'does not have /none.iso'),
+    ],
+)
+def test_guest_that_needs_what_only_its_host_has_is_refused(source, destination, devices, match):
+    refused(destination, described(source, definition(devices)), match)
+
+
+def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destination, images, monkeypatch):
+    (images / 'br').touch()
+    monkeypatch.setattr(evacuation, 'NETWORK_DEVICES', str(images))
+    destination[1].networks.append('net')
+    devices = (
+        "<interface type='bridge'><source bridge='br'/></interface>"
+        "<interface type='network'><source network='net'/></interface><interface type='user'/>"
+        f"<disk device='cdrom'><source file='{images}/br'/></disk>"
+        "<disk device='cdrom'><source file='/none.iso' startupPolicy='optional'/></disk>"
+    )
+    destination[0].check_can_evacuate(INSTANCE, described(source, definition(devices, '<kernel>/dev/null</kernel>')))
+
+
+def test_definition_that_libvirt_refuses_is_refused_with_its_reason(source, destination):
+    destination[1].refusal = "does not support machine type 'pc-9'"
+    refused(destination, described(source, definition()), "libvirt of host beta refuses .* machine type 'pc-9'")
+
+
+def test_name_of_another_guest_is_refused(source, destination):
+    daemon = destination[1]
+    daemon.domains.append(Domain(daemon, '<name>guest</name><uuid>other</uuid>', True))
+    with pytest.raises(exception.MigrationPreCheckError, match='guest other of host beta has the name'):
+        destination[0].check_can_evacuate(INSTANCE, described(source, definition()))
+
+
+def test_host_that_has_the_guest_is_refused(source, destination):
+    data = described(source, definition())
+    destination[1].defineXML(definition())
+    with pytest.raises(exception.MigrationPreCheckError, match=r'already has guest .* which is shutdown'):
+        destination[0].check_can_evacuate(INSTANCE, data)
+
+
+# --- the start -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('change', 'state'),
+    [
+        ({}, 'running'),
+        ({'vm_state': 'stopped'}, 'shutdown'),
+        ({'power_state': 3}, 'paused'),
+        ({'vm_state': 'error'}, 'running'),
+    ],
+)
+def test_guest_comes_back_as_it_was_and_a_second_call_changes_nothing(source, destination, change, state):
+    source[1].domains.append(Domain(source[1], definition(), True))
+    source[1].domains[0].starts = 1
+    driver, daemon = destination
+    data = LiveMigrateData(source=source[0].get_definition(INSTANCE.uuid))
+    for _ in range(2):
+        driver.evacuate(INSTANCE.replace(**change), data)
+        assert driver.get_guest(INSTANCE.uuid).state == state
+        assert [(domain.persistent, domain.starts) for domain in daemon.domains] == [(True, 1)]
+    assert driver._records.list(records.INCOMING) == []
+
+
+def test_transient_guest_stays_transient(source, destination):
+    destination[0].evacuate(INSTANCE, described(source, definition(), persistent=False))
+    assert [domain.persistent for domain in destination[1].domains] == [False]
+
+
+def test_start_that_fails_leaves_no_guest_after_its_rollback(source, destination, images):
+    log = images / 'guest' / 'console.log'
+    devices = f"<serial type='pty'><log file='{log}'/></serial>"
+    driver, daemon = destination
+    daemon.start_error = 'no luck'
+    data = described(source, definition(devices))
+    with pytest.raises(exception.DriverError, match='no luck'):
+        driver.evacuate(INSTANCE, data)
+    assert log.parent.exists()
+    for _ in range(2):
+        driver.rollback_evacuation_at_destination(INSTANCE, data)
+        assert driver.get_guest(INSTANCE.uuid).state == 'absent'
+        assert not log.parent.exists()
+
+
+def test_start_of_an_earlier_incarnation_is_waited_for(source, destination):
+    driver, daemon = destination
+    data = described(source, definition())
+    driver._incoming.begin(INSTANCE.uuid)
+    started = daemon.add(definition(), False)
+    started.reported = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+    driver.evacuate(INSTANCE, data)
+    assert driver.get_guest(INSTANCE.uuid).state == 'running'
+    assert [domain.persistent for domain in daemon.domains] == [True]
+    assert driver._records.list(records.INCOMING) == []
+
+
+def test_start_that_does_not_end_is_an_error_and_its_rollback_ends_it(source, destination):
+    driver, daemon = destination
+    daemon.start_ends = False
+    data = described(source, definition())
+    driver._incoming.begin(INSTANCE.uuid)
+    started = daemon.add(definition(), False)
+    started.reported = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+    with pytest.raises(exception.DriverError, match='has been starting'):
+        driver.evacuate(INSTANCE, data)
+    driver.rollback_evacuation_at_destination(INSTANCE, data)
+    assert daemon.domains == []
+
+
+@pytest.mark.parametrize('change', [{}, {'power_state': 3}])
+def test_rollback_does_not_end_a_guest_that_runs_or_is_paused(source, destination, change):
+    data = described(source, definition())
+    destination[0].evacuate(INSTANCE.replace(**change), data)
+    with pytest.raises(exception.GuestStillHere):
+        destination[0].rollback_evacuation_at_destination(INSTANCE, data)
+    assert len(destination[1].domains) == 1
+
+
+def test_rollback_removes_the_definition_of_a_guest_that_is_shut_off_and_keeps_its_disk(source, destination, images):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    stopped = INSTANCE.replace(vm_state='stopped')
+    destination[0].evacuate(stopped, data)
+    destination[0].rollback_evacuation_at_destination(stopped, data)
+    assert destination[1].domains == []
+    assert (images / 'disk').exists()
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('runs', [True, False])
+@pytest.mark.parametrize('persistent', [True, False])
+def test_copy_at_the_source_is_removed_and_its_disk_is_kept(source, destination, images, runs, persistent):
+    (images / 'disk').touch()
+    data = described(source, definition(a_disk(images / 'disk')), persistent)
+    checked = destination[0].check_can_evacuate(INSTANCE, data)
+    driver, daemon = source
+    if runs or not persistent:
+        daemon.domains[0].reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+    for kind in (records.INCOMING, records.OUTGOING):
+        driver._records.write(kind, INSTANCE.uuid, {'files': {f'{images}/disk': (images / 'disk').stat().st_ino}})
+    for _ in range(2):
+        driver.post_evacuation_at_source(INSTANCE, checked)
+        assert driver.get_guest(INSTANCE.uuid).state == 'absent'
+    assert (images / 'disk').exists()
+    assert [driver._records.list(kind) for kind in (records.INCOMING, records.OUTGOING)] == [[], []]
