@@ -189,8 +189,9 @@ def describe(
     domain = find_domain(connection, instance_uuid)
     if domain is None:
         return None
-    # The definition with its passwords, as this host itself would start it after a loss of power.
-    definition = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+    # What this host itself would start after a loss of power. Passwords stay here: no message contains one.
+    definition = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+    complete = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
     files: dict[str, dict[str, Any]] = {}
     for disk in writable_disks(connection, definition):
         try:
@@ -200,6 +201,7 @@ def describe(
             files[disk.path] = {'error': str(error)}
     return {
         'xml': definition,
+        'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
@@ -224,6 +226,11 @@ def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigr
                 reason=f'guest {instance.uuid} has {what}, so that no other host can start it: repair host '
                 f'{instance.host}, or define the guest by hand'
             )
+    if migrate_data.source.get('password'):
+        raise exception.MigrationPreCheckError(
+            reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
+            f'repair host {instance.host}, or define the guest by hand'
+        )
     _refuse_name(connection, host, instance, xml)
     for interface in xml.findall('devices/interface'):
         _refuse_network(connection, host, instance, interface)

@@ -40,7 +40,7 @@ def identify(path: str, instances_path: str, new_uuid: Callable[[], str]) -> dic
 
 
 def difference(path: str, facts: dict[str, Any]) -> str:
-    """Return why a file or a block device may be another one than the other host has, or '' if it is the same.
+    """Return why a file or a block device may differ from the other host's, or '' if it is the same.
 
     :param facts: what the other host has returned from :func:`identify`.
     :raises OSError: the file cannot be examined.

@@ -49,8 +49,8 @@ class Domain:
     def UUIDString(self):  # noqa: N802 -- libvirt's name
         return self.uuid
 
-    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
-        return self.xml
+    def XMLDesc(self, flags):  # noqa: N802 -- libvirt's name
+        return self.xml if flags & libvirt.VIR_DOMAIN_XML_SECURE else re.sub(" passwd='[^']*'", '', self.xml)
 
     def state(self):
         # A guest that is being started is seen so once.
@@ -253,6 +253,12 @@ def test_disk_that_the_source_could_not_identify_is_refused_with_its_reason(sour
 
 def test_guest_without_a_stored_definition_is_refused(destination):
     refused(destination, LiveMigrateData(), 'host alpha has not reported the definition of guest')
+
+
+def test_password_is_not_reported_and_its_guest_is_refused(source, destination):
+    data = described(source, definition("<graphics type='vnc' passwd='hidden'/>"))
+    assert 'hidden' not in json.dumps(data.source)
+    refused(destination, data, 'has a password')
 
 
 # --- the check -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether a marker shows that two hosts have the same file, with directories that stand for the hosts' storage."""
+"""Whether a marker shows that two hosts have the same file, with directories for their storage."""
 
 from __future__ import annotations
 
