@@ -168,7 +168,10 @@ class ComputeDriver(abc.ABC):
         )
 
     def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Start the guest here, without its source. It is shut off if ``vm_state`` is stopped, and paused if it was.
+        """Start the guest here, without its source.
+
+        A guest whose ``vm_state`` is stopped is left shut off, and one that was paused is left paused. A second call
+        finds the guest there.
 
         :raises migrator.exception.DriverError: the guest was not started. A guest is never started on an empty disk.
         """
@@ -184,10 +187,10 @@ class ComputeDriver(abc.ABC):
         return None  # noqa: RET501 -- a driver that starts no guest has nothing to remove
 
     def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """End the copy of a guest that was evacuated from this host, also an active one, and remove what is left.
+        """End the copy of a guest that was evacuated from this host, and remove what is left of it.
 
-        A disk is removed only if the facts of both hosts show that they do not share it. Otherwise it is kept, and the
-        log names it.
+        The compute service has checked that an active copy may be ended. A disk is removed only if the facts of both
+        hosts show that they do not share it. Otherwise it is kept, and the log names it.
 
         :raises migrator.exception.DriverError: by default, since nothing was removed.
         """

@@ -220,7 +220,7 @@ class StatusGraph(SphinxDirective):
         table += ['   * - from', '     - to', '     - when']
         for (start, end), reason in moves.items():
             table += [f'   * - ``{start}``', f'     - ``{end}``', f'     - {sentence(reason)[:-1]}']
-        graph = status_graph(moves, list(migration.MigrationStatus), migration.ENDS)
+        graph = status_graph(moves, list(migration.MigrationStatus), migration.FINAL)
         return [graph, *self.parse_text_to_nodes('\n'.join(table))]
 
 

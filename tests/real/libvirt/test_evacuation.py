@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host loses its power, and the libvirt driver of another host starts its guests with their disks as they were."""
+"""A host loses its power, and the libvirt driver of another host starts its guests with their disks."""
 
 from __future__ import annotations
 
