@@ -10,6 +10,7 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import registry
+from migrator.objects import CURRENT_VERSION
 from migrator.placement_client import allocation_state, allocations, providers
 
 
@@ -23,7 +24,7 @@ def test_each_service_has_its_host_binary_version_status_state_and_when_it_was_s
         ('conductor1', 'nova-conductor'),
     ]
     for row in rows:
-        assert (row['VERSION'], row['STATUS'], row['STATE']) == ('5', 'enabled', 'up')
+        assert (row['VERSION'], row['STATUS'], row['STATE']) == (str(CURRENT_VERSION), 'enabled', 'up')
         assert row['LAST SEEN'].endswith(' s ago')
         assert row['REMARK'] == '-'
     assert [row['LEASE'] == '-' for row in rows] == [True, True, True, False]

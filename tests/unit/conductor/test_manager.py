@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from migrator import context, rpc
 from migrator.conductor import rpcapi
-from migrator.objects import protocol
+from migrator.objects import CURRENT_VERSION, protocol
 from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
@@ -38,7 +38,7 @@ class TestLease:
     def test_conductor_reports_among_the_services(self, stage: Stage) -> None:
         service = stage.database.services.list(binary='nova-conductor')[0]
         stage.simulation.advance(30)
-        assert (service.host, service.version) == ('conductor1', 5)
+        assert (service.host, service.version) == ('conductor1', CURRENT_VERSION)
         assert stage.database.services.get(service.id).last_seen_up > service.last_seen_up
 
     def test_stopped_conductors_migration_is_taken_over_at_once(self, build: Callable[..., Stage]) -> None:

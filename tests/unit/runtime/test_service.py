@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.conf import service as service_conf
+from migrator.objects import CURRENT_VERSION
 from migrator.runtime import process, signals
 from tests import forked
 from tests.unit.cmd.processes import configure, refused, running
@@ -49,7 +50,10 @@ def test_wrong_option_is_reported_with_value_and_accepted_values(text, words, tm
 @pytest.mark.parametrize(
     ('text', 'words'),
     [
-        ('[compute]\nservice_version_cap = 99', ['[compute] service_version_cap is 99', 'from 1 to 5']),
+        (
+            '[compute]\nservice_version_cap = 99',
+            ['[compute] service_version_cap is 99', f'from 1 to {CURRENT_VERSION}'],
+        ),
         ('[upgrade_levels]\ncompute = 9.9', ["[upgrade_levels] compute is '9.9'", 'give auto, or 1.0 or 1.1.']),
         ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'give auto, or 1.0.']),
     ],
