@@ -88,10 +88,14 @@ def stopped(world: World) -> Iterator[str]:
 
 
 def stopped_clean(world: World) -> Iterator[str]:
-    """I13, quiet: a migration that a planned stop has cancelled in a queue has ended cancelled."""
+    """I13, quiet: a migration that a planned stop has cancelled in a queue has ended cancelled.
+
+    An operator may have abandoned it just before the stop. Then it ends in error.
+    """
     for migration in world.migrations.values():
         by_stop = migration.abort_requested_by == HOST_STOP
-        if by_stop and migration.ended and migration.status != MigrationStatus.CANCELLED:
+        abandoned = migration.abandon_requested_at is not None and migration.status == MigrationStatus.ERROR
+        if by_stop and migration.ended and migration.status != MigrationStatus.CANCELLED and not abandoned:
             yield f'migration {migration.uuid} was cancelled by the stop of its host, but ended {migration.status}'
 
 

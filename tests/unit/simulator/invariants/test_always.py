@@ -103,9 +103,18 @@ def test_i12_rollback_in_journal_after_post_step(cloud):
     assert planting.found(cloud, quiet=False) == {'I12'}
 
 
-def test_i12_rollback_sent_after_post_step(cloud):
-    planting.send(cloud, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
-    assert planting.found(cloud, quiet=False) == {'I12'}
+@pytest.mark.parametrize(
+    ('host', 'method', 'expected'),
+    [
+        ('host2', 'rollback_live_migration_at_destination', {'I12'}),
+        ('host3', 'rollback_live_migration_at_destination', set()),
+        ('host1', 'rollback_live_migration_at_source', {'I12'}),
+    ],
+    ids=['destination', 'earlier candidate', 'source'],
+)
+def test_i12_rollback_sent_after_post_step(cloud, host, method, expected):
+    planting.send(cloud, 'conductor:conductor1', f'compute.{host}', method)
+    assert planting.found(cloud, quiet=False) == expected
 
 
 def test_i12_destination_rolled_back_before_settling(copying):

@@ -67,6 +67,15 @@ def test_i13_migration_cancelled_by_stop_ended_otherwise(cloud):
     assert planting.found(cloud) == {'I13'}
 
 
+def test_i13_migration_cancelled_by_stop_was_abandoned(cloud):
+    planting.sql(
+        cloud,
+        "UPDATE migrations SET abort_requested_by = 'host stop', abort_requested_at = '2026-01-01 00:00:00.000000',"
+        " abandon_requested_at = '2026-01-01 00:00:00.000000', status = 'error'",
+    )
+    assert 'I13' not in planting.found(cloud)
+
+
 def test_i16_boot_has_seen_uncommitted_epoch(cloud):
     cloud.computes['host1']._runner._records[cloud.migration.uuid].epoch = 99
     assert planting.found(cloud, quiet=False) == {'I16'}
