@@ -78,6 +78,7 @@ class RunningJob(Protocol):
     verdict: driver.Verdict | None
     listeners: int
     in_post_copy: bool
+    arrived: bool
 
     def abort(self) -> None:
         """Request the end of the job."""
@@ -354,7 +355,10 @@ class FakeHypervisor:
         guest = self.guests.pop(instance_uuid, None)
         parts = self.residues.pop(instance_uuid, None)
         held = guest is not None and guest.state != GuestState.WAITING
-        if held and not self.world.hosts_in(instance_uuid, (*OWNING, GuestState.SHUTDOWN)):
+        # A job elsewhere may have paused its copy, for a switchover or a force-complete request.
+        jobs = [one.jobs[instance_uuid] for one in self.world.hypervisors.values() if instance_uuid in one.jobs]
+        moving = any(job.source is not self and not job.arrived for job in jobs)
+        if held and not moving and not self.world.hosts_in(instance_uuid, (*OWNING, GuestState.SHUTDOWN)):
             self.world.violations.append(f'guest {instance_uuid} was destroyed at {self.host}, its last copy')
         if guest is not None or parts:
             self.world.record(self.host, 'removed', instance_uuid, who)

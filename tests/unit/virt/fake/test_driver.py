@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from migrator import exception
+from migrator.objects.protocol import GuestState
 from migrator.testing import driver_contract
 from migrator.virt import driver
 from migrator.virt.fake.driver import FakeDriver
@@ -45,6 +46,25 @@ class TestRefusals:
         bench.alpha.faults.fail('cutover')
         bench.finished_move()
         bench.source.post_live_migration_at_source(bench.instance, driver.LiveMigrateData())
+        assert 'its last copy' in bench.world.violations.pop()
+
+    def test_old_copy_removed_while_a_job_has_paused_the_guest_is_no_violation(self, bench: FakeBench) -> None:
+        bench.slow()
+        call = bench.move(bench.prepare())
+        bench.run_until(lambda: bench.instance.uuid in bench.alpha.jobs)
+        bench.source.live_migration_force_complete(bench.instance)
+        gamma = bench.world.add('gamma')
+        gamma.add_guest(bench.instance, GuestState.CUTOVER, 'the source of an earlier migration')
+        gamma.remove(bench.instance.uuid, 'its cleanup')
+        bench.run_until(lambda: call.ended)
+        assert bench.world.active_on(bench.instance.uuid) == ['beta']
+        assert bench.world.violations == []
+
+    def test_moved_guest_removed_before_its_job_ends_is_a_violation(self, bench: FakeBench) -> None:
+        bench.alpha.faults.stall('arrived')
+        bench.move(bench.prepare())
+        bench.run_until(lambda: bench.world.active_on(bench.instance.uuid) == ['beta'])
+        bench.beta.remove(bench.instance.uuid, 'a mistake')
         assert 'its last copy' in bench.world.violations.pop()
 
     def test_guest_active_on_two_hosts_is_a_violation(self, bench: FakeBench) -> None:
