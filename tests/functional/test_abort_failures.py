@@ -124,6 +124,40 @@ def test_hanging_abort_in_driver_delays_no_other_work(cloud):
     migration_requests.too_late(cloud, instance)
 
 
+@pytest.mark.parametrize('status', ['queued', 'running'])
+@pytest.mark.simulated(reason='it has a hypervisor hang for a long time')
+def test_abort_does_not_wait_for_destination_whose_hypervisor_hangs(cloud, status):
+    """The abort was not sent while the destination did not report the guest, and the guest moved."""
+    instance, _, before = begin(cloud, status)
+    row = cloud.migrations(instance)[-1]
+    stall = faults(cloud, row.dest_compute).stall('get_guest', instance_uuid=instance.uuid, sticky=True)
+    assert migration_requests.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(10)
+    assert instance.uuid not in cloud.world.hypervisors['host1'].jobs
+    assert row.uuid not in cloud.waiting()['host1']
+    assert cloud.migrations(instance)[-1].in_progress, 'it is not settled without the destination'
+    stall.release()
+    end(cloud, instance)
+    migration_requests.cancelled(cloud, instance, before)
+
+
+@pytest.mark.simulated(reason='it kills a conductor, and has a hypervisor hang for a long time')
+def test_abort_after_takeover_does_not_wait_for_destination_whose_hypervisor_hangs(cloud):
+    """The new owner first waited for both hosts, and the guest moved."""
+    instance, _, before = begin(cloud, 'running')
+    stall = faults(cloud, 'host2').stall('get_guest', instance_uuid=instance.uuid, sticky=True)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
+    assert migration_requests.abort(cloud, instance).status_int == 202
+    cloud.start_conductor('conductor2')
+    state.kill(cloud, 'conductor1')
+    cloud.simulation.advance(40)
+    assert instance.uuid not in cloud.world.hypervisors['host1'].jobs
+    assert cloud.migrations(instance)[-1].in_progress, 'it is not settled without the destination'
+    stall.release()
+    end(cloud, instance)
+    migration_requests.cancelled(cloud, instance, before)
+
+
 @pytest.mark.nova_bug('abort-lost-while-queueing')
 @pytest.mark.simulated(reason='it lets a driver hang')
 def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):

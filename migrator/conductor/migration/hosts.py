@@ -369,6 +369,9 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
 def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
     """Poll every host that must answer in the present epoch before anything else is done.
 
+    An abort does not wait for the destination: only the source can stop the guest's move, and settling decides nothing
+    else before the destination has answered.
+
     :returns: what the migration waits for, if a host that is not down does not answer.
     """
     while m.replies.must_ask:
@@ -381,9 +384,16 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
             host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING
         }
         if m.replies.must_ask:
+            if m.source not in m.replies.must_ask and _is_being_aborted(m):
+                return None
             m.ledger.waits_on |= m.replies.must_ask
             return wait_for_observation(m, *sorted(m.replies.must_ask))
     return None
+
+
+def _is_being_aborted(m: context.MigrationContext) -> bool:
+    sent = m.record('live_migration') is not None and m.outcome is None
+    return sent and m.abort_reason is not None and not m.is_abandoned
 
 
 def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | Stuck:

@@ -230,7 +230,9 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
 
 def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_again: bool, late: bool) -> Act:
     if Observed.MISSING in (source.observed, destination.observed):
-        return _A.WAIT
+        # Only the source can end its job, so an abort does not wait for the destination. A post-copy cannot be aborted.
+        stoppable = abort and column in (Column.QUEUED, Column.RUNNING) and not source.post_copy
+        return _requested(_A.WAIT, source.observed) if stoppable else _A.WAIT
     if Observed.DOWN in (source.observed, destination.observed):
         return _with_a_host_down(source, destination, column, abort, late)
     if source.observed in _HERE and destination.observed is Observed.RUNS:

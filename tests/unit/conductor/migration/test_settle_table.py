@@ -149,10 +149,15 @@ class TestJoins:
     @pytest.mark.parametrize('column', COLUMNS)
     @pytest.mark.parametrize('abort', [False, True])
     def test_2_an_answer_that_is_missing_is_waited_for(self, column: Column, abort: bool) -> None:
+        stops = (Observed.WAITS, Observed.JOB, Observed.CUTOVER_JOB) if abort and column in SENT else ()
         for source in (*SOURCE_OBSERVED, Observed.MISSING, Observed.DOWN):
-            assert decide(source, Observed.MISSING, column, abort) == WAIT
+            assert decide(source, Observed.MISSING, column, abort) == (ABORT if source in stops else WAIT)
         for destination in (*DESTINATION_OBSERVED, Observed.MISSING, Observed.DOWN):
             assert decide(Observed.MISSING, destination, column, abort) == WAIT
+
+    def test_2_a_post_copy_is_not_aborted_while_the_destination_is_missing(self) -> None:
+        source = Host(Observed.CUTOVER_JOB, post_copy=True)
+        assert decide(source, Observed.MISSING, Column.RUNNING, abort=True) == WAIT
 
     @pytest.mark.parametrize('abort', [False, True])
     def test_3_two_asks_are_stuck(self, abort: bool) -> None:
