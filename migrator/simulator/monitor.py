@@ -23,6 +23,7 @@ from migrator.objects import MigrationStatus, protocol
 from migrator.simulator import reader
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
+from migrator.simulator.monitoring.aborts import Aborts
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
@@ -64,6 +65,7 @@ class Monitor:
         self._rows = Rows(cloud.backend)
         self._holdings = Holdings(self._reader)
         self._queues = Queues()
+        self._aborts = Aborts(cloud)
         self._epoch_check = EpochCheck()
         #: How many effects and messages the last look has seen.
         self._effects_seen = -1
@@ -206,6 +208,8 @@ class Monitor:
         for invariant in _AT_EVERYTHING if everything else _AT_MESSAGES:
             for what in invariant.function(world):
                 self._note(invariant.id, what)
+        for what in self._aborts.look(world):
+            self._note('I9', what)
         self._note_silence(world)
         self._rows.end_look()
 

@@ -12,7 +12,7 @@ from migrator.objects import Instance, MigrationStatus
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
-from migrator.simulator.invariants import history
+from migrator.simulator.monitoring import aborts
 from migrator.virt.fake.faults import Faults
 
 _S = MigrationStatus
@@ -116,7 +116,7 @@ def abort_running(operator: Operator, begin: Callable[[], None]) -> None:
     operator.user.until_status(instance, _S.RUNNING)
     operator.user.abort(instance)
     # The copy lasts until then. The abort reaches the driver long before, whatever message is lost.
-    _ends(operator, instance, within=2 * history.PATIENCE)
+    _ends(operator, instance, within=2 * aborts.PATIENCE)
 
 
 def abort_starting(operator: Operator, begin: Callable[[], None]) -> None:

@@ -119,6 +119,35 @@ def test_stop_that_takes_too_long_is_found(watched):
     assert seen(watched) == ['I13']
 
 
+def obstruct(cloud, what):
+    if what == 'broker':
+        cloud.bus.away = 'lose'
+    elif what == 'hypervisor':
+        cloud.world.hypervisors['host1'].faults.stall('live_migration_abort', sticky=True)
+    elif what is not None:
+        cloud.kill(what)
+
+
+@pytest.mark.parametrize(
+    ('obstacle', 'expected'),
+    [(None, ['I9']), ('broker', []), ('hypervisor', []), ('host1', []), ('conductor1', [])],
+)
+def test_guest_with_abort_request_that_its_driver_never_gets_is_found(watched, obstacle, expected):
+    watched.world.hypervisors['host1'].faults.stall('copying', sticky=True)
+    assert watched.live_migrate(watched.instance, host='host2').status_int == 202
+    watched.simulation.advance(5)
+    watched.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
+    row = watched.migrations()[0]
+    path = f'/servers/{watched.instance.uuid}/migrations/{row.id}'
+    assert watched.request('DELETE', path).status_int == 202
+    obstruct(watched, obstacle)
+    watched.simulation.advance(140)
+    assert seen(watched) == []
+    watched.simulation.advance(20)
+    watched.monitor.look()
+    assert seen(watched) == expected
+
+
 def test_monitor_of_cloud_without_simulation_raises(cloud):
     simulation, cloud.simulation = cloud.simulation, None
     try:
