@@ -10,10 +10,7 @@ import sqlalchemy as sa
 
 from tests.functional import state
 
-pytestmark = [
-    pytest.mark.real_placement,
-    pytest.mark.simulated(reason='it counts every message, request, statement and commit'),
-]
+pytestmark = pytest.mark.simulated(reason='it counts every message, request, statement and commit')
 
 #: What may be asked for, per migration: nova 34 asks for 13, 85, 108 and 33.
 LIMITS = {'Placement requests': 4, 'RPC messages': 20, 'SQL statements': 40, 'commits': 16}

@@ -21,7 +21,6 @@ from tests.functional.faults import faults
 from tests.functional.test_bad_input import reported
 
 pytestmark = [
-    pytest.mark.real_placement,
     pytest.mark.simulated(reason='its hosts report trees of resource providers'),
     pytest.mark.cloud(hosts=0),
 ]
