@@ -19,7 +19,6 @@ from oslo_config import cfg
 from oslo_db.exception import CantStartEngineError, DBConnectionError, DBDeadlock, DBDuplicateEntry, DBError
 from oslo_db.options import database_opts
 from oslo_db.sqlalchemy import enginefacade
-from sqlalchemy import orm
 
 from migrator import exception, executors
 from migrator.db import models
@@ -38,11 +37,6 @@ _OPTION_FORBIDS = 1290
 _READ_ONLY_FILE = 'SQLITE_READONLY'
 #: The class name that SQLAlchemy puts before a driver's text.
 _CLASS_PREFIX = re.compile(r'^\([\w.]+\) ')
-
-
-@enginefacade.transaction_context_provider
-class _Scope:
-    """The object to which oslo.db attaches a session; each transaction has a new one."""
 
 
 class Engine:
@@ -108,10 +102,6 @@ class Engine:
         pool = self.sa_engine.pool
         return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
 
-    def _prepare(self) -> None:
-        # The first access creates the engine and adds the listeners for its connections.
-        self.sa_engine  # noqa: B018 -- a cached property
-
     def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
         connection.create_function('migrator_later', 1, lambda s: models.sqlite_later(self._threads.clock.now(), s))
         # With a write-ahead log readers never wait for the writer, nor the writer for them.
@@ -127,21 +117,20 @@ class Engine:
         connection.commit()
 
     @contextlib.contextmanager
-    def reader(self) -> Iterator[orm.Session]:
-        """Open a session that only reads."""
-        self._prepare()
-        with deadlocks_translated(), translated(), self._facade.reader.using(_Scope()) as session:
+    def reader(self) -> Iterator[sa.Connection]:
+        """Open a session, which is a connection of SQLAlchemy Core, that only reads."""
+        with deadlocks_translated(), translated(), self.sa_engine.connect() as session:
             yield session
 
     @contextlib.contextmanager
-    def writer(self) -> Iterator[orm.Session]:
+    def writer(self) -> Iterator[sa.Connection]:
         """Open a transaction that is committed at the end of the block, or rolled back if the block raises.
 
         The block contains only SQL.
         """
-        self._prepare()
+        engine = self.sa_engine
         self.boundary('begin')
-        with translated(), self._one_writer, self._facade.writer.using(_Scope()) as session:
+        with translated(), self._one_writer, engine.begin() as session:
             yield session
         self.on_commit()
         self.boundary('committed')
@@ -156,11 +145,11 @@ class OneSession:
 
     reads_only = True
 
-    def __init__(self, session: orm.Session) -> None:
+    def __init__(self, session: sa.Connection) -> None:
         self._session = session
 
     @contextlib.contextmanager
-    def reader(self) -> Iterator[orm.Session]:
+    def reader(self) -> Iterator[sa.Connection]:
         """Yield the session."""
         yield self._session
 

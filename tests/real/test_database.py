@@ -437,7 +437,7 @@ def test_a_column_that_must_be_unique_says_so_in_one_way_on_both(database):
 
 def test_concurrent_writers_of_missing_uuids_agree_on_each_row(on_postgresql, racers):
     with on_postgresql.engine.writer() as session:
-        bare.insert(session.connection().exec_driver_sql, 40)
+        bare.insert(session.exec_driver_sql, 40)
 
     def fill(racer):
         filled = [racer.migrations.fill_uuids(7) for _ in range(10)]

@@ -15,7 +15,7 @@ from migrator.testing.cloud import SimulatedCloud
 def forget(cloud, instance):
     """Take it out, past everything that would refuse that while it is migrated."""
     with cloud.engine.writer() as session:
-        session.connection().exec_driver_sql('DELETE FROM instances WHERE uuid = ?', (instance.uuid,))
+        session.exec_driver_sql('DELETE FROM instances WHERE uuid = ?', (instance.uuid,))
     held = allocations.read(cloud.placement_client, instance.uuid)
     allocations.remove(cloud.placement_client, registry.consumer_of(instance), generation=held.generation)
 

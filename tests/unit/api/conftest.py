@@ -7,6 +7,7 @@ import uuid
 
 import jsonschema
 import pytest
+import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 from tempest.lib.common import api_version_request, jsonschema_validator
@@ -152,29 +153,34 @@ class World:
 
     def move(self, migration_uuid, **fields):
         """Write to a migration without the guards, as if it had gone on."""
-        from migrator.db import models
-
         if fields.get('checked_at') == 'now':
             fields['checked_at'] = models.now()
         ends = fields.get('status') in ENDS
         with self.database.engine.writer() as session:
-            row = session.query(models.Migration).filter_by(uuid=migration_uuid).one()
-            for name, value in fields.items():
-                setattr(row, name, value)
+            table, guests = models.MIGRATIONS, models.INSTANCES
+            this = table.c.uuid == migration_uuid
             if ends:
-                row.in_progress_instance_uuid = None
-                session.query(models.Instance).filter_by(uuid=row.instance_uuid).update({'task_state': None})
+                fields['in_progress_instance_uuid'] = None
+                guest = sa.select(table.c.instance_uuid).where(this).scalar_subquery()
+                session.execute(sa.update(guests).where(guests.c.uuid == guest).values(task_state=None))
+            session.execute(sa.update(table).where(this).values(**fields))
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     def rows(self):
         """Return all rows that a request could change, for a comparison."""
-        tables = (models.Instance, models.Migration, models.Service, models.InstanceAction, models.SagaLog)
+        tables = (
+            models.INSTANCES,
+            models.MIGRATIONS,
+            models.SERVICES,
+            models.INSTANCE_ACTIONS,
+            models.SAGA_LOG,
+        )
         with self.database.engine.reader() as session:
             return [
-                {column.name: getattr(row, column.name) for column in table.__table__.columns}
+                dict(row)
                 for table in tables
-                for row in session.query(table).order_by(*table.__table__.primary_key)
+                for row in session.execute(sa.select(table).order_by(*table.primary_key)).mappings()
             ]
 
     def refuses(self, response, code, fault, *words, since=None):

@@ -7,6 +7,7 @@ import datetime
 import uuid
 
 import pytest
+import sqlalchemy as sa
 
 from migrator import context, exception, executors
 from migrator.db import actions, migrations, models
@@ -92,13 +93,14 @@ def running(database, ada):
         source_node='source',
     )  # fmt: skip
     database.migrations.accept(ada, one, 'live-migration')
-    set_status(database, one, 'running')
+    change(database, one, status='running')
     return database.migrations.get(one.uuid)
 
 
-def set_status(database, one, status):
+def change(database, one, **values):
+    table = models.MIGRATIONS
     with database.engine.writer() as session:
-        session.query(models.Migration).filter_by(uuid=one.uuid).update({'status': status})
+        session.execute(sa.update(table).where(table.c.uuid == one.uuid).values(**values))
 
 
 REQUESTS = pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_request_is_written_once_with_its_action(database, ada, running, metho
 @REQUESTS
 @pytest.mark.parametrize('status', ['post-migrating', 'completed'])
 def test_a_request_in_a_later_status_is_refused_and_not_written(database, ada, running, method, column, action, status):
-    set_status(database, running, status)
+    change(database, running, status=status)
     with pytest.raises(exception.InvalidMigrationState) as caught:
         getattr(database.requests, method)(ada, running, RUNNING)
     assert status in caught.value.message
@@ -136,9 +138,9 @@ def test_a_request_in_a_later_status_is_refused_and_not_written(database, ada, r
 def test_a_repeated_request_changes_nothing_until_the_end(database, ada, running, method, column, action):
     request = getattr(database.requests, method)
     request(ada, running, RUNNING)
-    set_status(database, running, 'post-migrating')
+    change(database, running, status='post-migrating')
     assert request(ada, running, RUNNING) is False
-    set_status(database, running, 'cancelled')
+    change(database, running, status='cancelled')
     with pytest.raises(exception.InvalidMigrationState):
         request(ada, running, RUNNING)
 
@@ -151,8 +153,7 @@ def test_an_abort_request_has_its_user(database, ada, running):
 def test_write_of_owner_that_missed_abort_is_refused(database, ada, running):
     from migrator.db import migrations
 
-    with database.engine.writer() as session:
-        session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'other', 'epoch': 1})
+    change(database, running, owner='other', epoch=1)
     known = database.migrations.get(running.uuid)
     database.requests.request_abort(ada, running, RUNNING)
     with pytest.raises(exception.NotOwner):
@@ -164,8 +165,7 @@ def test_write_of_owner_that_missed_abort_is_refused(database, ada, running):
 
 @pytest.fixture
 def stuck(database, running):
-    with database.engine.writer() as session:
-        session.query(models.Migration).filter_by(uuid=running.uuid).update({'stuck_reason': 'odd'})
+    change(database, running, stuck_reason='odd')
     return database.migrations.get(running.uuid)
 
 
@@ -196,7 +196,7 @@ def test_a_stuck_migration_can_be_abandoned_once_on_one_of_its_hosts(database, s
 
 @pytest.mark.parametrize(('status', 'words'), [('running', 'it is running'), ('error', r'it ended error \d+ s ago')])
 def test_a_request_for_a_migration_that_is_not_stuck_is_refused(database, running, status, words):
-    set_status(database, running, status)
+    change(database, running, status=status)
     before = database.migrations.get(running.uuid)
     for request in (
         lambda: database.requests.request_retry(running, 'ada'),
@@ -210,9 +210,7 @@ def test_a_request_for_a_migration_that_is_not_stuck_is_refused(database, runnin
 def test_an_owner_that_clears_a_retry_request_keeps_a_later_one(database, stuck):
     database.requests.request_retry(stuck, 'ada')
     known = database.migrations.get(stuck.uuid)
-    with database.engine.writer() as session:
-        later = known.retry_requested_at + datetime.timedelta(seconds=1)
-        session.query(models.Migration).filter_by(uuid=stuck.uuid).update({'retry_requested_at': later})
+    change(database, stuck, retry_requested_at=known.retry_requested_at + datetime.timedelta(seconds=1))
     with pytest.raises(exception.NotOwner):
         database.migrations.commit(known, migrations.Write(fields={'retry_requested_at': None}))
     assert database.migrations.get(stuck.uuid).retry_requested_at > known.retry_requested_at

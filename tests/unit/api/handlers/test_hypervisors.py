@@ -5,6 +5,9 @@
 import json
 
 import pytest
+import sqlalchemy as sa
+
+from migrator.db import models
 
 VERSIONS = ['2.1', '2.27', '2.28', '2.33', '2.52', '2.53', '2.75', '2.80']
 
@@ -129,10 +132,8 @@ def test_uptime_returns_501(world):
 
 
 def test_hypervisor_without_service_is_down(world):
-    from migrator.db import models
-
     with world.database.engine.writer() as session:
-        session.query(models.Service).filter_by(host='source').delete()
+        session.execute(sa.delete(models.SERVICES).where(models.SERVICES.c.host == 'source'))
     assert listed(world)[0]['state'] == 'down'
     assert listed(world)[0]['service']['host'] == 'source'
 

@@ -5,6 +5,7 @@
 import hashlib
 
 import pytest
+import sqlalchemy as sa
 
 from migrator.db import models
 
@@ -29,11 +30,9 @@ def failed_migration(world):
         ):
             world.threads.seconds = number
             entry = {'kind': kind, 'step': step, 'payload': payload, 'epoch': 1, 'attempt': 1}
-            session.add(models.SagaLog(migration=one.uuid, seq=10 + number, **entry))
-            session.flush()
-        session.query(models.InstanceAction).update(
-            {'finish_time': models.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
-        )
+            session.execute(sa.insert(models.SAGA_LOG).values(migration=one.uuid, seq=10 + number, **entry))
+        ended = {'finish_time': models.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
+        session.execute(sa.update(models.INSTANCE_ACTIONS).values(**ended))
     return one
 
 

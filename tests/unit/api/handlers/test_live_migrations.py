@@ -3,6 +3,7 @@
 """os-migrateLive: its forms, its refusals, and the answer below 2.34."""
 
 import pytest
+import sqlalchemy as sa
 
 from migrator import exception
 from migrator.db import models
@@ -424,5 +425,5 @@ def test_unreachable_database_returns_503_without_its_address(world, monkeypatch
 def test_the_action_of_the_request_is_found_under_its_id(world):
     response = world.migrate(world.guest())
     with world.database.engine.reader() as session:
-        (action,) = session.query(models.InstanceAction)
+        action = session.execute(sa.select(models.INSTANCE_ACTIONS)).one()
         assert action.request_id == response.headers['X-Compute-Request-Id']
