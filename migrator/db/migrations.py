@@ -40,6 +40,8 @@ _L = models.SAGA_LOG
 _OF_INSTANCE = 'of_instance_'
 #: The column is set and cleared together with the status, and it has an index.
 _IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
+_NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+_ORPHANS = sa.select(_T.c.uuid, _T.c.epoch).where(_IN_PROGRESS, _NO_LIVING_OWNER).order_by(_T.c.id)
 _ENDS = [status.value for status in ENDS]
 
 #: The columns of the requests to an owner.
@@ -275,13 +277,8 @@ class Migrations:
 
     def orphans(self) -> builtins.list[tuple[str, int]]:
         """Return (uuid, epoch) of the migrations in progress that no living conductor owns, oldest first."""
-        query = (
-            sa.select(_T.c.uuid, _T.c.epoch)
-            .where(_IN_PROGRESS, sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)))
-            .order_by(_T.c.id)
-        )
         with self._engine.reader() as session:
-            return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
+            return [(uuid, epoch) for uuid, epoch in session.execute(_ORPHANS) if uuid is not None]
 
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
         """Return (uuid, epoch, whether each of :data:`REQUESTS` is set) of an owner's migrations in progress."""
@@ -308,7 +305,7 @@ class Migrations:
                     _T.c.uuid == uuid,
                     _T.c.epoch == epoch,
                     _IN_PROGRESS,
-                    sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)),
+                    _NO_LIVING_OWNER,
                 )
                 .values(owner=owner, epoch=epoch + 1)
             )

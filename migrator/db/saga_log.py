@@ -50,8 +50,7 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
         for number, entry in enumerate(entries, 1)
     ]
     try:
-        # SQLAlchemy caches the statement of a single row, and compiles one of several rows each time.
-        session.execute(sa.insert(_L).values(values if len(values) > 1 else values[0]))
+        session.execute(sa.insert(_L), values)
     except DBDuplicateEntry:
         raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch) from None
 

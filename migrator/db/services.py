@@ -20,6 +20,9 @@ from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, 
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
 _C = models.CONDUCTORS
+_NOT_PLACED = sa.select(_N).where(~_N.c.in_placement)
+#: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
+_SOURCE = _N.alias('source')
 #: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
 KEPT = 30 * 24 * 3600.0
 
@@ -216,7 +219,7 @@ class Services:
     def nodes_to_place(self) -> builtins.list[ComputeNode]:
         """Return the hypervisors whose last reported providers are not yet known to be in Placement."""
         with self._engine.reader() as session:
-            return [models.node(row) for row in session.execute(sa.select(_N).where(~_N.c.in_placement))]
+            return [models.node(row) for row in session.execute(_NOT_PLACED)]
 
     def note_placed(self, node: ComputeNode) -> bool:
         """Mark a hypervisor's providers as written; return False if the host has reported others meanwhile."""
@@ -257,7 +260,7 @@ class Services:
         )
         cleanup = models.CLEANUPS
         has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
-        source, guest = _N.alias('source'), models.INSTANCES
+        guest = models.INSTANCES
         source_host = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
         query = (
             sa.select(
@@ -265,14 +268,14 @@ class Services:
                 _N.c.node,
                 _N.c.hypervisor_type,
                 _N.c.hypervisor_version,
-                source.c.hypervisor_type.label('source_type'),
-                source.c.hypervisor_version.label('source_version'),
+                _SOURCE.c.hypervisor_type.label('source_type'),
+                _SOURCE.c.hypervisor_version.label('source_version'),
                 _N.c.uuid.label('root'),
                 inbound.label('inbound'),
                 has_cleanup.label('has_cleanup'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
-            .outerjoin(source, source.c.host == source_host)
+            .outerjoin(_SOURCE, _SOURCE.c.host == source_host)
             .order_by(_N.c.host)
         )
         if uuids is not None:

@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         'migration-taken-from-a-living-owner',
         MIGRATIONS,
-        'sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)),',
+        '_NO_LIVING_OWNER,',
         '_T.c.uuid == uuid,',
         'Two living conductors run the same migration, each taking it from the other.',
     ),
