@@ -30,8 +30,8 @@ SEVEN = (
 #: How many cells they have. A change of the saga changes it: check that the new step has its cells, and write it here.
 CELLS = 2811
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
-#: So that several processes share the work.
-SLICES = 4
+#: So that several processes share the work. Each slice has to find the cells first, which for a few cells costs more.
+SLICES = 4 if SPACING < 20 else 1
 #: Every Nth cell of the other paths, of those that MIGRATOR_CELLS leaves.
 OTHERS = int(os.environ.get('MIGRATOR_OTHER_CELLS', '12'))
 
