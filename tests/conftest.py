@@ -8,7 +8,8 @@ SQLAlchemy has compiled, which costs more than a migration does. Its Placement i
 
 - in a test that is marked ``@pytest.mark.real_placement``, always;
 - with ``--real-placement``, in every test that has a cloud of these; the others, and those that are marked, are left
-  out. ``make test-real`` runs the functional tests so.
+  out. ``make test-real`` runs the functional tests so;
+- with ``-p tests.real.over_http``, in every test.
 
 And the seed of the simulated schedule, ``seed``. A test whose subject is the order of threads is marked
 ``@pytest.mark.seeds(None, 1, 2)`` and runs once with each. Without it the thread that is ready first runs first, or
@@ -109,8 +110,9 @@ def _backends() -> Iterator[Backends]:
 @pytest.fixture
 def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], backends.SharedBackend]]:
     """Return a function that returns a backend of this test's own, a new one at each call."""
+    config = request.config
     marked = request.node.get_closest_marker('real_placement') is not None
-    real = marked or request.config.getoption('--real-placement')
+    real = marked or config.getoption('--real-placement') or config.pluginmanager.hasplugin('tests.real.over_http')
     taken: list[backends.SharedBackend] = []
 
     def take() -> backends.SharedBackend:
