@@ -61,7 +61,7 @@ class Services:
         self.cloud.database.close()
         observer = sa.make_url(site.database_url).set(username=OBSERVER)
         url = observer.render_as_string(hide_password=False)
-        self.cloud.database = Database(url, self.cloud.world_threads)
+        self.cloud.database = Database(url, self.cloud.world.threads)
         self._engine = sa.create_engine(url, isolation_level='AUTOCOMMIT')
         with self._engine.connect() as connection:
             connection.execute(sa.text('CREATE EXTENSION IF NOT EXISTS pg_stat_statements'))

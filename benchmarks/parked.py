@@ -170,7 +170,7 @@ def _count_statements(cloud: Any) -> list[str]:
     from migrator.db.engine import watch
 
     statements: list[str] = []
-    watch(cloud.engine, statements.append, lambda: None)
+    watch(cloud.database.engine, statements.append, lambda: None)
     return statements
 
 

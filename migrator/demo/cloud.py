@@ -72,7 +72,7 @@ class DemoCloud(counting.CountingCloud):
     def populate(self) -> None:
         """Wait until every host has reported, and create the guests."""
         while not self.up():
-            self.world_threads.sleep(0.01)
+            self.world.threads.sleep(0.01)
         settings = self.settings
         chance = random.Random(settings.seed)  # noqa: S311 -- it shapes a demo
         others = [f'host{2 + number % (settings.hosts - 1)}' for number in range(settings.instances - settings.leaving)]

@@ -143,7 +143,7 @@ def trace_of(cloud: DemoCloud, migration: Migration, history: Sequence[dict[str,
 
     ``at`` is in seconds since its acceptance.
     """
-    clock = cloud.world_threads.clock
+    clock = cloud.world.threads.clock
     start = _at(history[0])
     # Statuses have times of the wall clock, the other events of the monotonic clock.
     offset = clock.monotonic() - (clock.now() - start).total_seconds()

@@ -91,7 +91,7 @@ def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
     :returns: the requests that the API refused.
     """
     refused: list[Refusal] = []
-    asked, enough = cloud.world_threads.event(), cloud.world_threads.event()
+    asked, enough = cloud.world.threads.event(), cloud.world.threads.event()
 
     def ask() -> None:
         try:
@@ -106,7 +106,7 @@ def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
 
     cloud.begin_counting()
     with view:
-        cloud.world_threads.start(ask, name='demo-client')
+        cloud.world.threads.start(ask, name='demo-client')
         try:
             while True:
                 # Read the flag before the look. Otherwise the look could miss the last migrations.
@@ -116,7 +116,7 @@ def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
                 # A stuck migration waits for an operator, and the demo has none.
                 if complete and all(one.ended or one.stuck_reason for one in seen.migrations):
                     return refused
-                cloud.world_threads.sleep(_TICK)
+                cloud.world.threads.sleep(_TICK)
         finally:
             # The client thread must not write to a database that is being removed.
             enough.set()

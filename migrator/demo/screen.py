@@ -80,7 +80,7 @@ def look(cloud: DemoCloud) -> Look:
         histories = cloud.histories()
     names = {guest.uuid: guest.name for guest in cloud.guests}
     return Look(
-        migrations, histories, names, cloud.population(), cloud.settings.leaving, cloud.world_threads.clock.now()
+        migrations, histories, names, cloud.population(), cloud.settings.leaving, cloud.world.threads.clock.now()
     )
 
 

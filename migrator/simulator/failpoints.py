@@ -120,7 +120,7 @@ class Failpoints:
         cloud = self.cloud
         self._simulation.on_checkpoint = self._at_checkpoint
         cloud.bus.faults = self._at_message
-        cloud.engine.boundary = self._at_commit
+        cloud.database.engine.boundary = self._at_commit
         _replace(cloud.adapter, 'request', self._at_request(cloud.adapter.request))
         for host, hypervisor in cloud.world.hypervisors.items():
             _replace(hypervisor.faults, 'take', self._at_driver(host, hypervisor))

@@ -150,7 +150,7 @@ def _raises(failpoints: Failpoints, phase: str) -> faults.Fault:
 
 
 def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
-    stall = faults.Stall(failpoints.cloud.world_threads)
+    stall = faults.Stall(failpoints.cloud.world.threads)
     failpoints.supervisor.later(HANGS, stall.release)
     return faults.Fault(phase, stall=stall)
 

@@ -258,7 +258,7 @@ class _Run:
                 self.steps.setdefault(one, set()).update(written)
 
     def _written(self) -> set[str]:
-        threads = self.cloud.world_threads
+        threads = self.cloud.world.threads
         database = Database('', threads, engine=self.cloud.backend.second_engine(threads))
         written = set()
         for migration in database.migrations.list():

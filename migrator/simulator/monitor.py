@@ -95,7 +95,7 @@ class Monitor:
 
     def _install(self) -> None:
         cloud = self.cloud
-        cloud.engine.on_commit = self._after_commit
+        cloud.database.engine.on_commit = self._after_commit
         _around(
             cloud.adapter, 'request', lambda _result, url, method, **more: self._after_placement(url, method, **more)
         )

@@ -81,7 +81,7 @@ class Reader:
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self._engine = cloud.backend.second_engine(cloud.world_threads)
+        self._engine = cloud.backend.second_engine(cloud.world.threads)
         self._placement = PlacementClient(cloud.placement.adapter())
         # A Placement in this process can be read from its database, in the time of one request.
         self._contents = getattr(cloud.placement, 'contents', None)
@@ -93,7 +93,7 @@ class Reader:
     @contextlib.contextmanager
     def database(self) -> Iterator[Database]:
         """Return the database at one moment: all methods read in one session."""
-        with Database('', self.cloud.world_threads, engine=self._engine).one_session() as database:
+        with Database('', self.cloud.world.threads, engine=self._engine).one_session() as database:
             yield database
 
     def everything(self, logs: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Reader:
             # A dying thread may call this, and simulated clocks raise in such a thread.
             since = simulation.time
             return primitives.MONOTONIC_START + since, primitives.START + datetime.timedelta(seconds=since)
-        clock = self.cloud.world_threads.clock
+        clock = self.cloud.world.threads.clock
         return clock.monotonic(), clock.now()
 
     def outside(self, messages_from: int = 0) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Reader:
     def secrets(self) -> list[str]:
         """Return texts that no log and no error may contain: the database URL and all longer tokens."""
         tokens = {exchange.token for exchange in self.cloud.history if len(exchange.token) >= 8}
-        return [f'sqlite:///{self.cloud.directory}', *sorted(tokens)]
+        return [f'sqlite:///{self.cloud.backend.directory}', *sorted(tokens)]
 
     def providers(self) -> dict[str, Provider]:
         """Return provider uuid -> resource provider, as read from Placement."""

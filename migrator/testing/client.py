@@ -46,7 +46,9 @@ class Face:
     database: Database
     placement_client: PlacementClient
     world: Any
-    history: list[Exchange]
+
+    def __init__(self) -> None:
+        self.history: list[Exchange] = []
 
     def new_uuid(self) -> str:
         """Return a new uuid."""

@@ -29,7 +29,7 @@ from migrator.objects import Instance, Migration
 from migrator.placement_client.client import PlacementClient
 from migrator.testing import backends, placement_faults
 from migrator.testing.bus import DirectBus
-from migrator.testing.client import Exchange, Face
+from migrator.testing.client import Face
 from migrator.testing.rpc import DirectRPC, RpcRecorder
 from migrator.testing.simulation import sim_thread
 from migrator.testing.simulation.threads import SimThreads, Simulation
@@ -51,7 +51,6 @@ class Cloud(Face):
     :param start: whether to start the services. A cloud that is not started has its schema and nothing else.
     :param backend: the database and the Placement. By default the cloud makes its own in ``directory``.
     :param knobs: the knobs of the hypervisors; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`.
-    :ivar history: every request to the REST API with its response, in the order of the responses.
     """
 
     world: FakeWorld
@@ -67,29 +66,25 @@ class Cloud(Face):
         backend: backends.Backend | None = None,
         **knobs: Any,
     ) -> None:
+        super().__init__()
         self.backend = backend or backends.Backend(directory)
-        self.directory = self.backend.directory
         native = executors.NativeThreads()
         self.threads_for: ThreadsFor = threads_for or (lambda name: native)
         self.options = {'api.auth_strategy': 'noauth2', **(options or {})}
         self.versions = dict(versions or {})
-        self.world_threads = self.threads_for('world')
         self.simulation: Simulation | None = None
-        self.world = FakeWorld(self.world_threads)
+        self.world = FakeWorld(self.threads_for('world'), **knobs)
         self.recorder = RpcRecorder()
-        self.bus = DirectBus(self.world_threads)
+        self.bus = DirectBus(self.world.threads)
         self.placement = self.backend.placement()
         self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
-        self.engine = self.backend.engine(self.world_threads)
         self.conductors: dict[str, ConductorManager] = {}
         self.computes: dict[str, ComputeManager] = {}
-        self.database = self.database_of(self.world_threads)
+        self.database = Database('', self.world.threads, engine=self.backend.engine(self.world.threads))
         self.placement_client = PlacementClient(self.adapter)
-        self.knobs = knobs
-        self.history: list[Exchange] = []
         self.app = self.start_api()
         for number in range(1, hosts + 1):
-            self.world.add(f'host{number}', **knobs)
+            self.world.add(f'host{number}')
         if start:
             self.start_conductor('conductor1')
             for host in self.world.hypervisors:
@@ -109,7 +104,7 @@ class Cloud(Face):
 
     def database_of(self, threads: executors.Threads) -> Database:
         """Return the database as one process sees it."""
-        return Database('', threads, engine=self.engine)
+        return Database('', threads, engine=self.database.engine)
 
     def _rpc(self, name: str, sender: str) -> Any:
         threads = self.threads_for(name)
@@ -163,7 +158,7 @@ class Cloud(Face):
 
     def add_host(self, host: str, **knobs: Any) -> FakeHypervisor:
         """Add a host with its hypervisor, and start its compute service."""
-        hypervisor = self.world.add(host, **{**self.knobs, **knobs})
+        hypervisor = self.world.add(host, **knobs)
         self.start_compute(host)
         return hypervisor
 
@@ -199,7 +194,7 @@ class Cloud(Face):
 
     def close(self) -> None:
         """Close the files; services that still run are not stopped."""
-        self.backend.leave(self.engine, self.placement)
+        self.backend.leave(self.database.engine, self.placement)
 
     def served(self, request: webob.Request) -> webob.Response:
         """Return the REST API's response to a request; the history does not record it."""
@@ -210,7 +205,7 @@ class Cloud(Face):
 
     def new_uuid(self) -> str:
         """Return a new uuid."""
-        return self.world_threads.new_uuid()
+        return self.world.threads.new_uuid()
 
 
 class SimulatedCloud(Cloud):

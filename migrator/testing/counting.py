@@ -145,7 +145,7 @@ class CountingCloud(cloud.Cloud):
         self.counter = Counter()
         self._first_request = self._first_message = 0
         super().__init__(directory, threads_for=threads_for or (lambda name: threads), **more)
-        watch(self.engine, self.counter.statement, self.counter.commit)
+        watch(self.database.engine, self.counter.statement, self.counter.commit)
 
     def _rpc(self, name: str, sender: str) -> Any:
         return _RPC(super()._rpc(name, sender))

@@ -122,7 +122,7 @@ def come_to_rest(cloud):
         hypervisor.faults.clear()
     cloud.adapter._plans.clear()
     cloud.bus.faults = lambda message: None
-    cloud.engine.boundary = lambda what: None
+    cloud.database.engine.boundary = lambda what: None
     cloud.simulation.on_checkpoint = None
     for process in cloud.processes.values():
         cloud.simulation.resume(process)

@@ -50,7 +50,7 @@ class AtCommit:
         self._cloud = cloud
         self._moment = moment
         self._act = act
-        cloud.engine.boundary = self._at
+        cloud.database.engine.boundary = self._at
 
     def _at(self, what):
         thread = self._cloud.simulation.scheduler.current

@@ -18,14 +18,14 @@ class Operator:
     def __init__(self, cloud, capsys, directory):
         self._cloud, self._capsys = cloud, capsys
         self._file = directory / 'migrator.conf'
-        self._file.write_text(f'[database]\nconnection = sqlite:///{cloud.directory}/migrator.sqlite\n')
+        self._file.write_text(f'[database]\nconnection = sqlite:///{cloud.backend.directory}/migrator.sqlite\n')
 
     def __call__(self, *words):
         """Run a command; return its exit status, and what it said on stdout."""
         client = self._cloud._rpc('api', 'manage:manage')
         self._capsys.readouterr()
         argv = ['--config-file', str(self._file), *words]
-        status = manage.main(argv, threads=self._cloud.world_threads, client=client)
+        status = manage.main(argv, threads=self._cloud.world.threads, client=client)
         return status, self._capsys.readouterr().out
 
     def shows(self, instance):

@@ -181,7 +181,7 @@ class Outage:
         self.refused = 0
         self._until = cloud.simulation.time + seconds
         self._cloud = cloud
-        cloud.engine.boundary = self._at
+        cloud.database.engine.boundary = self._at
 
     def _at(self, what):
         if what == 'begin' and self._cloud.simulation.time < self._until:

@@ -342,7 +342,7 @@ class Asks:
         self._instance = instance
 
     def __call__(self):
-        self._cloud.world_threads.start(self._ask, name='user')
+        self._cloud.world.threads.start(self._ask, name='user')
 
     def _ask(self):
         self.taken.append(migration_requests.abort(self._cloud, self._instance).status_int)

@@ -304,7 +304,7 @@ def test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_bac
     def strike(message):
         if message.method == 'live_migration_abort' and not struck:
             struck.append(message)
-            cloud.world_threads.start(lambda: state.kill(cloud, 'host1'), name='power')
+            cloud.world.threads.start(lambda: state.kill(cloud, 'host1'), name='power')
 
     cloud.bus.faults = strike
     assert migration_requests.abort(cloud, instance).status_int == 202

@@ -385,7 +385,7 @@ class Auditor:
                 self.look()
 
         cloud.adapter.request = watched
-        cloud.engine.boundary = lambda what: self.look() if what == 'committed' else None
+        cloud.database.engine.boundary = lambda what: self.look() if what == 'committed' else None
 
     def look(self):
         if self._busy:
@@ -416,7 +416,7 @@ def test_audit_at_any_moment_of_migration_finds_no_wrong_living_allocation(cloud
     else:
         migrate(cloud, instance)
     cloud.wait()
-    cloud.engine.boundary = lambda what: None
+    cloud.database.engine.boundary = lambda what: None
     assert auditor.wrong == []
     assert auditor.looks > 15
 
@@ -426,7 +426,7 @@ def test_audit_at_any_moment_of_migration_finds_no_wrong_living_allocation(cloud
 def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud):
     guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=512) for number in range(4)]
     cloud.simulation.advance(120)
-    client = PlacementClient(slow.Slow(cloud.placement.adapter(), cloud.world_threads))
+    client = PlacementClient(slow.Slow(cloud.placement.adapter(), cloud.world.threads))
     wrong, looks = [], []
 
     def audit():
@@ -435,7 +435,7 @@ def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud
             looks.append(cloud.simulation.time)
 
     faults(cloud, 'host1').fail('copying', instance_uuid=guests[1].uuid)
-    cloud.world_threads.start(audit, name='audit')
+    cloud.world.threads.start(audit, name='audit')
     for guest in guests:
         cloud.simulation.advance(0.007)
         assert cloud.live_migrate(guest).status_int == 202

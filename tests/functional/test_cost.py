@@ -27,15 +27,15 @@ class Meter:
         self.commits = []
         self._messages = slice(len(cloud.recorder.messages), None)
         self._requests = slice(len(cloud.placement.requests), None)
-        sa.event.listen(cloud.engine.sa_engine, 'before_cursor_execute', self._on_statement)
-        sa.event.listen(cloud.engine.sa_engine, 'commit', self._on_commit)
+        sa.event.listen(cloud.database.engine.sa_engine, 'before_cursor_execute', self._on_statement)
+        sa.event.listen(cloud.database.engine.sa_engine, 'commit', self._on_commit)
 
     def stop(self):
         """Count no more."""
         self._messages = slice(self._messages.start, len(self.cloud.recorder.messages))
         self._requests = slice(self._requests.start, len(self.cloud.placement.requests))
-        sa.event.remove(self.cloud.engine.sa_engine, 'before_cursor_execute', self._on_statement)
-        sa.event.remove(self.cloud.engine.sa_engine, 'commit', self._on_commit)
+        sa.event.remove(self.cloud.database.engine.sa_engine, 'before_cursor_execute', self._on_statement)
+        sa.event.remove(self.cloud.database.engine.sa_engine, 'commit', self._on_commit)
 
     def _on_statement(self, _connection, _cursor, statement, *_rest):
         who = self._who()

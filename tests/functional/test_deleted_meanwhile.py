@@ -27,7 +27,7 @@ def delete(cloud, instance):
     """Delete an instance as a service would that does not ask: its row, its allocation, and its guest."""
     with pytest.raises(exception.MigrationInProgress):
         registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
-    with contextlib.closing(sqlite3.connect(cloud.directory / 'migrator.sqlite')) as connection, connection:
+    with contextlib.closing(sqlite3.connect(cloud.backend.directory / 'migrator.sqlite')) as connection, connection:
         connection.execute('DELETE FROM instances WHERE uuid = ?', [instance.uuid])
     cloud.placement.adapter().delete(f'/allocations/{instance.uuid}')
     for hypervisor in cloud.world.hypervisors.values():

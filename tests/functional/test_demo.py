@@ -109,7 +109,7 @@ populate = demo_cloud.DemoCloud.populate
 
 def and_plant(cloud):
     populate(cloud)
-    new_uuid = cloud.world_threads.new_uuid()
+    new_uuid = cloud.world.threads.new_uuid()
     stranger = allocation_state.Consumer(uuid=new_uuid, consumer_type='X', project_id='p', user_id='u')
     provider = cloud.database.services.list_nodes()[0].uuid
     allocations.claim(cloud.placement_client, stranger, {provider: {'VCPU': 1}}, generation=None)

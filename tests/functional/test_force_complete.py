@@ -234,7 +234,7 @@ def test_force_complete_of_a_failing_migration_shows_the_failure(cloud, number):
     taken = []
 
     def ask():
-        cloud.world_threads.start(
+        cloud.world.threads.start(
             lambda: taken.append(migration_requests.force_complete(cloud, instance).status_int), name='user'
         )
 
@@ -257,7 +257,7 @@ def test_abort_and_force_complete_end_once_and_both_actions_show_it(cloud, first
     before = migration_requests.without(cloud, instance, waits=False)
     asks = [migration_requests.abort, migration_requests.force_complete]
     for ask in asks if first == 'abort' else asks[::-1]:
-        cloud.world_threads.start(ask, cloud, instance, name='user')
+        cloud.world.threads.start(ask, cloud, instance, name='user')
     cloud.wait(30)
     row = cloud.migrations(instance)[-1]
     if row.status == 'completed':

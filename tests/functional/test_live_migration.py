@@ -189,7 +189,7 @@ class Ledger:
     def __init__(self, cloud):
         self.pages = []
         self._cloud = cloud
-        cloud.engine.boundary = self._look
+        cloud.database.engine.boundary = self._look
 
     def _look(self, _what):
         page = state.allocations(self._cloud)

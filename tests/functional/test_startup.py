@@ -89,7 +89,7 @@ def test_a_schema_that_was_never_made_ends_the_service_and_says_which_command_ma
 
 
 def test_a_database_that_is_not_there_is_a_clear_error(tmp_path, cloud):
-    engine = Engine(f'sqlite:///{tmp_path}/no/such/directory.sqlite', cloud.world_threads)
+    engine = Engine(f'sqlite:///{tmp_path}/no/such/directory.sqlite', cloud.world.threads)
     with pytest.raises(exception.DatabaseUnreachable, match='The database is not reachable: ') as raised:
         sync.check(engine)
     assert '\n' not in str(raised.value)

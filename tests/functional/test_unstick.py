@@ -73,7 +73,7 @@ def ended(cloud, instance, host):
 def everything_in(cloud):
     """Return every row of the database on migrations, and all allocations and guests."""
     tables = (models.Migration, models.SagaLog, models.Cleanup, models.Instance, models.InstanceAction)
-    with cloud.engine.reader() as session:
+    with cloud.database.engine.reader() as session:
         rows = {
             table.__tablename__: [dict(one) for one in session.execute(sa.select(table.__table__)).mappings()]
             for table in tables
@@ -273,7 +273,7 @@ def test_abandoned_migration_is_first_removed_from_the_queue(cloud, operator):
     found = row(cloud, instance)
     other = found.dest_compute
     cloud.world.hypervisors[other].delete(instance.uuid)
-    with cloud.engine.writer() as session:
+    with cloud.database.engine.writer() as session:
         values = {'stuck_reason': 'the test says so'}
         session.execute(sa.update(models.Migration).where(models.Migration.uuid == found.uuid).values(**values))
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
@@ -318,7 +318,7 @@ def defer(cloud, instance, host, step, alarm=None):
         epoch=found.epoch + 20,
         alarm=alarm,
     )
-    with cloud.engine.writer() as session:
+    with cloud.database.engine.writer() as session:
         cleanups.write(session, cleanup)
 
 
@@ -365,7 +365,7 @@ def test_cleanup_that_keeps_failing_at_the_destination_is_deferred(cloud, operat
 def test_abandon_with_source_that_keeps_its_job_needs_operator(cloud, operator):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migration_requests.running(cloud, instance)
-    with cloud.engine.writer() as session:
+    with cloud.database.engine.writer() as session:
         stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
         session.execute(stuck.values(stuck_reason='the test says so'))
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
@@ -430,7 +430,7 @@ def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_sam
     cloud.database.requests.request_abandon(row(cloud, instance), host, 'ada')
     cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
     assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
-    cloud.engine.boundary = lambda what: None
+    cloud.database.engine.boundary = lambda what: None
     cloud.start_conductor('conductor2')
     cloud.wait(LONG)
     ended(cloud, instance, host)

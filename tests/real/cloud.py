@@ -20,7 +20,6 @@ import sqlalchemy as sa
 import webob
 from keystoneauth1 import adapter, session, token_endpoint
 
-from migrator import executors
 from migrator.db import models
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY
@@ -28,7 +27,7 @@ from migrator.placement_client import providers
 from migrator.placement_client.client import PlacementClient
 from migrator.simulator import reader, world
 from migrator.simulator.invariants import check
-from migrator.testing.client import Exchange, Face
+from migrator.testing.client import Face
 from migrator.virt.fake.hypervisor import Effect
 from tests.real import far_world
 from tests.real.servers import process
@@ -95,14 +94,13 @@ class ProcessCloud(Face):
     """
 
     def __init__(self, site: Site, tap: Tap | None = None) -> None:
+        super().__init__()
         self.site = site
         self.tap = tap
-        self.world_threads = executors.NativeThreads()
         self.world: far_world.FarWorld = far_world.FarWorld(site.world_path, site.hosts)
-        self.database = Database(site.database_url, self.world_threads)
+        self.database = Database(site.database_url, self.world.threads)
         self.placement = _Placement(site.placement.url)
         self.placement_client = PlacementClient(self.placement.adapter())
-        self.history: list[Exchange] = []
         self.simulation = RealTime()
         self.api = 'api1'
         self._http = requests.Session()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from migrator import executors
 from migrator.objects import Instance, protocol
 from migrator.testing.fake_world import server
 from migrator.testing.fake_world.client import FakeWorldClient
@@ -142,6 +143,7 @@ class FarWorld:
 
     def __init__(self, path: str, hosts: Sequence[str]) -> None:
         self.client = FakeWorldClient(path)
+        self.threads = executors.NativeThreads()
         self.hypervisors = {host: FarHypervisor(self.client, host) for host in hosts}
 
     def add(self, host: str) -> FarHypervisor:

@@ -28,7 +28,7 @@ class Auditor:
         self.audits, self.wrong = 0, []
 
     def start(self, cloud, over):
-        threads = cloud.world_threads
+        threads = cloud.world.threads
         client = PlacementClient(slow.Slow(cloud.placement.adapter(), threads))
 
         def audit():

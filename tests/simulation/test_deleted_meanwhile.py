@@ -14,7 +14,7 @@ from migrator.testing.cloud import SimulatedCloud
 
 def forget(cloud, instance):
     """Take it out, past everything that would refuse that while it is migrated."""
-    with cloud.engine.writer() as session:
+    with cloud.database.engine.writer() as session:
         session.exec_driver_sql('DELETE FROM instances WHERE uuid = ?', (instance.uuid,))
     held = allocations.read(cloud.placement_client, instance.uuid)
     allocations.remove(cloud.placement_client, registry.consumer_of(instance), generation=held.generation)

@@ -57,7 +57,7 @@ class Operator:
 
         The operator stops waiting at the end of the run.
         """
-        world = self.cloud.world_threads
+        world = self.cloud.world.threads
 
         def wait() -> None:
             while not self._over:

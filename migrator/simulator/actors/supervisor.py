@@ -78,7 +78,7 @@ class Supervisor:
         def feed() -> None:
             process.threadless = False
             # The process starts the missing threads at its next periodic run.
-            self.cloud.world_threads.sleep(_SWEEP)
+            self.cloud.world.threads.sleep(_SWEEP)
             self._starved -= 1
 
         self.later(seconds, feed)
@@ -106,7 +106,7 @@ class Supervisor:
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call a function after some seconds, whatever happens to the processes until then."""
-        world = self.cloud.world_threads
+        world = self.cloud.world.threads
 
         def wait() -> None:
             world.sleep(seconds)

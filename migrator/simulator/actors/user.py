@@ -74,7 +74,7 @@ class User:
 
     def migrate_soon(self, instance: Instance, host: str | None = None) -> None:
         """Let a user request a live migration again and again until it is accepted, or give up."""
-        world = self.cloud.world_threads
+        world = self.cloud.world.threads
         before = self.newest(instance)
         body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
 

@@ -104,15 +104,17 @@ class FakeWorld:
 
     :param threads: the world's own clock and threads. Jobs run in them.
     :param shared_storage: whether all hosts see the same disks.
+    :param knobs: parameters of each :class:`FakeHypervisor`, unless :meth:`add` has others.
     :ivar log: every effect, in order.
     :ivar violations: one sentence for each event that must never happen and did.
     :ivar connects: host -> how many drivers have connected so far. It makes the name of each one unique in the log.
     :ivar acts: which migrations act on which guests.
     """
 
-    def __init__(self, threads: executors.Threads, shared_storage: bool = True) -> None:
+    def __init__(self, threads: executors.Threads, shared_storage: bool = True, **knobs: Any) -> None:
         self.threads = threads
         self.shared_storage = shared_storage
+        self._knobs = knobs
         self.hypervisors: dict[str, FakeHypervisor] = {}
         self.log: list[Effect] = []
         self.violations: list[str] = []
@@ -126,7 +128,7 @@ class FakeWorld:
 
         :param knobs: parameters of :class:`FakeHypervisor`.
         """
-        return FakeHypervisor(self, host, **knobs)
+        return FakeHypervisor(self, host, **{**self._knobs, **knobs})
 
     def record(self, host: str, effect: str, instance_uuid: str, who: str) -> None:
         """Log an effect.

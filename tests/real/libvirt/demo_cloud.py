@@ -70,7 +70,7 @@ class LibvirtCloud(Cloud):
 
     def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> LibvirtDriver:
         """Return the driver of a host's libvirt."""
-        conf.set_override('state_path', str(self.directory / host))
+        conf.set_override('state_path', str(self.backend.directory / host))
         conf.set_override('connection_uri', self.lab.hosts[host].uri, group='libvirt')
         conf.set_override('live_migration_uri', self.lab.uri_of_any, group='libvirt')
         made = LibvirtDriver(conf, threads)
@@ -106,7 +106,7 @@ class LibvirtCloud(Cloud):
         population = dict.fromkeys(self.lab.hosts, 0)
         for instance in self.database.instances.list():
             population[instance.host] += 1
-        now = self.world_threads.clock.now()
+        now = self.world.threads.clock.now()
         return screen.Look(self.migrations(), self.histories(), names, population, len(names), now)
 
     def stop(self) -> None:

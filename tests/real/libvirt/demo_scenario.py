@@ -220,7 +220,7 @@ class Scenario:
             move.end_watch()
             if move.plan == 'aborted' and migration.status == _S.CANCELLED:
                 self._coming += 1
-                self._cloud.world_threads.start(self._go_again, move, name='demo-again')
+                self._cloud.world.threads.start(self._go_again, move, name='demo-again')
 
     def _go_again(self, move: Move) -> None:
         """Look at a guest that was to stay, which takes a second or two, and have it move after all."""

@@ -35,7 +35,7 @@ class Operator:
 
     def configure(self, placement_url: str | None = None) -> None:
         self.file.write_text(
-            f'[database]\nconnection = sqlite:///{self.cloud.directory}/migrator.sqlite\n'
+            f'[database]\nconnection = sqlite:///{self.cloud.backend.directory}/migrator.sqlite\n'
             f'[placement]\nauth_type = none\nendpoint_override = {placement_url or self._placement.url}\n'
         )
 
@@ -51,7 +51,7 @@ class Operator:
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
         client = self.cloud._rpc('api', 'manage:manage')
-        status = manage.main(argv, threads=self.cloud.world_threads, client=client)
+        status = manage.main(argv, threads=self.cloud.world.threads, client=client)
         out, self.err = self._capsys.readouterr()
         return status, out
 

@@ -18,7 +18,7 @@ def operator(tmp_path, backend, capsys):
 
 
 def insert(operator, number):
-    with sqlite3.connect(operator.cloud.directory / 'migrator.sqlite') as connection:
+    with sqlite3.connect(operator.cloud.backend.directory / 'migrator.sqlite') as connection:
         bare.insert(connection.execute, number)
 
 

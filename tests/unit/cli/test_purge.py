@@ -18,7 +18,7 @@ def history(operator):
     for host in ('host2', 'host3', 'host1'):
         assert cloud.live_migrate(instance, host).status_int == 202
         cloud.wait()
-    cloud.world_threads.sleep(120)
+    cloud.world.threads.sleep(120)
     return [one.id for one in reversed(cloud.database.migrations.list())]
 
 

@@ -223,7 +223,7 @@ def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
     cloud.database.services.delete = late
     (service,) = cloud.database.services.list(host='host3')
     with pytest.raises(exception.ServiceInUse, match='or it is up again'):
-        registry.delete_service(cloud.database, cloud.placement_client, service, 60, cloud.world_threads.sleep)
+        registry.delete_service(cloud.database, cloud.placement_client, service, 60, cloud.world.threads.sleep)
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
     assert len(cloud.database.services.list(host='host3')) == 1
 

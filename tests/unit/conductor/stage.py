@@ -59,7 +59,7 @@ class Stage:
         """Commit a migration as the API does, without a message to a conductor."""
         moved = instance or self.instance
         wanted = Migration(
-            uuid=self.cloud.world_threads.new_uuid(),
+            uuid=self.cloud.world.threads.new_uuid(),
             instance_uuid=moved.uuid,
             project_id=client.PROJECT,
             user_id=client.USER,
@@ -79,7 +79,7 @@ class Stage:
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
         """Request the abort of a migration as the API does."""
-        wanted = actions.Requests(self.cloud.engine)
+        wanted = actions.Requests(self.cloud.database.engine)
         assert wanted.request_abort(context.admin_context(), migration, [status.value for status in IN_PROGRESS])
         if wake:
             owner = self.row(migration).owner

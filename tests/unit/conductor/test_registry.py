@@ -124,7 +124,7 @@ class TestCreate:
         """Placement was killed during an earlier write."""
         consumer = consumer_of(registry.wanted())
         allocations.claim(registry.cloud.placement_client, consumer, {registry.provider: CLAIM}, generation=None)
-        (file,) = registry.cloud.directory.glob('**/placement*.sqlite')
+        (file,) = registry.cloud.backend.directory.glob('**/placement*.sqlite')
         with sqlite3.connect(file) as database:
             database.execute('DELETE FROM allocations')
             database.execute('UPDATE consumers SET generation = 0')

@@ -34,7 +34,7 @@ def simulated(directory, **what):
 def put_back(cloud):
     """Restore everything that a test may change."""
     for name in DATABASES:
-        backup(cloud.directory / f'{name}.sqlite', cloud.directory / f'{name}.kept')
+        backup(cloud.backend.directory / f'{name}.sqlite', cloud.backend.directory / f'{name}.kept')
     lists = [cloud.world.log, cloud.world.violations, cloud.recorder.messages, cloud.history]
     dicts = [compute._waiting_live_migrations for compute in cloud.computes.values()]
     for hypervisor in cloud.world.hypervisors.values():
@@ -45,7 +45,7 @@ def put_back(cloud):
     epochs = [(one, one.epoch) for host in cloud.computes.values() for one in host._runner._records.values()]
     yield
     for name in DATABASES:
-        backup(cloud.directory / f'{name}.kept', cloud.directory / f'{name}.sqlite')
+        backup(cloud.backend.directory / f'{name}.kept', cloud.backend.directory / f'{name}.sqlite')
     for one, kept in zip(lists, kept_lists, strict=True):
         one[:] = kept
     for one, kept in zip(dicts, kept_dicts, strict=True):
@@ -73,7 +73,7 @@ def found(cloud, quiet=True, logs=()):
 
 
 def sql(cloud, statement, *values, database='migrator'):
-    with contextlib.closing(sqlite3.connect(cloud.directory / f'{database}.sqlite')) as connection, connection:
+    with contextlib.closing(sqlite3.connect(cloud.backend.directory / f'{database}.sqlite')) as connection, connection:
         assert connection.execute(statement, values).rowcount == 1
 
 

@@ -33,7 +33,7 @@ def abandoned(still: Stage, guest_on: str) -> context.MigrationContext:
 def defer(still: Stage, m: context.MigrationContext, epoch: int) -> None:
     """Defer the removal of the source's guest, as a conductor does in a later epoch."""
     cleanup = Cleanup('host1', m.row.uuid, m.row.instance_uuid, LEAVES_SOURCE, 'host1 was down', epoch)
-    with still.cloud.engine.writer() as session:
+    with still.cloud.database.engine.writer() as session:
         cleanups.write(session, cleanup)
 
 

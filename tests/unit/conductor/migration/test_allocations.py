@@ -150,7 +150,7 @@ class TestMove:
 
     def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
         m = again(intended(still))
-        with still.cloud.engine.writer() as session:
+        with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))
         with pytest.raises(exception.NotOwner):
             still.do(lambda: allocation_steps.move(m))
@@ -220,7 +220,7 @@ class TestGiveBack:
 
     def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
         m = moved(still)
-        with still.cloud.engine.writer() as session:
+        with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))
         with pytest.raises(exception.NotOwner):
             still.do(lambda: allocation_steps.give_back(m))

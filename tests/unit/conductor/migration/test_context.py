@@ -49,7 +49,7 @@ class TestCommit:
 
     def test_refused_commit_changes_neither_database_nor_journal(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        with still.cloud.engine.writer() as session:
+        with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=7))
         with pytest.raises(exception.NotOwner):
             m.commit([intent()])
@@ -162,7 +162,7 @@ class TestEpochs:
 
     def test_epoch_at_column_maximum_is_not_raised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        with still.cloud.engine.writer() as session:
+        with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=2**31 - 1))
         m.row = still.row(m.row)
         with pytest.raises(exception.OddAnswer, match=str(2**31 - 1)):
@@ -170,7 +170,7 @@ class TestEpochs:
 
     def test_epoch_of_migration_owned_by_another_is_not_raised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        with still.cloud.engine.writer() as session:
+        with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(owner='another'))
         with pytest.raises(exception.NotOwner):
             m.raise_epoch()

@@ -340,4 +340,4 @@ def _at_each_boundary(stage: Stage, act: Callable[[Any], None]) -> None:
         stage.simulation.scheduler.me().acting.checkpoint(f'database {what}')
 
     stage.simulation.on_checkpoint = on_checkpoint
-    stage.cloud.engine.boundary = boundary
+    stage.cloud.database.engine.boundary = boundary

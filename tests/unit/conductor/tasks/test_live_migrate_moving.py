@@ -288,7 +288,7 @@ class TestBack:
         stage = build(**ENDLESS)
         migration = stage.begin()
         stage.until_status(migration, 'running')
-        with stage.cloud.engine.sa_engine.begin() as connection:
+        with stage.cloud.database.engine.sa_engine.begin() as connection:
             connection.exec_driver_sql('DELETE FROM instances')
         client = stage.cloud.placement_client
         held = stages.allocations.read(client, stage.instance.uuid)

@@ -78,7 +78,7 @@ def test_i19_5xx_while_database_is_up(cloud, status, answer, expected):
 
 
 def test_i20_secret_in_log(cloud):
-    dsn = f'sqlite:///{cloud.directory}/migrator.sqlite'
+    dsn = f'sqlite:///{cloud.backend.directory}/migrator.sqlite'
     assert planting.found(cloud, logs=['all is well']) == set()
     assert planting.found(cloud, quiet=False, logs=[f'cannot open {dsn}']) == {'I20'}
     planting.exchange(cloud, 'GET', '/servers', 200, token='a-token-of-some-length')

@@ -50,7 +50,7 @@ def test_i11_leftover_future(cloud):
 
 
 def test_i11_leftover_connection(cloud):
-    with contextlib.closing(sqlite3.connect(cloud.directory / 'migrator.sqlite')):
+    with contextlib.closing(sqlite3.connect(cloud.backend.directory / 'migrator.sqlite')):
         assert planting.found(cloud) == {'I11'}
 
 
