@@ -351,6 +351,7 @@ def test_dead_destination_has_a_deferred_cleanup_and_the_server_is_free(cloud, s
     assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == [host]
 
 
+@pytest.mark.breaks('I9', reason='every message to the source is lost for minutes')
 @pytest.mark.simulated(reason='it lets minutes pass')
 def test_abort_request_waits_for_an_unreachable_source(cloud):
     instance, _, before = begin(cloud, 'running')
