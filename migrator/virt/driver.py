@@ -19,15 +19,25 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from migrator import exception
-from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
+from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node, protocol
 
 #: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
 _NAMESPACE = UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
+
+#: The power state of a guest that its user has paused, by nova's number.
+PAUSED = 3
 
 
 def node_uuid(host: str) -> str:
     """Return the uuid of a host's compute node and root provider."""
     return str(uuid5(_NAMESPACE, host))
+
+
+def state_after_evacuation(instance: Instance) -> GuestState:
+    """Return the state in which :meth:`ComputeDriver.evacuate` leaves a guest."""
+    if instance.vm_state == 'stopped':
+        return GuestState.SHUTDOWN
+    return GuestState.PAUSED if instance.power_state == PAUSED else GuestState.RUNNING
 
 
 class Verdict(enum.StrEnum):

@@ -2,8 +2,9 @@
 
 """A base class for the driver of a hypervisor whose guests have their disks on shared storage.
 
-A subclass implements six methods. The base class derives the rest of :class:`migrator.virt.driver.ComputeDriver` from
-them, and decides by the state that the hypervisor reports, not by what it has asked for.
+A subclass implements six methods, and three more if its guests can be evacuated. The base class derives the rest of
+:class:`migrator.virt.driver.ComputeDriver` from them, and decides by the state that the hypervisor reports, not by what
+it has asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from migrator import exception, executors
 from migrator.objects import Guest, GuestState, Instance, LiveMigrateData, compute_node
 from migrator.virt import driver
-from migrator.virt.driver import Verdict, node_uuid
+from migrator.virt.driver import Verdict, node_uuid, state_after_evacuation
 
 #: Seconds between two looks at a job that an earlier start of the service has left.
 POLL_INTERVAL = 0.5
@@ -86,13 +87,106 @@ class SixMethods(driver.ComputeDriver):
         reason = f'guest {instance_uuid} is paused for a switchover that did not happen: resume it in the hypervisor'
         raise exception.DriverError(host=self.host, phase='resume', reason=reason)
 
+    # --- evacuation: all three, or none ------------------------------------------------------------------------------
 
-class SimpleDriver(SixMethods):
+    def definition(self, instance_uuid: str) -> dict[str, Any] | None:
+        """Return what :meth:`start_guest` at another host needs, JSON-safe, or None without such a guest."""
+        return None
+
+    def start_guest(self, instance: Instance, definition: dict[str, Any], state: GuestState) -> None:
+        """Start a guest here, without the host that had it.
+
+        :param definition: what :meth:`definition` returned at that host.
+        :param state: ``RUNNING``, or ``PAUSED``; ``SHUTDOWN``: define the guest, but do not start it.
+        :raises Exception: the guest was not started, such as because its disks cannot be reached here.
+        """
+        reason = f'the driver {type(self).__name__} cannot start a guest without its source'
+        raise exception.DriverError(host=self.host, phase='start_guest', reason=reason)
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        """Stop a guest at once that was evacuated from here and still runs; without such a guest, do nothing."""
+        reason = f'guest {instance_uuid} was evacuated and still runs here: stop it in the hypervisor'
+        raise exception.DriverError(host=self.host, phase='stop_guest', reason=reason)
+
+
+class EvacuatingDriver(SixMethods):
+    """The part of :class:`SimpleDriver` that evacuates guests, if a subclass can start them."""
+
+    def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
+        """See :meth:`driver.ComputeDriver.get_definition`."""
+        with self.errors('get_definition'):
+            return self.definition(instance_uuid)
+
+    def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
+        if type(self).start_guest is SixMethods.start_guest:
+            return super().check_can_evacuate(instance, migrate_data)
+        if not migrate_data.source:
+            raise exception.MigrationPreCheckError(
+                reason=f'host {instance.host} has not reported the definition of guest {instance.uuid}: repair '
+                f'{instance.host}'
+            )
+        self._refuse_if_present(instance)
+        return migrate_data.replace(block_migration=False, is_shared_storage=True)
+
+    def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.evacuate`."""
+        if self.get_guest(instance.uuid).state in (GuestState.ABSENT, GuestState.WAITING):
+            with self.errors('evacuate'):
+                self.start_guest(instance, migrate_data.source, state_after_evacuation(instance))
+
+    def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
+        guest = self.get_guest(instance.uuid)
+        self._remove(guest, _is_used(guest), 'rollback_evacuation_at_destination')
+
+    def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_evacuation_at_source`."""
+        phase, guest = 'post_evacuation_at_source', self.get_guest(instance.uuid)
+        if _is_used(guest):
+            with self.errors(phase):
+                self.stop_guest(instance.uuid)
+            guest = self.get_guest(instance.uuid)
+        self._remove(guest, _is_used(guest), phase)
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def errors(self, phase: str) -> Iterator[None]:
+        """Raise an exception of the subclass as a DriverError."""
+        try:
+            yield
+        except exception.MigratorException:
+            raise
+        except Exception as error:
+            raise exception.DriverError(host=self.host, phase=phase, reason=exception.message_of(error)) from error
+
+    def _refuse_if_present(self, instance: Instance) -> None:
+        guest = self.get_guest(instance.uuid)
+        if guest.present and guest.state != GuestState.WAITING:
+            raise exception.MigrationPreCheckError(
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
+            )
+
+    def _remove(self, guest: Guest, in_use: bool, action: str) -> None:
+        if in_use:
+            raise exception.GuestStillHere(host=self.host, instance_uuid=guest.instance_uuid, action=action)
+        # Also without a guest, because an interrupted preparation may have left something that is not yet one.
+        with self.errors(action):
+            self.remove(guest.instance_uuid)
+
+
+def _is_used(guest: Guest) -> bool:
+    return guest.job or guest.state in _IN_USE
+
+
+class SimpleDriver(EvacuatingDriver):
     """A driver for guests on shared storage.
 
     The methods to implement are those of :class:`SixMethods`: ``guests``, ``receive``, ``migrate``, ``abort``,
     ``force_complete`` and ``remove``. Several threads may call them at once. They may raise any exception; its text is
-    for an operator. A hypervisor that leaves a guest paused after a failed migration also needs ``resume``.
+    for an operator. A hypervisor that leaves a guest paused after a failed migration also needs ``resume``. With
+    ``definition``, ``start_guest`` and ``stop_guest``, guests can be evacuated.
 
     :param totals: resource class -> the amount that this host has, such as ``{'VCPU': 16, 'MEMORY_MB': 65536}``.
     :param threads: the threads of the process. The default is right for a real process.
@@ -281,7 +375,7 @@ class SimpleDriver(SixMethods):
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
         guest = self.get_guest(instance.uuid)
-        self._remove(guest, guest.job or guest.state in _IN_USE, 'post_live_migration_at_source')
+        self._remove(guest, _is_used(guest), 'post_live_migration_at_source')
 
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
@@ -306,16 +400,6 @@ class SimpleDriver(SixMethods):
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def errors(self, phase: str) -> Iterator[None]:
-        """Raise an exception of the subclass as a DriverError."""
-        try:
-            yield
-        except exception.MigratorException:
-            raise
-        except Exception as error:
-            raise exception.DriverError(host=self.host, phase=phase, reason=exception.message_of(error)) from error
-
     def outlast(self, instance_uuid: str) -> Guest:
         """Wait until the hypervisor has no job of a guest, and return the guest."""
         while (guest := _find(self.guests(), instance_uuid)).job:
@@ -327,20 +411,6 @@ class SimpleDriver(SixMethods):
         if not guest.present or guest.state == GuestState.WAITING:
             raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
         return guest
-
-    def _refuse_if_present(self, instance: Instance) -> None:
-        guest = self.get_guest(instance.uuid)
-        if guest.present and guest.state != GuestState.WAITING:
-            raise exception.MigrationPreCheckError(
-                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
-            )
-
-    def _remove(self, guest: Guest, in_use: bool, action: str) -> None:
-        if in_use:
-            raise exception.GuestStillHere(host=self.host, instance_uuid=guest.instance_uuid, action=action)
-        # Also without a guest, because an interrupted preparation may have left something that is not yet one.
-        with self.errors(action):
-            self.remove(guest.instance_uuid)
 
 
 def _find(guests: Iterable[Guest], instance_uuid: str) -> Guest:

@@ -5,7 +5,7 @@
 
 from migrator import exception
 from migrator.objects import ENDS
-from migrator.virt.fake import driver
+from migrator.virt import driver
 
 #: What a guest of 512 MiB holds of its host.
 CLAIM = {'VCPU': 1, 'MEMORY_MB': 512, 'DISK_GB': 1}

@@ -15,7 +15,7 @@ import pytest
 from migrator.conductor import registry
 from migrator.objects import Flavor, Instance, compute_node
 from migrator.placement_client import allocations, candidates
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults
 from tests.functional.test_bad_input import reported

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.functional import state
 
 MIB = 1024 * 1024

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from migrator.runtime import http_server
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests import backends
 from tests.functional import commands, migration_requests, state
 

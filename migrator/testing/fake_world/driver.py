@@ -39,8 +39,8 @@ def from_conf(conf: cfg.ConfigOpts, threads: executors.Threads) -> driver.Comput
     return FakeDriver(FakeWorld(threads).add(conf.host), threads)
 
 
-class FakeWorldDriver(driver.ComputeDriver):
-    """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does.
+class _EvacuatingDriver(driver.ComputeDriver):
+    """The part of the driver that looks at the host and its guests, and evacuates them.
 
     :param path: the path of the world's socket.
     :param host: the host of the hypervisor. It is added if the world does not have it.
@@ -96,6 +96,34 @@ class FakeWorldDriver(driver.ComputeDriver):
         """See :meth:`driver.ComputeDriver.settle`."""
         found: protocol.Guest = self._ask('settle', instance_uuid)
         return found
+
+    # --- evacuation --------------------------------------------------------------------------------------------------
+
+    def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
+        """See :meth:`driver.ComputeDriver.get_definition`."""
+        found: dict[str, Any] | None = self._ask('get_definition', instance_uuid)
+        return found
+
+    def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
+        found: LiveMigrateData = self._ask('check_can_evacuate', instance, migrate_data)
+        return found
+
+    def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.evacuate`."""
+        self._ask('evacuate', instance, migrate_data)
+
+    def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
+        self._ask('rollback_evacuation_at_destination', instance, migrate_data)
+
+    def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_evacuation_at_source`."""
+        self._ask('post_evacuation_at_source', instance, migrate_data)
+
+
+class FakeWorldDriver(_EvacuatingDriver):
+    """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does."""
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -28,10 +28,21 @@ ACTING = frozenset(
         'post_live_migration_at_destination',
         'rollback_live_migration_at_source',
         'rollback_live_migration_at_destination',
+        'check_can_evacuate',
+        'evacuate',
+        'rollback_evacuation_at_destination',
+        'post_evacuation_at_source',
     }
 )
 #: The acting methods that remove a guest and what was prepared for it.
-REMOVING = frozenset({'post_live_migration_at_source', 'rollback_live_migration_at_destination'})
+REMOVING = frozenset(
+    {
+        'post_live_migration_at_source',
+        'rollback_live_migration_at_destination',
+        'rollback_evacuation_at_destination',
+        'post_evacuation_at_source',
+    }
+)
 
 
 class Acts:

@@ -20,6 +20,7 @@ class Capacity:
     :ivar ratios: resource class -> allocation ratio. The default is 1.0.
     :ivar reserved: resource class -> amount kept for the host itself. The default is 0.
     :ivar children: providers below the root provider, such as NUMA nodes.
+    :ivar shared_disks: whether the host reaches the shared disks of the world.
     """
 
     host: str
@@ -27,6 +28,7 @@ class Capacity:
     ratios: dict[str, float]
     reserved: dict[str, int]
     children: list[compute_node.ProviderInventory]
+    shared_disks: bool = True
 
     def inventory(self) -> dict[str, dict[str, Any]]:
         """Return the inventory of the root provider."""

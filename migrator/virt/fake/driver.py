@@ -7,136 +7,27 @@ It meets the contract of :mod:`migrator.virt.driver`, including the refusals.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from migrator import context, exception, executors
-from migrator.objects import Flavor, GuestState, Instance, LiveMigrateData, compute_node, protocol
+from migrator import exception
+from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt import driver
-from migrator.virt.driver import Verdict, node_uuid
-from migrator.virt.fake import acts
-from migrator.virt.fake.hypervisor import CHECK_FILE, OWNING, PARTS, FakeHypervisor
+from migrator.virt.driver import Verdict
+from migrator.virt.fake.base import phase
+from migrator.virt.fake.evacuation import EvacuatingDriver
+from migrator.virt.fake.hypervisor import CHECK_FILE, OWNING, PARTS
 from migrator.virt.fake.job import Job
-
-P = ParamSpec('P')
-T = TypeVar('T')
 
 #: Seconds between two checks of the cancel token in a long step.
 TOKEN_INTERVAL = 0.1
 
 
-def _phase(method: Callable[Concatenate[FakeDriver, P], T]) -> Callable[Concatenate[FakeDriver, P], T]:
-    """Decorate a driver method so that the faults planted for its name strike, and its acts are recorded."""
-
-    @functools.wraps(method)
-    def wrapper(self: FakeDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        first: Any = next(iter([*args, *kwargs.values()]), None)
-        instance_uuid = first.uuid if isinstance(first, Instance) else first
-        with self._acting(method.__name__, instance_uuid):
-            return self.hypervisor.faults.around(
-                method.__name__, instance_uuid, lambda: self._powered(method, *args, **kwargs)
-            )
-
-    return wrapper
-
-
-class FakeDriver(driver.ComputeDriver):
-    """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`.
-
-    One hypervisor may have several drivers, one after the other: a new one for each incarnation of the compute service.
-
-    :param hypervisor: the host's hypervisor, which belongs to the world and not to this process.
-    :param threads: the threads of the compute process.
-    """
-
-    def __init__(self, hypervisor: FakeHypervisor, threads: executors.Threads) -> None:
-        self.hypervisor = hypervisor
-        self._world = hypervisor.world
-        self._threads = threads
-        self._world.connects[hypervisor.host] += 1
-        #: The name of this incarnation of the driver in the world's log.
-        self.life = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
-
-    def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
-        migration_uuid = context.subject().migration_uuid
-        if name not in acts.ACTING or migration_uuid is None:
-            return contextlib.nullcontext()
-        return self._world.acts.act(self.life, self.hypervisor.host, name, instance_uuid, migration_uuid)
-
-    def _powered(self, method: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        if not self.hypervisor.powered:
-            raise self._error(method.__name__, 'the host has no power')
-        return method(self, *args, **kwargs)
-
-    def _error(self, phase: str, reason: str) -> exception.DriverError:
-        return exception.DriverError(host=self.hypervisor.host, phase=phase, reason=reason)
-
-    # --- host and guests ---------------------------------------------------------------------------------------------
-
-    @_phase
-    def init_host(self, host: str) -> None:
-        """Connect; see :meth:`driver.ComputeDriver.init_host`."""
-        if host != self.hypervisor.host:
-            raise self._error('init_host', f'the driver is for host {self.hypervisor.host}, not for {host}')
-
-    @_phase
-    def get_node(self) -> compute_node.ComputeNode:
-        """Return the facts about the hypervisor; see :meth:`driver.ComputeDriver.get_node`."""
-        hypervisor = self.hypervisor
-        uuid = node_uuid(hypervisor.host)
-        root = compute_node.ProviderInventory(
-            uuid=uuid, name=hypervisor.host, inventory=hypervisor.capacity.inventory()
-        )
-        return compute_node.ComputeNode(
-            uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.capacity.children]
-        )
-
-    @_phase
-    def list_guests(self) -> list[protocol.Guest]:
-        """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""
-        with self._world.lock:
-            return [self.hypervisor.describe(uuid) for uuid in self.hypervisor.guests]
-
-    @_phase
-    def get_guest(self, instance_uuid: str) -> protocol.Guest:
-        """Return one guest; see :meth:`driver.ComputeDriver.get_guest`."""
-        with self._world.lock:
-            return self.hypervisor.describe(instance_uuid)
-
-    @_phase
-    def get_instance(self, instance_uuid: str) -> Instance | None:
-        """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
-        host = self.hypervisor.host
-        with self._world.lock:
-            guest = self.hypervisor.guests.get(instance_uuid)
-            if guest is None or guest.state == GuestState.WAITING:
-                return None
-            flavor = Flavor(name='adopted', vcpus=guest.vcpus, memory_mb=guest.memory_mb, root_gb=guest.disk_gb)
-        return Instance(
-            uuid=instance_uuid,
-            name=instance_uuid,
-            project_id='migrator',
-            user_id='migrator',
-            host=host,
-            node=host,
-            flavor=flavor,
-        )
-
-    @_phase
-    def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Cancel a pending job of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
-        with self._world.lock:
-            job = self.hypervisor.pending.get(instance_uuid)
-            if job is not None and job.who != self.life:
-                del self.hypervisor.pending[instance_uuid]
-                job.call_off()
-            return self.hypervisor.describe(instance_uuid)
+class FakeDriver(EvacuatingDriver):
+    """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`."""
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    @_phase
+    @phase
     def check_can_live_migrate_destination(
         self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
     ) -> LiveMigrateData:
@@ -161,7 +52,7 @@ class FakeDriver(driver.ComputeDriver):
             destination={'host': hypervisor.host, 'address': f'fake://{hypervisor.host}'},
         )
 
-    @_phase
+    @phase
     def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
         with self._world.lock:
@@ -177,7 +68,7 @@ class FakeDriver(driver.ComputeDriver):
             )
         return migrate_data.replace(source={'host': self.hypervisor.host, 'state': guest.state})
 
-    @_phase
+    @phase
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
         with self._world.lock:
@@ -190,7 +81,7 @@ class FakeDriver(driver.ComputeDriver):
 
     # --- migration ---------------------------------------------------------------------------------------------------
 
-    @_phase
+    @phase
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
     ) -> LiveMigrateData:
@@ -222,7 +113,7 @@ class FakeDriver(driver.ComputeDriver):
             destination={**migrate_data.destination, 'post_copy': hypervisor.post_copy, 'ready': True}
         )
 
-    @_phase
+    @phase
     def live_migration(
         self,
         instance: Instance,
@@ -256,7 +147,7 @@ class FakeDriver(driver.ComputeDriver):
         job.ended.wait()
         return job.verdict or Verdict.FAILED
 
-    @_phase
+    @phase
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
         with self._world.lock:
@@ -267,7 +158,7 @@ class FakeDriver(driver.ComputeDriver):
         job.ended.wait()
         return job.verdict
 
-    @_phase
+    @phase
     def live_migration_abort(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.live_migration_abort`."""
         with self._world.lock:
@@ -276,7 +167,7 @@ class FakeDriver(driver.ComputeDriver):
                 self._world.record(self.hypervisor.host, 'abort asked', instance.uuid, self.life)
                 job.abort()
 
-    @_phase
+    @phase
     def live_migration_force_complete(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
         with self._world.lock:
@@ -285,7 +176,7 @@ class FakeDriver(driver.ComputeDriver):
                 self._world.record(self.hypervisor.host, 'force complete asked', instance.uuid, self.life)
                 job.force_complete()
 
-    @_phase
+    @phase
     def get_progress(self, instance_uuid: str) -> dict[str, int]:
         """See :meth:`driver.ComputeDriver.get_progress`."""
         with self._world.lock:
@@ -294,14 +185,14 @@ class FakeDriver(driver.ComputeDriver):
 
     # --- after the job -----------------------------------------------------------------------------------------------
 
-    @_phase
+    @phase
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
         with self._world.lock:
             self._refuse_if_owned(instance, 'post_live_migration_at_source')
             self.hypervisor.remove(instance.uuid, self.life)
 
-    @_phase
+    @phase
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
         with self._world.lock:
@@ -312,7 +203,7 @@ class FakeDriver(driver.ComputeDriver):
                 guest.persistent = True
                 self._world.record(self.hypervisor.host, 'persisted', instance.uuid, self.life)
 
-    @_phase
+    @phase
     def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
         """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
         with self._world.lock:
@@ -325,7 +216,7 @@ class FakeDriver(driver.ComputeDriver):
             if guest.state == GuestState.CUTOVER:
                 self.hypervisor.set_state(guest, guest.resume_to, self.life)
 
-    @_phase
+    @phase
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
         """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
         with self._world.lock:
@@ -337,19 +228,3 @@ class FakeDriver(driver.ComputeDriver):
                     action='rollback_live_migration_at_destination',
                 )
             self.hypervisor.remove(instance.uuid, self.life)
-
-    # --- helpers -----------------------------------------------------------------------------------------------------
-
-    def _refuse_if_present(self, instance: Instance) -> None:
-        guest = self.hypervisor.guests.get(instance.uuid)
-        if guest is not None and guest.state != GuestState.WAITING:
-            raise exception.MigrationPreCheckError(
-                reason=f'host {self.hypervisor.host} already has guest {instance.uuid}, which is {guest.state}'
-            )
-
-    def _refuse_if_owned(self, instance: Instance, action: str) -> None:
-        hypervisor = self.hypervisor
-        guest = hypervisor.guests.get(instance.uuid)
-        owned = guest is not None and guest.state in (*OWNING, GuestState.POSTCOPY_BROKEN)
-        if owned or instance.uuid in hypervisor.jobs:
-            raise exception.GuestStillHere(host=hypervisor.host, instance_uuid=instance.uuid, action=action)

@@ -52,6 +52,7 @@ class FakeGuest:
     :ivar resume_to: the state before the hypervisor paused the guest for switchover.
     :ivar incoming: whether a receiving process waits for the guest.
     :ivar persistent: whether the guest survives a restart of the hypervisor.
+    :ivar superseded: whether this copy was active when the guest was evacuated from here.
     """
 
     instance_uuid: str
@@ -64,6 +65,7 @@ class FakeGuest:
     incoming: bool = False
     post_copy: bool = False
     persistent: bool = True
+    superseded: bool = False
 
 
 class RunningJob(Protocol):
@@ -156,9 +158,14 @@ class FakeWorld:
     def note_if_active_twice(self, instance_uuid: str) -> None:
         """Note a violation if a guest is active on more than one host.
 
-        The caller holds the lock.
+        A copy that an evacuation has superseded does not count, since its host had been declared dead. The caller holds
+        the lock.
         """
-        active = self.active_on(instance_uuid)
+        active = [
+            host
+            for host in self.active_on(instance_uuid)
+            if not self.hypervisors[host].guests[instance_uuid].superseded
+        ]
         if len(active) > 1:
             self.violations.append(f'guest {instance_uuid} is active on {" and ".join(active)}')
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from migrator.objects import compute_node
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene

@@ -17,7 +17,7 @@ from migrator.objects import IN_PROGRESS, Instance, Migration
 from migrator.placement_client import allocations
 from migrator.testing import backends, client
 from migrator.testing.cloud import SimulatedCloud
-from migrator.virt.fake import driver
+from migrator.virt import driver
 
 
 class Stage:

@@ -14,7 +14,7 @@ from migrator.simulator.world import World
 from migrator.testing.client import Exchange
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.rpc import Recorded
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from migrator.virt.fake.hypervisor import Effect, FakeGuest
 
 DATABASES = ('migrator', 'placement')

@@ -18,7 +18,7 @@ from migrator.placement_client import allocations
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck
 from migrator.testing.placement_faults import Fault
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage

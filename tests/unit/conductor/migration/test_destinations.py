@@ -14,7 +14,7 @@ from migrator.conductor.migration import destinations
 from migrator.db import models
 from migrator.db.migrations import Write
 from migrator.testing.placement_faults import Fault
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage

@@ -8,7 +8,7 @@ import pytest
 
 from migrator.simulator.invariants import check
 from migrator.simulator.world import World
-from migrator.virt.fake import driver
+from migrator.virt import driver
 from tests.unit.simulator import planting
 
 

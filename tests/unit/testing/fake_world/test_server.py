@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -60,7 +61,18 @@ class TestContract(driver_contract.DriverContract):
 
 
 def test_server_has_every_method_of_driver():
-    assert set(server.METHODS) == {*driver.ComputeDriver.__abstractmethods__, 'get_instance'}
+    assert set(server.METHODS) == {name for name, _ in inspect.getmembers(driver.ComputeDriver, inspect.isfunction)}
+
+
+def test_guest_is_evacuated_and_its_copy_ended(bench):
+    instance = bench.instance
+    data = driver.LiveMigrateData(source=bench.source.get_definition(instance.uuid))
+    data = bench.destination.check_can_evacuate(instance, data)
+    bench.destination.evacuate(instance, data)
+    with pytest.raises(exception.GuestStillHere):
+        bench.destination.rollback_evacuation_at_destination(instance, data)
+    bench.source.post_evacuation_at_source(instance, data)
+    assert (bench.at_source().state, bench.at_destination().state) == ('absent', 'running')
 
 
 def test_cancelled_token_is_forwarded_during_pre_live_migration(bench):
