@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.compute import (
+    evacuation,
     inherited_jobs,
     inventory,
     live_migration_queue,
@@ -58,7 +59,7 @@ STOPPING_TIMEOUT = 1.0
 STOP_LISTENING_TIMEOUT = 0.5
 
 
-class ComputeManager:
+class ComputeManager(evacuation.Endpoint):
     """A compute host, which starts no thread and sends no message before :meth:`start`.
 
     :param conf: has the options of :mod:`migrator.conf.compute` registered.

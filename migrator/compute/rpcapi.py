@@ -19,6 +19,7 @@ from migrator.context import RequestContext
 from migrator.objects import (
     ABORTS_QUEUED,
     CURRENT_VERSION,
+    EVACUATES,
     LIGHTWEIGHT,
     Answer,
     Command,
@@ -37,9 +38,10 @@ TOPIC = 'compute'
 VERSIONS = {
     '1.0': 'all methods; post and rollback reply when they have ended, or after 5 s as still running',
     '1.1': 'post and rollback reply at once and run later',
+    '1.2': 'the steps of an evacuation, and the definitions of guests',
 }
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT = '1.0', '1.1'
+_PLAIN, _LIGHTWEIGHT, _EVACUATION = VERSIONS
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
@@ -50,6 +52,8 @@ PLAIN_WAIT = 5.0
 
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
+    if service_version >= EVACUATES:
+        return _EVACUATION
     return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
 
 
@@ -67,7 +71,7 @@ class ComputeAPI:
     :param monitor: seconds without a heartbeat of a host that runs a check, after which the call fails; None for no
         heartbeats.
     :param version_of: returns the service version of a host. It is called only for methods that older versions do not
-        support, and once for each boot of a host.
+        support, and once for each boot of a host, except for :meth:`get_definitions`.
     :param pin: the newest of :data:`VERSIONS` to send to any host; None for the newest that each host supports.
     :ivar long_timeout: the given value, after which a caller gives up a check.
     """
@@ -110,6 +114,21 @@ class ComputeAPI:
             raise exception.ServiceTooOld(
                 host=host, method=method, status=migration.status, version=version, needed=needed
             )
+
+    def _evacuation(self, host: str, version: int, method: str) -> Target:
+        """Return the target of a method of an evacuation.
+
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it.
+        """
+        if version < EVACUATES:
+            raise exception.ServiceTooOld(
+                f'{host} cannot do {method}: its compute service has version {version}, and {EVACUATES} is needed.'
+            )
+        if self._pin not in (None, _EVACUATION):
+            raise exception.ServiceTooOld(
+                f'{host} gets no {method}: [upgrade_levels] compute is {self._pin}, and {_EVACUATION} is needed.'
+            )
+        return _target(host, _EVACUATION)
 
     # --- the checks: the host replies when the check has ended, or that it is running; then the caller calls again --
     # A call includes the time to wait, so that a hung check does not block a thread of the host for ever.
@@ -293,6 +312,84 @@ class ComputeAPI:
             migrate_data=migrate_data,
         )
         return answer
+
+    # --- evacuation: every method raises ServiceTooOld if the host is too old, and sends nothing -------------------
+
+    def check_can_evacuate(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Call the destination's check of whether it can start the guest without its source.
+
+        :param migrate_data: ``source`` is the stored definition; {}: none was stored.
+        :returns: ``report.result`` is the LiveMigrateData for :meth:`evacuate`.
+        """
+        answer: Answer = self._rpc.call(
+            context,
+            self._evacuation(host, self._version(host, command.boot_id), 'check_can_evacuate'),
+            'check_can_evacuate',
+            self.long_timeout,
+            self._monitor,
+            wait=CHECK_WAIT,
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    def evacuate(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Have the destination start the guest without its source."""
+        return self._evacuating('evacuate', context, host, command, instance=instance, migrate_data=migrate_data)
+
+    def rollback_evacuation_at_destination(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> Answer:
+        """Have the destination end its work for the migration, then remove what was made for it."""
+        method = 'rollback_evacuation_at_destination'
+        return self._evacuating(method, context, host, command, instance=instance, migrate_data=migrate_data)
+
+    def post_evacuation_at_source(
+        self,
+        context: Context,
+        host: str,
+        command: Command,
+        instance: Instance,
+        migrate_data: LiveMigrateData | None,
+        runs_at: str | None = None,
+    ) -> Answer:
+        """Have the source end its copy of a guest that was evacuated, and remove what is left of it.
+
+        :param runs_at: the other host that has just reported that it runs the guest. Without it the source does not
+            touch a copy that is active.
+        """
+        method, arguments = 'post_evacuation_at_source', {'migrate_data': migrate_data, 'runs_at': runs_at}
+        return self._evacuating(method, context, host, command, instance=instance, **arguments)
+
+    def _evacuating(self, method: str, context: Context, host: str, command: Command, **arguments: Any) -> Answer:
+        target = self._evacuation(host, self._version(host, command.boot_id), method)
+        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **arguments)
+        return answer
+
+    def get_definitions(
+        self, context: Context, host: str, instance_uuids: list[str], timeout: float
+    ) -> dict[str, dict[str, Any]]:
+        """Return what another host needs to start each of some guests without this host.
+
+        :param timeout: seconds to wait for the reply. The host replies earlier, and leaves out each guest for which its
+            driver has not replied in time.
+        :returns: instance uuid -> the definition. A guest is left out if it is not there, or if the driver cannot
+            start guests elsewhere.
+        """
+        definitions: dict[str, dict[str, Any]] = self._rpc.call(
+            context,
+            self._evacuation(host, self._version_of(host), 'get_definitions'),
+            'get_definitions',
+            timeout,
+            instance_uuids=instance_uuids,
+            wait=timeout / 2,
+        )
+        return definitions
 
     # --- polling ---------------------------------------------------------------------------------------------------
 

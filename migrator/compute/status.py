@@ -14,8 +14,8 @@ the return, and no call can follow it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from oslo_log import log as logging
 
@@ -27,6 +27,8 @@ from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
+Asked = TypeVar('Asked')
+Found = TypeVar('Found')
 
 #: Seconds after which a query for a guest counts as hung. The guest gets no other query until the driver replies.
 HANGS = 1.0
@@ -44,7 +46,7 @@ class Observer:
         self._threads = threads
         self._runner = runner
         self._lock = threads.lock()
-        #: Guest -> when its pending driver query began, in monotonic seconds.
+        #: Guest, or its definition -> when its pending driver query began, in monotonic seconds.
         self._queried_at: dict[str, float] = {}
 
     def poll(self, commands: Sequence[Command], acks: Sequence[dict[str, Any]], wait: float) -> list[Observation]:
@@ -55,25 +57,35 @@ class Observer:
         """
         for ack in acks:
             self._runner.acknowledge(ack['migration_uuid'], ack['step'], ack['epoch'])
-        answers: list[Observation] = []
-        remaining = len(commands)
+        return self._ask(self._observe, commands, wait)
+
+    def definitions(self, instance_uuids: Sequence[str], wait: float) -> dict[str, dict[str, Any]]:
+        """Return the definitions of some guests, without those that the driver does not have.
+
+        :param wait: seconds to wait for the driver; guests for which it has not replied by then are left out.
+        """
+        return dict(self._ask(self._define, instance_uuids, wait))
+
+    def _ask(self, query: Callable[[Asked], Found | None], asked: Sequence[Asked], wait: float) -> list[Found]:
+        """Return the results of some queries, each in its own thread, without None and without late ones."""
+        answers: list[Found] = []
+        remaining = len(asked)
         all_done = self._threads.event()
 
-        def observe(command: Command) -> None:
+        def ask(one: Asked) -> None:
             nonlocal remaining
-            with context.about(None, command.migration_uuid, command.instance_uuid):
-                observation = self._observe(command)
+            found = query(one)
             with self._lock:
                 remaining -= 1
-                if observation is not None:
-                    answers.append(observation)
+                if found is not None:
+                    answers.append(found)
                 if remaining:
                     return
             all_done.set()
 
-        for command in commands:
-            self._runner.pool.submit(observe, command)
-        if commands:
+        for one in asked:
+            self._runner.pool.submit(ask, one)
+        if asked:
             all_done.wait(wait)
         with self._lock:
             return list(answers)
@@ -81,33 +93,49 @@ class Observer:
     def _observe(self, command: Command) -> Observation | None:
         """Return the observation of one migration, or None if the driver did not reply."""
         uuid = command.instance_uuid
-        seen = self._runner.observe(command)
-        if seen.refusal is not None:
-            return self._observation(command, seen, Guest(instance_uuid=uuid), {})
+        with context.about(None, command.migration_uuid, uuid):
+            seen = self._runner.observe(command)
+            if seen.refusal is not None:
+                return self._observation(command, seen, Guest(instance_uuid=uuid), {})
+
+            def read() -> tuple[Guest, dict[str, Any]]:
+                guest = self._driver.get_guest(uuid)
+                return guest, _sendable('get_progress', self._driver.get_progress(uuid) if guest.job else {})
+
+            found = self._query(uuid, uuid, read)
+            return self._observation(command, seen, *found) if found is not None else None
+
+    def _define(self, instance_uuid: str) -> tuple[str, dict[str, Any]] | None:
+        """Return a guest with its definition, or None if the driver has none or did not reply."""
+        with context.about(None, None, instance_uuid):
+            definition = self._query(
+                instance_uuid,
+                f'definition of {instance_uuid}',
+                lambda: _sendable('get_definition', self._driver.get_definition(instance_uuid)),
+            )
+        return (instance_uuid, definition) if definition is not None else None
+
+    def _query(self, instance_uuid: str, key: str, read: Callable[[], Found]) -> Found | None:
+        """Return what the driver replies about a guest, or None if it did not reply.
+
+        :param key: names the query. While one hangs, a later one of the same name must not block another thread in the
+            driver.
+        """
         now = self._threads.clock.monotonic()
         with self._lock:
-            # While a query hangs, a later poll must not block another thread in the driver.
-            if now - self._queried_at.setdefault(uuid, now) > HANGS:
+            if now - self._queried_at.setdefault(key, now) > HANGS:
                 return None
         try:
-            guest = self._driver.get_guest(uuid)
-            progress = self._driver.get_progress(uuid) if guest.job else {}
-            unserializable = base.cannot_travel(progress)
-            if unserializable is not None:
-                # The reply about every other guest would fail with it.
-                raise exception.DriverError(
-                    f'get_progress returned {unserializable}: correct the driver to return serializable data'
-                )
-        except Exception as error:  # noqa: BLE001 -- the reply to the poll leaves this guest out
+            return read()
+        except Exception as error:  # noqa: BLE001 -- the reply leaves this guest out
             LOG.warning(
                 'Could not poll the hypervisor of %(host)s for guest %(guest)s: %(error)s',
-                {'host': self._host, 'guest': uuid, 'error': exception.message_of(error)},
+                {'host': self._host, 'guest': instance_uuid, 'error': exception.message_of(error)},
             )
             return None
         finally:
             with self._lock:
-                self._queried_at.pop(uuid, None)
-        return self._observation(command, seen, guest, progress)
+                self._queried_at.pop(key, None)
 
     def _observation(self, command: Command, seen: Seen, guest: Guest, progress: dict[str, Any]) -> Observation:
         return Observation(
@@ -123,3 +151,16 @@ class Observer:
             progress=progress,
             tenure=seen.tenure,
         )
+
+
+def _sendable(method: str, found: Found) -> Found:
+    """Return the result of a driver's method if it can be sent.
+
+    :raises migrator.exception.DriverError: it cannot. The reply about every other guest would fail with it.
+    """
+    unserializable = base.cannot_travel(found)
+    if unserializable is not None:
+        raise exception.DriverError(
+            f'{method} returned {unserializable}: correct the driver to return serializable data'
+        )
+    return found

@@ -38,7 +38,7 @@ from migrator.virt.driver import ComputeDriver
 LOG = logging.getLogger(__name__)
 
 #: Steps whose call returns when the step has ended. They send no event.
-ANSWERED = frozenset({'check_can_live_migrate_destination', 'check_can_live_migrate_source'})
+ANSWERED = frozenset({'check_can_live_migrate_destination', 'check_can_live_migrate_source', 'check_can_evacuate'})
 
 
 class StepRunner:

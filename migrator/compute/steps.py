@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 #: Seconds between two attempts to attach to a job, while the driver fails.
 ASK_AGAIN = 1.0
 #: States in which a guest is in use here and must not be destroyed, even if the allocations are elsewhere.
-_IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
+IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
 _MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
 _STATE_OF = {
     Verdict.COMPLETED: WorkState.DONE,
@@ -44,14 +44,22 @@ def check_can_live_migrate_destination(
 
     :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
     """
+    refuse_if_present(driver, host, instance)
+    found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+    return returned('check_can_live_migrate_destination', found)
+
+
+def refuse_if_present(driver: ComputeDriver, host: str, instance: Instance) -> None:
+    """Refuse a guest that this host has already.
+
+    :raises migrator.exception.MigrationPreCheckError: the host has it.
+    """
     guest = driver.get_guest(instance.uuid)
     if guest.present and guest.state != GuestState.WAITING:
         raise exception.MigrationPreCheckError(
             reason=f'{host} already has guest {instance.uuid}, which is {guest.state}: remove it there if an earlier '
             'migration has left it behind'
         )
-    found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
-    return _returned('check_can_live_migrate_destination', found)
 
 
 def check_can_live_migrate_source(
@@ -66,7 +74,7 @@ def check_can_live_migrate_source(
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
         raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
-    return _returned('check_can_live_migrate_source', driver.check_can_live_migrate_source(instance, migrate_data))
+    return returned('check_can_live_migrate_source', driver.check_can_live_migrate_source(instance, migrate_data))
 
 
 def pre_live_migration(
@@ -80,10 +88,10 @@ def pre_live_migration(
     # What the check has left would obstruct the preparation, and no other step removes it.
     driver.cleanup_live_migration_destination_check(instance)
     token.raise_if_cancelled()
-    return _returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
+    return returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
 
 
-def _returned(method: str, found: object) -> LiveMigrateData:
+def returned(method: str, found: object) -> LiveMigrateData:
     """Return the result of a driver's method if it is the LiveMigrateData that the next step needs.
 
     :raises migrator.exception.DriverError: the result has another type. The next step runs on the other host, which
@@ -191,7 +199,7 @@ def post_live_migration_at_source(
     :raises migrator.exception.GuestStillHere: the guest is in use here, or its job has not ended.
     """
     guest = driver.get_guest(instance.uuid)
-    if guest.job or guest.state in _IN_USE:
+    if guest.job or guest.state in IN_USE:
         raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action='post_live_migration_at_source')
     driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
 

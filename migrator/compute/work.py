@@ -24,6 +24,8 @@ REPEATABLE = frozenset(
         'post_live_migration_at_destination',
         'rollback_live_migration_at_source',
         'rollback_live_migration_at_destination',
+        'rollback_evacuation_at_destination',
+        'post_evacuation_at_source',
     }
 )
 

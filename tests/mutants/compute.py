@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         'post-at-source-does-not-observe',
         LIVE,
-        'if guest.job or guest.state in _IN_USE:',
+        'if guest.job or guest.state in IN_USE:',
         'if guest.job:',
         'The cleanup of the source removes a guest that runs there.',
     ),

@@ -164,8 +164,19 @@ class Host:
             boot_id=self.manager.boot_id,
         ).replace(**changes)
 
-    def call(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Answer:
-        """Call a step as the conductor does, and return the answer; a check that hangs blocks the test."""
+    def call(
+        self,
+        step: str,
+        number: int = 1,
+        epoch: int = 1,
+        owner: str = 'one',
+        arguments: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> Answer:
+        """Call a step as the conductor does, and return the answer; a check that hangs blocks the test.
+
+        :param arguments: other arguments than the usual ones.
+        """
         args: dict[str, Any] = {'migrate_data': self.scene.data}
         if step == 'check_can_live_migrate_destination':
             args = {'block_migration': None, 'disk_over_commit': False, 'wait': 60.0}
@@ -173,10 +184,16 @@ class Host:
             args['wait'] = 60.0
         elif step == 'live_migration':
             args['destination'] = 'beta'
+        elif step == 'check_can_evacuate':
+            args['wait'] = 60.0
+        elif step == 'post_evacuation_at_source':
+            args['runs_at'] = None
         elif step in ('live_migration_abort', 'live_migration_force_complete'):
             args = {}
         answer: Answer = getattr(self.manager, step)(
-            CONTEXT, command=self.command(step, number, epoch, owner, **changes), instance=instance(number), **args
+            CONTEXT,
+            command=self.command(step, number, epoch, owner, **changes),
+            **{'instance': instance(number), **args, **(arguments or {})},
         )
         return answer
 

@@ -15,7 +15,8 @@ from tests.unit.compute import scene
 
 METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
 POLL = 'poll_live_migrations'
-END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback'))]
+EVACUATION = [name for name in METHODS if 'evacuat' in name or name == 'get_definitions']
+END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback')) and name not in EVACUATION]
 
 
 class Recorder:
@@ -62,6 +63,8 @@ def call(method: str, api: rpcapi.ComputeAPI) -> None:
         'commands': [],
         'acks': [],
         'timeout': 2.0,
+        'instance_uuids': ['i'],
+        'runs_at': 'beta',
     }
     function = getattr(api, method)
     function(**{name: given[name] for name in inspect.signature(function).parameters})
@@ -86,12 +89,12 @@ def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: s
     call(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
     ((target, called, timeout, monitor, args),) = recorder.calls
     assert (str(target), called) == ('compute.alpha', method)
-    assert target.version == ('1.1' if method in END_OF_MOVE else '1.0')
+    assert target.version == ('1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0')
     taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
     assert set(args) == taken
     if method.startswith('check'):
         assert (timeout, monitor, args['wait']) == (1800.0, 30.0, rpcapi.CHECK_WAIT)
-    elif method == POLL:
+    elif method in (POLL, 'get_definitions'):
         assert (timeout, monitor, args['wait']) == (2.0, None, 1.0)
     else:
         assert (timeout, monitor) == (60.0, None)
@@ -135,6 +138,34 @@ def test_post_and_rollback_are_plain_calls_below_version_4_or_if_pinned(
     ((target, _, *waits, args),) = recorder.calls
     assert (target.version, waits) == (version, [60.0, None])
     assert set(args) == {'command', 'instance', 'migrate_data'}
+
+
+@pytest.mark.parametrize('method', EVACUATION)
+@pytest.mark.parametrize(
+    ('service_version', 'pin', 'reason'),
+    [
+        (5, None, '^alpha cannot do METHOD: its compute service has version 5, and 6 is needed'),
+        (6, '1.1', r'^alpha gets no METHOD: \[upgrade_levels\] compute is 1.1, and 1.2 is needed'),
+        (6, '1.2', None),
+        (6, None, None),
+    ],
+)
+def test_evacuation_is_sent_only_to_a_host_that_supports_it(
+    method: str, service_version: int, pin: str | None, reason: str | None
+) -> None:
+    recorder = Recorder()
+    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': service_version}.__getitem__, pin=pin)
+    if reason is None:
+        call(method, api)
+    else:
+        with pytest.raises(exception.ServiceTooOld, match=reason.replace('METHOD', method)):
+            call(method, api)
+    assert len(recorder.calls) == (reason is None)
+
+
+@pytest.mark.parametrize(('service_version', 'version'), [(1, '1.0'), (3, '1.0'), (4, '1.1'), (5, '1.1'), (6, '1.2')])
+def test_host_serves_the_newest_version_of_its_service_version(service_version: int, version: str) -> None:
+    assert rpcapi.served_by(service_version) == version
 
 
 def test_version_of_a_host_is_read_once_for_each_boot() -> None:
