@@ -118,11 +118,18 @@ def delete(asked: Asked) -> int:
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
         raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
-    registry.delete_service(
+    done = registry.delete_service(
         asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep
     )
-    document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
-    asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
+    evacuations = [one.uuid for one in done]
+    document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True, 'evacuations': evacuations}
+    text = f'{found[0].binary} of {found[0].host} is deleted.'
+    if done:
+        text += (
+            f'\nEvacuations from it that waited for its cleanup: {len(done)}. The next sweep of a conductor completes '
+            'them.'
+        )
+    asked.answer(document, text)
     return command.RIGHT
 
 
@@ -140,5 +147,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 #: The verbs of a service.
 VERBS: tuple[command.Verb, ...] = (
     command.Verb('list', 'list the services, and the lease of each conductor', list_, _arguments),
-    command.Verb('delete', 'delete a service that is gone for good, with its hypervisor and providers', delete, _which),
+    command.Verb(
+        'delete',
+        'delete a service that is gone for good, with its hypervisor, its providers and its deferred cleanups; the'
+        ' evacuations from it that are done are completed',
+        delete,
+        _which,
+    ),
 )

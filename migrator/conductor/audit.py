@@ -18,12 +18,14 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.conductor import registry
 from migrator.conductor.metrics import Audits
+from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.instances import DELETING
-from migrator.objects import Instance, Migration
+from migrator.objects import Instance, Migration, MigrationStatus
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, read_held, with_types
 from migrator.placement_client.client import PlacementClient
+from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
 
@@ -44,10 +46,14 @@ class Rows:
 
     :ivar instance: the consumer itself, or the instance of the migration that is the consumer.
     :ivar migrations: the consumer itself, and the instance's migrations in progress.
+    :ivar done: the consumer, if it is an evacuation that is done.
+    :ivar has_cleanup: whether the source of ``done`` still has to clean up.
     """
 
     instance: Instance | None
     migrations: tuple[Migration, ...]
+    done: Migration | None = None
+    has_cleanup: bool = False
 
     @property
     def moving(self) -> Migration | None:
@@ -60,9 +66,8 @@ class Rows:
 
     def _place(self) -> object:
         of_instance = (self.instance.host, self.instance.task_state) if self.instance is not None else None
-        return of_instance, [
-            (one.uuid, one.status, one.attempt, one.dest_compute, one.outcome) for one in self.migrations
-        ]
+        of_migrations = [(one.uuid, one.status, one.attempt, one.dest_compute, one.outcome) for one in self.migrations]
+        return of_instance, of_migrations, self.has_cleanup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,14 +115,9 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
     if UNKNOWN_CONSUMER in verdicts:
         return _of_unknown(client, wrong, named)
     if LEAKED in verdicts:
-        migration = wrong.rows.migrations[0]
-        owner = allocation_state.Consumer(
-            uuid=wrong.consumer,
-            consumer_type=allocation_state.MIGRATION,
-            project_id=migration.project_id,
-            user_id=migration.user_id,
-        )
-        return _nothing(wrong, owner)
+        return _nothing(wrong, registry.consumer_of_migration(wrong.rows.migrations[0]))
+    if wrong.rows.done is not None:
+        return _of_done(database, wrong, wrong.rows.done)
     moving = wrong.rows.moving
     if moving is not None:
         return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
@@ -149,11 +149,11 @@ def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Colle
         return False, 'another client has written it since the audit: audit again'
     except exception.PlacementRefused as error:
         return False, f'Placement refuses it: {error}'
-    if found.write.generation is None and not _lives(database, wrong.rows.instance):
-        # A consumer without a generation is created by the write, although its instance was deleted meanwhile.
+    if found.write.generation is None and not _lives(database, wrong):
+        # A consumer without a generation is created by the write, although it has no right to it any more.
         with contextlib.suppress(exception.PlacementConflict):  # another client has removed it
             allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
-        return False, 'it was deleted meanwhile, and holds nothing'
+        return False, 'it was deleted or has ended meanwhile, and holds nothing'
     return True, found.observed
 
 
@@ -167,9 +167,13 @@ def _write(client: PlacementClient, write: allocations.Write) -> None:
         allocations.write_all(client, [dataclasses.replace(write, generation=allocations.ORPHAN_GENERATION)])
 
 
-def _lives(database: Database, known: Instance | None) -> bool:
-    now = _rows(database, known.uuid).instance if known is not None else None
-    return now is not None and known is not None and now.host == known.host and now.task_state != DELETING
+def _lives(database: Database, wrong: Wrong) -> bool:
+    known, now = wrong.rows, _rows(database, wrong.consumer)
+    if known.instance is None or now.instance is None or now.instance.task_state == DELETING:
+        return False
+    if known.done is not None:
+        return now.done is not None and now.has_cleanup
+    return now.instance.host == known.instance.host
 
 
 class Watch:
@@ -234,6 +238,7 @@ class _Audit:
     def run(self) -> list[Wrong]:
         instances = self._database.instances.list()
         migrations = self._database.migrations.list(in_progress=True)
+        migrations += self._database.migrations.list({'status': MigrationStatus.DONE.value})
         held = read_held(self._client)
         known = {one.uuid for one in instances} | {one.uuid for one in migrations}
         migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
@@ -263,6 +268,8 @@ class _Audit:
     def _judge(self, consumer: str, rows: Rows, held: Sequence[allocation_state.ConsumerAllocations]) -> Wrong | None:
         if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
             return None
+        if rows.done is not None and not rows.has_cleanup:
+            return None  # The next sweep releases its allocation and completes it.
         # Hosts and providers may have been added since the first read.
         now = Snapshot(
             providers={one.uuid: one for one in providers.list_providers(self._client)},
@@ -292,7 +299,9 @@ def _rows(database: Database, consumer: str) -> Rows:
     found = database.instances.list({'uuid': uuid})
     moving = database.migrations.list({'instance_uuid': uuid}, in_progress=True)
     migrations = {one.uuid: one for one in [*itself, *moving]}
-    return Rows(found[0] if found else None, tuple(migrations.values()))
+    done = next((one for one in itself if one.status == MigrationStatus.DONE), None)
+    cleanups = done is not None and database.cleanups.list(host=done.source_compute, migration_uuid=done.uuid)
+    return Rows(found[0] if found else None, tuple(migrations.values()), done, bool(cleanups))
 
 
 def _related(consumer: str, rows: Rows) -> Iterator[str]:
@@ -319,6 +328,16 @@ def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -
         user_id=held.user_id or '',
     )
     return _nothing(wrong, owner)
+
+
+def _of_done(database: Database, wrong: Wrong, migration: Migration) -> Remedy:
+    intent = destinations.chosen(log.Journal(database.migrations.steps(migration.uuid)), migration.attempt)
+    if intent is None:
+        return Remedy(None, 'its log does not say what the instance held at the source')
+    consumer = registry.consumer_of_migration(migration, wrong.rows.instance)
+    write = allocations.Write(consumer=consumer, allocations=intent.source, generation=wrong.generation)
+    at = migration.source_compute
+    return Remedy(write, f'its allocation becomes {_describe(intent.source)}, on {at}, until {at} has cleaned up')
 
 
 def _home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:

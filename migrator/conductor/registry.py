@@ -8,6 +8,7 @@ lost in between. A repeated call repairs what the first one has left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Service, protocol
+from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
 
@@ -235,7 +236,7 @@ def _claim_all(
 
 
 def delete_instance(database: Database, client: PlacementClient, uuid: str) -> None:
-    """Delete the row of a guest and its allocation.
+    """Delete the row of a guest and its allocations, including those at the sources of its evacuations.
 
     :raises migrator.exception.InstanceNotFound: no such instance exists.
     :raises migrator.exception.MigrationInProgress: it is being migrated.
@@ -246,17 +247,27 @@ def delete_instance(database: Database, client: PlacementClient, uuid: str) -> N
     # A read before the first change: an unreachable Placement is mostly noticed here.
     allocations.read(client, uuid)
     database.instances.begin_delete(uuid)
+    for one in database.migrations.list({'instance_uuid': uuid, 'status': MigrationStatus.DONE.value}):
+        _remove_all(client, consumer_of_migration(one, consumer))
+    _remove_all(client, consumer)
+    database.instances.delete(uuid)
+
+
+def _remove_all(client: PlacementClient, consumer: allocation_state.Consumer) -> allocation_state.Allocations:
+    """Remove every allocation of a consumer that only an operator or a sweep writes now, and return them."""
     for tries in range(_TRIES):
-        held = allocations.read(client, uuid)
+        held = allocations.read(client, consumer.uuid)
         if held.generation is None:
             break
         try:
             allocations.remove(client, consumer, generation=held.generation)
         except exception.PlacementConflict:
-            # Another client was faster. Only an operator writes it now.
+            # Another client was faster.
             if tries == _TRIES - 1:
                 raise
-    database.instances.delete(uuid)
+        else:
+            return held.allocations
+    return {}
 
 
 def consumer_of(instance: Instance) -> allocation_state.Consumer:
@@ -266,6 +277,19 @@ def consumer_of(instance: Instance) -> allocation_state.Consumer:
         consumer_type=allocation_state.INSTANCE,
         project_id=instance.project_id,
         user_id=instance.user_id,
+    )
+
+
+def consumer_of_migration(
+    migration: Migration, owner: allocation_state.Consumer | Instance | None = None
+) -> allocation_state.Consumer:
+    """Return a migration as a consumer of Placement.
+
+    :param owner: the instance, to which the allocation belongs; None: the user who has requested the migration.
+    """
+    of = owner or migration
+    return allocation_state.Consumer(
+        uuid=migration.uuid, consumer_type=allocation_state.MIGRATION, project_id=of.project_id, user_id=of.user_id
     )
 
 
@@ -319,13 +343,15 @@ def delete_service(
     service: Service,
     lease: float,
     sleep: Callable[[float], None],
-) -> None:
+) -> list[Migration]:
     """Delete a service that is down; a repeated call finishes one that was cut off.
 
-    The deferred cleanups of a compute host that is forced down are deleted with it.
+    The deferred cleanups of a compute host that is forced down are deleted with it. Evacuations that are done release
+    what they hold there, and the next sweep completes them.
 
     :param lease: seconds without a report after which a conductor counts as down.
     :param sleep: waits for a number of seconds.
+    :returns: the evacuations from it that were done.
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
         was changed.
     :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed.
@@ -335,20 +361,37 @@ def delete_service(
     host = service.host
     if service.is_up(database.services.now(), lease):
         raise exception.ServiceInUse(host=host, reason='it is up: stop it first')
-    nodes = []
+    nodes, done = [], []
     if service.binary == COMPUTE_BINARY:
         why = _why_not(database, service)
         if why is not None:
             raise exception.ServiceInUse(host=host, reason=why)
         nodes = [node for node in database.services.list_nodes() if node.host == host]
-    for node in nodes:
-        providers.delete_tree(client, node.uuid)
-    if not database.services.delete(service):
-        # The host reports its providers at its start only, so they are written again here.
+        done = database.migrations.list({'source_compute': host, 'status': MigrationStatus.DONE.value})
+    released = {one.uuid: _remove_all(client, consumer_of_migration(one)) for one in done}
+    try:
         for node in nodes:
-            tree: Any = node.providers
-            providers.ensure_tree(client, tree, sleep=sleep)
-        raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
+            providers.delete_tree(client, node.uuid)
+        if not database.services.delete(service):
+            # The host reports its providers at its start only, so they are written again here.
+            for node in nodes:
+                tree: Any = node.providers
+                providers.ensure_tree(client, tree, sleep=sleep)
+            raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
+    except (exception.ProviderInUse, exception.ServiceInUse):
+        _claim_again(database, client, [(one, released[one.uuid]) for one in done if released[one.uuid]])
+        raise
+    return done
+
+
+def _claim_again(
+    database: Database, client: PlacementClient, released: list[tuple[Migration, allocation_state.Allocations]]
+) -> None:
+    """Return to evacuations what they held at a source that is not deleted after all."""
+    for migration, held in released:
+        with contextlib.suppress(exception.InstanceNotFound):  # deleted meanwhile: it holds nothing any more
+            owner = database.instances.get(migration.instance_uuid)
+            allocations.claim(client, consumer_of_migration(migration, owner), held, generation=None)
 
 
 def _why_not(database: Database, service: Service) -> str | None:

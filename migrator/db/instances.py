@@ -163,6 +163,9 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
     if row is None:
         return 'it has no migration.'
     now = models.aware(row.now)
+    if row.status == _S.DONE:
+        ended = times.ago(row.updated_at or row.created_at, now)
+        return f'evacuation {row.id} was done {ended}, and its source still has to clean up.'
     if row.status in ENDS:
         ended = f'ended {row.status} {times.ago(row.updated_at or row.created_at, now)}'
         if row.id == migration_id:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.objects import Instance, Migration, Strategy
+from migrator.objects import Instance, Migration, MigrationStatus, Strategy
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import MICROVERSION, PlacementClient
 
@@ -113,13 +113,15 @@ def compare(
 
     :param roots: compute host -> uuid of the root of its tree.
     :param instances: all instances.
-    :param migrations: all migrations in progress, and those ended migrations whose leaked allocations the audit must
-        attribute.
+    :param migrations: all migrations in progress, all evacuations that are done, and those ended migrations whose
+        leaked allocations the audit must attribute.
     :returns: the findings, in a fixed order.
     """
     return _Audit(observed, roots, instances, migrations).run()
 
 
+#: The remedy for an evacuation that is done. Its log has the allocation that it must hold.
+_HEAL = 'migrator-manage placement heal'
 #: The amounts of a consumer by host. None stands for the providers outside every host's tree, such as shared ones.
 _ByHost = Mapping[str | None, Mapping[str, int]]
 
@@ -150,10 +152,13 @@ class _Audit:
             migration = self._migrations.get(consumer)
             if migration is None:
                 self._unknown_consumer(consumer)
-            elif migration.ended:
-                self._leaked(migration)
-            else:
+            elif migration.in_progress or self._holds_source(migration):
                 self._judge_claim(migration)
+            else:
+                self._leaked(migration)
+        for migration in self._migrations.values():
+            if self._holds_source(migration) and migration.uuid not in self._observed.held:
+                self._missing_claim(migration)
         return sorted(self._findings, key=lambda one: (one.consumer_type, one.consumer, one.provider, one.verdict))
 
     # --- an instance -------------------------------------------------------------------------------------------------
@@ -234,13 +239,42 @@ class _Audit:
 
     # --- a migration, or an unknown consumer -------------------------------------------------------------------------
 
+    def _holds_source(self, migration: Migration) -> bool:
+        """Return whether an evacuation is done, so that it has to hold the allocation at its source.
+
+        It holds nothing any more if its instance was deleted, even if one with that uuid was created again.
+        """
+        instance = self._instances.get(migration.instance_uuid)
+        if instance is None or migration.status != MigrationStatus.DONE:
+            return False
+        born, accepted = instance.created_at, migration.created_at
+        return born is None or accepted is None or born <= accepted
+
+    def _missing_claim(self, migration: Migration) -> None:
+        source, flavor = migration.source_compute, self._instances[migration.instance_uuid].flavor.resources()
+        if not flavor:
+            return
+        self._findings.append(
+            Finding(
+                consumer=migration.uuid,
+                consumer_type=allocation_state.MIGRATION,
+                provider=self._roots.get(source, ''),
+                resources=flavor,
+                verdict=MISSING,
+                reason=f'migration {migration.id} is done, and {source} has not cleaned up: it must hold this there',
+                since=None,
+                remedy=_HEAL,
+            )
+        )
+
     def _judge_claim(self, migration: Migration) -> None:
         instance = self._instances.get(migration.instance_uuid)
         if instance is None:
             return
         source, flavor = migration.source_compute, instance.flavor.resources()
-        both = source in self._by_host(instance.uuid)
-        is_owner = migration.strategy == Strategy.MIGRATION_OWNED
+        both = migration.in_progress and source in self._by_host(instance.uuid)
+        # An evacuation of the strategy doubled takes the source's part over once its guest runs at the destination.
+        is_owner = migration.strategy == Strategy.MIGRATION_OWNED or migration.is_evacuation
         if is_owner and not both and _matches(self._by_host(migration.uuid), (source,), flavor):
             return
         for provider in self._observed.held[migration.uuid]:
@@ -253,12 +287,16 @@ class _Audit:
                 verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_amounts(flavor)}'
             why = f'migration {migration.id} ({migration.status}) holds {why}'
             remedy = f'wait until migration {migration.uuid} ends, or abort it, then audit again'
+            remedy = remedy if migration.in_progress else _HEAL
             self._find(migration.uuid, provider, verdict, why, remedy)
 
     def _leaked(self, migration: Migration) -> None:
         for provider in self._observed.held[migration.uuid]:
             where = _name(self._host_of.get(provider))
-            why = f'migration {migration.id} has ended ({migration.status}) and holds this on {where}'
+            state = f'has ended ({migration.status})'
+            if migration.status == MigrationStatus.DONE:
+                state = 'is done, its instance was deleted,'
+            why = f'migration {migration.id} {state} and holds this on {where}'
             self._find(migration.uuid, provider, LEAKED, why, _command('delete', migration.uuid), _ended_at(migration))
 
     def _unknown_consumer(self, consumer: str) -> None:

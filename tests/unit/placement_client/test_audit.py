@@ -233,3 +233,77 @@ def test_the_audit_only_reads(cloud):
     held = allocations.read(cloud.client, instance.uuid)
     assert held.allocations == {cloud.roots['host3']: SMALL}
     assert providers.usages(cloud.client, cloud.roots['host1'])['VCPU'] == 0
+
+
+# --- evacuations -----------------------------------------------------------------------------------------------------
+
+
+def evacuation(cloud, status, holds='host1', **fields):
+    guest = cloud.instance('host2', 'host2')
+    return cloud.migration(guest, status, holds, migration_type='evacuation', **fields)
+
+
+def test_evacuation_that_is_done_holds_its_source(cloud):
+    evacuation(cloud, 'done')
+    assert cloud.find() == []
+
+
+def test_evacuation_of_strategy_doubled_may_hold_its_source_before_it_is_done(cloud):
+    evacuation(cloud, 'preparing', strategy='doubled')
+    assert cloud.find() == []
+
+
+def test_guest_of_an_evacuation_that_is_done_may_migrate_again(cloud):
+    guest = cloud.instance('host2', 'host3')
+    cloud.migration(guest, 'done', 'host1', migration_type='evacuation')
+    again = cloud.migration(guest, holds='host2', destination='host3')
+    cloud.migrations[-1] = again.replace(source_compute='host2')
+    assert cloud.find() == []
+
+
+def test_evacuation_that_is_done_without_its_allocation_is_missing_it(cloud):
+    one = evacuation(cloud, 'done', holds=None)
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.provider) == ('missing', one.uuid, cloud.roots['host1'])
+    assert found.reason == 'migration 7 is done, and host1 has not cleaned up: it must hold this there'
+
+
+def test_evacuation_that_is_done_and_holds_another_host_is_found(cloud):
+    one = evacuation(cloud, 'done', holds='host3')
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.provider) == ('wrong host', one.uuid, cloud.roots['host3'])
+    assert found.remedy == 'migrator-manage placement heal'
+
+
+@pytest.mark.parametrize('status', ['completed', 'failed', 'error'])
+def test_evacuation_that_has_ended_and_holds_its_source_has_leaked_it(cloud, status):
+    one = evacuation(cloud, status)
+    assert [(found.verdict, found.consumer) for found in cloud.find() if found.consumer == one.uuid] == [
+        ('leaked', one.uuid)
+    ]
+
+
+def test_evacuation_of_a_deleted_instance_holds_nothing(cloud):
+    one = evacuation(cloud, 'done')
+    cloud.claim(str(uuid.uuid4()), allocation_state.INSTANCE, {'host3': SMALL})
+    cloud.instances.clear()
+    found = next(found for found in cloud.find() if found.consumer == one.uuid)
+    assert (found.verdict, found.reason) == (
+        'leaked',
+        'migration 7 is done, its instance was deleted, and holds this on host1',
+    )
+    held = allocations.read(cloud.client, one.uuid)
+    mine = allocation_state.Consumer(
+        uuid=one.uuid, consumer_type=allocation_state.MIGRATION, project_id='blue', user_id='ada'
+    )
+    allocations.remove(cloud.client, mine, generation=held.generation)
+    assert one.uuid not in {found.consumer for found in cloud.find()}
+
+
+def test_evacuation_of_an_instance_that_was_created_again_holds_nothing(cloud):
+    one = evacuation(cloud, 'done', holds=None)
+    accepted = datetime.datetime.fromisoformat(ENDED_AT)
+    cloud.migrations[:] = [one.replace(created_at=accepted)]
+    later = accepted + datetime.timedelta(minutes=1)
+    cloud.instances[:] = [cloud.instances[0].replace(created_at=later)]
+    assert cloud.find() == []
