@@ -4,8 +4,8 @@
 
 The allocation is written for that host, and the migration ends in error. Nothing is started, resumed or stopped at that
 host. The other host is cleaned if it has no guest that could run. Otherwise the cleanup is deferred, and it is blocked
-if an operator has to look first. The journal has three records of it. A conductor that takes over goes on after the
-last record that is done.
+if an operator has to look first. The source of an evacuation is not polled, and its cleanup is always deferred. The
+journal has three records of it. A conductor that takes over goes on after the last record that is done.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ CLEAN = 'abandon_clean'
 ALLOCATIONS = 'abandon_allocations'
 
 
-#: The steps that remove the guest from the source and from the destination.
-_CLEANS_SOURCE, _CLEANS_DESTINATION = 'post_live_migration_at_source', 'rollback_live_migration_at_destination'
+#: Whether it is an evacuation -> the steps that remove the guest from the source and from the destination.
+_CLEANS = {
+    False: ('post_live_migration_at_source', 'rollback_live_migration_at_destination'),
+    True: ('post_evacuation_at_source', 'rollback_evacuation_at_destination'),
+}
 
 #: Something at the source could still move the guest.
 _UNDER_WAY = frozenset({Observed.WAITS, Observed.STARTED, Observed.JOB, Observed.CUTOVER_JOB})
@@ -88,7 +91,9 @@ def _clean(m: MigrationContext, guest_on: str, other: str) -> Parked | Stuck | N
     """Clean the other host, or defer that. The result of the record says which."""
     if _is_done(m, CLEAN):
         return None
-    source = hosts.look_at(m, m.source)
+    # The source of an evacuation is dead, or only the operator knows that it is not.
+    asked = m.row.hosts_to_poll
+    source = hosts.look_at(m, m.source) if m.source in asked else settle_table.Host(Observed.DOWN)
     destination = hosts.look_at(m, m.destination) if m.destination else settle_table.Host(Observed.ABSENT)
     for host, found in ((m.source, source), (m.destination, destination)):
         if found.observed is Observed.MISSING:
@@ -134,7 +139,7 @@ def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, g
     :param there: the observation of that host.
     :param guests: the observation of the host that has the guest, according to the operator.
     """
-    step = _CLEANS_SOURCE if other == m.source else _CLEANS_DESTINATION
+    step = _cleans(m, other)
     if there.observed in _ALIVE:
         return _block(m, other, step, f'{other} has the guest too: look which host runs it, and end the other copy.')
     if other == m.source and guests.observed is not Observed.RUNS and there.observed in _COPY | {Observed.DOWN}:
@@ -154,6 +159,11 @@ def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, g
     if there.observed is Observed.DOWN:
         return _defer(m, other, step, f'{other} is down')
     return _run_cleanup(m, other, step)
+
+
+def _cleans(m: MigrationContext, host: str) -> str:
+    """Return the step that removes the guest from a host."""
+    return _CLEANS[m.row.is_evacuation][host != m.source]
 
 
 def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
@@ -193,7 +203,12 @@ def _defer(m: MigrationContext, host: str, step: str, why: str) -> Done:
 
 def _migrate_data(m: MigrationContext) -> Any:
     """Return the newest data that the hosts have exchanged, in JSON-safe form; None if there is none."""
-    for step in ('pre_live_migration', 'check_can_live_migrate_source', 'check_can_live_migrate_destination'):
+    for step in (
+        'pre_live_migration',
+        'check_can_live_migrate_source',
+        'check_can_live_migrate_destination',
+        'check_can_evacuate',
+    ):
         found = m.result(step).get('migrate_data')
         if found:
             return found
@@ -222,10 +237,9 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     m.will(status=Status.ERROR.value, failure=f'Abandoned by {user} with the guest on {guest_on}.')
     if m.row.abort_requested_at is not None:
         m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
-    at_source = guest_on == m.source
     # A cleanup that would remove the guest that the operator has seen there must never run.
-    m.writes.cleanups_run.append((m.row.uuid, guest_on, _CLEANS_SOURCE if at_source else _CLEANS_DESTINATION))
-    node = m.row.source_node if at_source else m.row.dest_node
+    m.writes.cleanups_run.append((m.row.uuid, guest_on, _cleans(m, guest_on)))
+    node = m.row.source_node if guest_on == m.source else m.row.dest_node
     m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
     m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
 

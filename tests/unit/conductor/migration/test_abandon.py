@@ -11,7 +11,9 @@ from migrator.conductor.migration import abandon, context
 from migrator.db import cleanups
 from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
+from migrator.placement_client import allocations
 from migrator.saga.saga import Parked
+from tests import evacuated
 from tests.unit.conductor import stage
 
 Stage = stage.Stage
@@ -64,3 +66,70 @@ def test_a_copy_that_is_shut_off_stays_where_no_host_runs_the_guest(still: Stage
     (cleanup,) = still.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host1', LEAVES_SOURCE)
     assert 'host1 has a copy of the guest, and no host reports that it runs it' in str(cleanup.alarm)
+
+
+# --- evacuations -----------------------------------------------------------------------------------------------------
+
+
+def evacuation(still: Stage, guest_on: str) -> context.MigrationContext:
+    """Return a stuck evacuation from host1, which is dead, to host2 that ada abandons."""
+    still.simulation.advance(5)
+    still.kill('host1')
+    still.host('host1').power_off()
+    m = still.adopt(still.accept(migration_type='evacuation'))
+    moved = evacuated.move(still.cloud, still.instance, m.row, 'host2')
+    m.will(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
+    m.commit([moved, evacuated.step('evacuate', 'intent')])
+    still.database.requests.request_abandon(m.row, guest_on, 'ada')
+    found = takeover.reload(still.tools, m.row.uuid)
+    assert found is not None
+    return found
+
+
+def held(still: Stage, consumer: str) -> list[str]:
+    names = {node.uuid: node.host for node in still.database.services.list_nodes()}
+    return [names[uuid] for uuid in allocations.read(still.cloud.placement_client, consumer).allocations]
+
+
+def test_evacuation_abandoned_at_its_destination_defers_the_cleanup_of_its_source(still: Stage) -> None:
+    m = evacuation(still, 'host2')
+    still.host('host2').spawn(still.instance)
+    assert still.do(lambda: abandon.abandon(m)) is None
+    (cleanup,) = still.database.cleanups.list()
+    assert (cleanup.host, cleanup.step, cleanup.alarm) == ('host1', 'post_evacuation_at_source', None)
+    instance = still.database.instances.get(still.instance.uuid)
+    assert (instance.host, instance.vm_state, instance.task_state) == ('host2', 'error', None)
+    assert (held(still, instance.uuid), held(still, m.row.uuid)) == (['host2'], [])
+    assert still.row(m.row).status == 'error'
+
+
+def test_evacuation_abandoned_at_a_destination_that_does_not_run_the_guest_blocks_the_cleanup(still: Stage) -> None:
+    m = evacuation(still, 'host2')
+    assert still.do(lambda: abandon.abandon(m)) is None
+    (cleanup,) = still.database.cleanups.list()
+    assert (cleanup.host, cleanup.step) == ('host1', 'post_evacuation_at_source')
+    assert 'no host reports that it runs it' in str(cleanup.alarm)
+
+
+def test_evacuation_abandoned_at_its_source_defers_the_rollback_of_a_dead_destination(
+    still: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = evacuation(still, 'host1')
+    monkeypatch.setattr(m.tools.hosts, 'was_unreachable', lambda *args: True)
+    monkeypatch.setattr(type(m.tools), 'is_down', lambda *args: True)
+    assert still.do(lambda: abandon.abandon(m)) is None
+    (cleanup,) = still.database.cleanups.list()
+    assert (cleanup.host, cleanup.step, cleanup.alarm) == ('host2', 'rollback_evacuation_at_destination', None)
+    instance = still.database.instances.get(still.instance.uuid)
+    assert (instance.host, instance.vm_state) == ('host1', 'error')
+    assert (held(still, instance.uuid), held(still, m.row.uuid)) == (['host1'], [])
+
+
+def test_evacuation_abandoned_at_its_source_removes_no_guest_that_its_destination_runs(still: Stage) -> None:
+    m = evacuation(still, 'host1')
+    still.host('host2').spawn(still.instance)
+    assert still.do(lambda: abandon.abandon(m)) is None
+    (cleanup,) = still.database.cleanups.list()
+    assert (cleanup.host, cleanup.step) == ('host2', 'rollback_evacuation_at_destination')
+    assert 'host2 has the guest too' in str(cleanup.alarm)
+    assert still.host('host2').describe(still.instance.uuid).state == GuestState.RUNNING
