@@ -59,3 +59,15 @@ class ToyDriver(SimpleDriver):
 
     def remove(self, instance_uuid):
         self.toy.remove(instance_uuid)
+
+    # --- evacuation: optional
+
+    def definition(self, instance_uuid):
+        return self.toy.definition(instance_uuid)
+
+    def start_guest(self, instance, definition, state):
+        state = next(ours for ours, theirs in STATES.items() if theirs == state)
+        self.toy.create(instance.uuid, definition, state)  # fails if this host does not see the disk
+
+    def stop_guest(self, instance_uuid):
+        self.toy.kill(instance_uuid)

@@ -12,6 +12,9 @@ and defines a fixture ``bench`` that returns a :class:`Bench`::
 Set ``describes_instances = False`` there unless the driver has ``get_instance``. The driver finds the destination by
 the name that it is given: with the name of an unknown host no job starts, whatever the data of the checks say.
 
+A driver that evacuates guests derives its class from :class:`EvacuationContract`, which has more tests. Its bench has
+:meth:`Bench.lose_source` and :meth:`Bench.return_source`.
+
 Call ``pytest.register_assert_rewrite('migrator.testing.driver_contract')`` in a ``conftest.py`` to see the values of an
 assertion that fails.
 """
@@ -19,6 +22,7 @@ assertion that fails.
 from __future__ import annotations
 
 import abc
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -77,7 +81,8 @@ class Bench(abc.ABC):
     :ivar source: the driver of host ``alpha``, after ``init_host``.
     :ivar destination: the driver of the other host, after ``init_host``.
     :ivar destination_host: the name of the other host.
-    :ivar instance: the guest that runs on ``alpha``, such as :func:`an_instance`.
+    :ivar instance: the guest that runs on ``alpha``, such as :func:`an_instance`. Nothing that it has, such as the lock
+        of a disk, prevents a start on the other host meanwhile.
     """
 
     source: driver.ComputeDriver
@@ -103,6 +108,14 @@ class Bench(abc.ABC):
     @abc.abstractmethod
     def listeners(self) -> int:
         """Return the number of callers that have attached to the guest's job since it began."""
+
+    def lose_source(self) -> None:
+        """Let host ``alpha`` lose its power; its guests end, and its driver is not called until it returns."""
+        raise NotImplementedError
+
+    def return_source(self) -> None:
+        """Restore the power of host ``alpha``; its guests do not run."""
+        raise NotImplementedError
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Call:
         """Make a driver call in a thread of its own."""
@@ -141,6 +154,11 @@ class Bench(abc.ABC):
 
         self.start(run)
         return call
+
+    def definition(self) -> LiveMigrateData:
+        """Return what the source reports of the guest while it lives, as the database returns it later."""
+        stored = json.dumps(self.source.get_definition(self.instance.uuid))
+        return LiveMigrateData(source=json.loads(stored) or {})
 
     def at_source(self) -> protocol.Guest:
         """Return what the source reports of the guest."""
@@ -356,3 +374,81 @@ class DriverContract:
         The test of a driver implements this.
         """
         raise NotImplementedError
+
+
+class EvacuationContract(DriverContract):
+    """The tests of a driver that evacuates guests: also one for each rule of the evacuation."""
+
+    def test_definition_is_that_of_a_guest_that_is_here(self, bench: Bench) -> None:
+        assert bench.definition().source
+        assert bench.destination.get_definition(bench.instance.uuid) is None
+        bench.prepare()
+        assert bench.destination.get_definition(bench.instance.uuid) is None
+
+    @pytest.mark.parametrize(
+        ('state', 'vm_state', 'power_state'),
+        [('running', 'active', 1), ('running', 'error', 1), ('paused', 'active', 3), ('shutdown', 'stopped', 4)],
+    )
+    def test_guest_of_a_lost_host_is_started_in_its_state(
+        self, bench: Bench, state: str, vm_state: str, power_state: int
+    ) -> None:
+        data, instance = bench.definition(), bench.instance.replace(vm_state=vm_state, power_state=power_state)
+        bench.lose_source()
+        data = bench.destination.check_can_evacuate(instance, data)
+        assert not bench.at_destination().present
+        for _ in range(2):
+            bench.destination.evacuate(instance, data)
+            assert bench.at_destination() == protocol.Guest(instance_uuid=instance.uuid, state=state)
+        assert bench.at_destination() in bench.destination.list_guests()
+        assert bench.destination.get_definition(instance.uuid) is not None
+
+    def test_evacuation_without_a_definition_is_refused_and_starts_nothing(self, bench: Bench) -> None:
+        for start in (bench.destination.check_can_evacuate, bench.destination.evacuate):
+            with pytest.raises((exception.MigrationPreCheckError, exception.DriverError)):
+                start(bench.instance, LiveMigrateData())
+            assert not bench.at_destination().present
+        bench.destination.rollback_evacuation_at_destination(bench.instance, None)
+
+    def test_evacuation_check_refuses_a_host_that_has_the_guest(self, bench: Bench) -> None:
+        with pytest.raises(exception.MigrationPreCheckError):
+            bench.source.check_can_evacuate(bench.instance, bench.definition())
+        assert bench.at_source().active
+
+    def test_rollback_of_an_evacuation_refuses_to_destroy_a_running_guest(self, bench: Bench) -> None:
+        data = bench.definition()
+        bench.lose_source()
+        data = bench.destination.check_can_evacuate(bench.instance, data)
+        bench.destination.evacuate(bench.instance, data)
+        with pytest.raises(exception.GuestStillHere):
+            bench.destination.rollback_evacuation_at_destination(bench.instance, data)
+        assert bench.at_destination().active
+
+    def test_rollback_of_an_evacuation_removes_what_it_has_made(self, bench: Bench) -> None:
+        data, instance = bench.definition(), bench.instance.replace(vm_state='stopped', power_state=4)
+        bench.lose_source()
+        data = bench.destination.check_can_evacuate(instance, data)
+        bench.destination.evacuate(instance, data)
+        for _ in range(2):
+            bench.destination.rollback_evacuation_at_destination(instance, data)
+            assert not bench.at_destination().present
+        bench.destination.evacuate(instance, bench.destination.check_can_evacuate(instance, data))
+        assert bench.at_destination().state == GuestState.SHUTDOWN
+
+    def test_copy_at_a_host_that_returns_is_removed(self, bench: Bench) -> None:
+        data = bench.definition()
+        bench.lose_source()
+        data = bench.destination.check_can_evacuate(bench.instance, data)
+        bench.destination.evacuate(bench.instance, data)
+        bench.return_source()
+        for _ in range(2):
+            bench.source.post_evacuation_at_source(bench.instance, data)
+            assert not bench.at_source().present
+        assert bench.at_destination().active
+
+    def test_copy_that_runs_at_a_host_that_was_never_lost_is_ended_and_removed(self, bench: Bench) -> None:
+        data = bench.destination.check_can_evacuate(bench.instance, bench.definition())
+        bench.destination.evacuate(bench.instance, data)
+        for _ in range(2):
+            bench.source.post_evacuation_at_source(bench.instance, data)
+            assert not bench.at_source().present
+        assert bench.at_destination().active

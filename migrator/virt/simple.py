@@ -22,6 +22,7 @@ from migrator.virt.driver import Verdict, node_uuid, state_after_evacuation
 #: Seconds between two looks at a job that an earlier start of the service has left.
 POLL_INTERVAL = 0.5
 _MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
+_NOT_HERE = (GuestState.ABSENT, GuestState.WAITING)
 #: The states in which this host owns the guest.
 _IN_USE = (*_MOVABLE, GuestState.POSTCOPY_BROKEN)
 
@@ -90,11 +91,13 @@ class SixMethods(driver.ComputeDriver):
     # --- evacuation: all three, or none ------------------------------------------------------------------------------
 
     def definition(self, instance_uuid: str) -> dict[str, Any] | None:
-        """Return what :meth:`start_guest` at another host needs, JSON-safe, or None without such a guest."""
+        """Return what :meth:`start_guest` at another host needs, JSON-safe."""
         return None
 
     def start_guest(self, instance: Instance, definition: dict[str, Any], state: GuestState) -> None:
         """Start a guest here, without the host that had it.
+
+        A guest that :meth:`guests` reports here counts as started. So it must not appear before it is in ``state``.
 
         :param definition: what :meth:`definition` returned at that host.
         :param state: ``RUNNING``, or ``PAUSED``; ``SHUTDOWN``: define the guest, but do not start it.
@@ -114,6 +117,8 @@ class EvacuatingDriver(SixMethods):
 
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
         """See :meth:`driver.ComputeDriver.get_definition`."""
+        if self.get_guest(instance_uuid).state in _NOT_HERE:
+            return None
         with self.errors('get_definition'):
             return self.definition(instance_uuid)
 
@@ -131,7 +136,7 @@ class EvacuatingDriver(SixMethods):
 
     def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.evacuate`."""
-        if self.get_guest(instance.uuid).state in (GuestState.ABSENT, GuestState.WAITING):
+        if self.get_guest(instance.uuid).state in _NOT_HERE:
             with self.errors('evacuate'):
                 self.start_guest(instance, migrate_data.source, state_after_evacuation(instance))
 

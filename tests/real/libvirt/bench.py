@@ -78,6 +78,12 @@ class LibvirtBench(driver_contract.Bench):
     def slow(self) -> None:
         self.confs['alpha'].set_override('live_migration_bandwidth', SLOW, group='libvirt')
 
+    def lose_source(self) -> None:
+        self.alpha.power_off()
+
+    def return_source(self) -> None:
+        self.alpha.power_on()
+
     def listeners(self) -> int:
         assert isinstance(self.source, LibvirtDriver)
         # one that calls again, and one that attaches

@@ -25,6 +25,12 @@ class ToyBench(driver_contract.Bench):
     def slow(self):
         self.cluster.slow = True
 
+    def lose_source(self):
+        self.alpha.kill(self.instance.uuid)
+
+    def return_source(self):
+        pass  # nothing starts a domain of the toy but its users
+
     def listeners(self):
         return self.source.attached(self.instance.uuid)
 
@@ -34,7 +40,7 @@ def bench(page):
     return ToyBench(page('embed_driver').ToyDriver)
 
 
-class TestContract(driver_contract.DriverContract):
+class TestContract(driver_contract.EvacuationContract):
     describes_instances = False
 
     def pause(self, bench):

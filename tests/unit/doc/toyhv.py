@@ -144,6 +144,27 @@ class Host:
         with self._lock:
             return (512 << 20, 256 << 20) if self._moving(uuid) else None
 
+    def definition(self, uuid):
+        """Return what :meth:`create` at another host needs, or None without such a domain."""
+        with self._lock:
+            return {'disk': f'/shared/{uuid}'} if uuid in self._domains else None
+
+    def create(self, uuid, definition, state):
+        """Make a domain in a state."""
+        with self._lock:
+            if definition.get('disk') != f'/shared/{uuid}':
+                raise Error(f'domain {uuid} has no disk here')
+            if self._domains.get(uuid, RECEIVING) != RECEIVING:
+                raise Error(f'domain {uuid} is {self._domains[uuid]} here')
+            self._domains[uuid] = state
+
+    def kill(self, uuid):
+        """End a domain and its job at once."""
+        with self._lock:
+            self._end(uuid, FAILED)
+            if uuid in self._domains:
+                self._domains[uuid] = STOPPED
+
     def remove(self, uuid):
         """Remove a domain that does not run, or what waits for one; nothing to remove is right too."""
         with self._lock:

@@ -35,6 +35,12 @@ class FakeBench(driver_contract.Bench):
         self.alpha.set_link(1.0)
         self.guest.dirty_rate = 0.5
 
+    def lose_source(self) -> None:
+        self.alpha.power_off()
+
+    def return_source(self) -> None:
+        self.alpha.power_on()
+
     def listeners(self) -> int:
         return self.alpha.jobs[self.instance.uuid].listeners
 

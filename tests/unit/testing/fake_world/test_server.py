@@ -45,6 +45,12 @@ class RemoteBench(driver_contract.Bench):
     def slow(self) -> None:
         self.client.ask('set_link', 'alpha', 20.0)
 
+    def lose_source(self) -> None:
+        self.client.ask('power_off', 'alpha')
+
+    def return_source(self) -> None:
+        self.client.ask('power_on', 'alpha')
+
 
 @pytest.fixture
 def bench(tmp_path: pathlib.Path) -> Iterator[RemoteBench]:
@@ -54,7 +60,7 @@ def bench(tmp_path: pathlib.Path) -> Iterator[RemoteBench]:
     made.server.stop()
 
 
-class TestContract(driver_contract.DriverContract):
+class TestContract(driver_contract.EvacuationContract):
     def pause(self, bench: driver_contract.Bench) -> None:
         assert isinstance(bench, RemoteBench)
         bench.client.ask('pause', 'alpha', bench.instance.uuid)
@@ -62,17 +68,6 @@ class TestContract(driver_contract.DriverContract):
 
 def test_server_has_every_method_of_driver():
     assert set(server.METHODS) == {name for name, _ in inspect.getmembers(driver.ComputeDriver, inspect.isfunction)}
-
-
-def test_guest_is_evacuated_and_its_copy_ended(bench):
-    instance = bench.instance
-    data = driver.LiveMigrateData(source=bench.source.get_definition(instance.uuid))
-    data = bench.destination.check_can_evacuate(instance, data)
-    bench.destination.evacuate(instance, data)
-    with pytest.raises(exception.GuestStillHere):
-        bench.destination.rollback_evacuation_at_destination(instance, data)
-    bench.source.post_evacuation_at_source(instance, data)
-    assert (bench.at_source().state, bench.at_destination().state) == ('absent', 'running')
 
 
 def test_cancelled_token_is_forwarded_during_pre_live_migration(bench):
