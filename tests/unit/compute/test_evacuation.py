@@ -41,6 +41,7 @@ class TestDestination:
         host = dead.host('beta')
         data = run(dead, host, CHECK).result
         assert data.destination['host'] == 'beta'
+        assert host.events.ended == [], 'the call itself returns the report of a check'
         assert host.call(EVACUATE, arguments={'migrate_data': data}).report.state == 'running'
         dead.until(lambda: host.events.states(EVACUATE))
         assert host.events.states(EVACUATE) == ['done']
@@ -50,7 +51,7 @@ class TestDestination:
         dead.alpha.power_on()
         report = run(dead, dead.host('alpha'), CHECK)
         assert (report.state, report.result) == ('failed', {'error': 'MigrationPreCheckError'})
-        assert 'alpha already has guest' in (report.reason or '')
+        assert 'remove it there if an earlier migration has left it behind' in (report.reason or '')
 
     @pytest.mark.parametrize('data', [{}, {'disks': 'local', 'dirty_rate': 0.0}], ids=['undefined', 'local'])
     def test_guest_without_definition_or_disks_is_neither_accepted_nor_started(
@@ -134,6 +135,14 @@ class TestDestination:
         assert host.events.states(EVACUATE) == ['cancelled']
         assert dead.world.effects('evacuated') == []
 
+    @pytest.mark.parametrize('state', ['running', 'paused', 'paused for cut-over', 'post-copy broken off'])
+    def test_rollback_keeps_a_guest_that_is_not_shut_off(self, dead: Scene, state: str) -> None:
+        host = dead.host('beta')
+        dead.beta.spawn(scene_module.instance()).state = state
+        report = run(dead, host, ROLLBACK)
+        assert (report.state, report.result) == ('failed', {'error': 'GuestStillHere', 'here': True})
+        assert host.poll().guest.state == state
+
     def test_rollback_removes_a_guest_that_is_shut_off(self, dead: Scene) -> None:
         host = dead.host('beta')
         stopped = scene_module.instance().replace(vm_state='stopped')
@@ -190,9 +199,11 @@ class TestSource:
             lambda: other.live_migration(scene_module.instance(), 'beta', scene.data, lambda: None), name='earlier'
         )
         scene.until(lambda: scene.alpha.jobs)
+        other.live_migration_force_complete(scene_module.instance())
+        assert host.poll().guest.state == 'paused for cut-over'
         report = run(scene, host, POST)
         assert (report.state, report.result) == ('failed', {'error': 'GuestStillHere', 'here': True})
-        assert scene.world.active_on(UUID) == ['alpha']
+        assert UUID in scene.alpha.guests
 
     def test_failed_cleanup_runs_again_in_the_same_epoch(self, dead: Scene) -> None:
         run(dead, dead.host('beta'), EVACUATE)
