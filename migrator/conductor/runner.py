@@ -194,7 +194,7 @@ class Runner:
                 subject.ledger.forget_tries()
                 subject.ledger.last = None
                 subject.replies.must_ask = set(subject.row.hosts)
-            subject.replies.begin_run()
+            subject.replies.begin_run(news=bool(reports or observations))
             subject.ledger.begin_run()
             subject.tools.broker.check()
             pause: Parked | Stuck | None = hosts.ask_first(subject)

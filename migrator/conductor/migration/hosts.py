@@ -327,7 +327,9 @@ def send_request_once(m: context.MigrationContext, host: str, step: str, **paylo
 
 def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
     """Poll a host in the present epoch, and return what it reports of the guest, for the table."""
-    found = _poll(m, host)
+    found = m.replies.polls.answer_before(host)
+    if found is None:
+        found = _poll(m, host)
     (m.replies.unheard.add if found.observed is settle_table.Observed.MISSING else m.replies.unheard.discard)(host)
     return found
 
@@ -342,6 +344,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     try:
         found = m.tools.hosts.ask(host, [command(m, host, 'poll')], in_line=True)
     except HostBusy:
+        m.replies.polls.cut_short()
         # The host was not polled, so a missing answer says nothing about it.
         m.replies.unasked.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)
@@ -363,7 +366,9 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
         m.ledger.waits_on.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)
     waiting.end_silence(m, host)
-    return observed_in(m, observation)
+    answer = observed_in(m, observation)
+    m.replies.polls.note(host, answer)
+    return answer
 
 
 def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:

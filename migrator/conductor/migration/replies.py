@@ -9,9 +9,49 @@ import math
 from oslo_log import log as logging
 
 from migrator import executors
+from migrator.conductor.migration import settle_table
 from migrator.objects import protocol
 
 LOG = logging.getLogger(__name__)
+
+
+class Polls:
+    """The polls of a run in their order, for the next run if a host has no free call slot for this one.
+
+    The next run does not repeat them. Otherwise migrations that need slots of the same two hosts could take them from
+    each other for ever. An old answer does no harm, since a conductor may be slow between any two polls.
+    """
+
+    def __init__(self) -> None:
+        self._answers: list[tuple[str, settle_table.Host]] = []
+        self._before: list[tuple[str, settle_table.Host]] = []
+        self._cut_short = False
+
+    def begin_run(self) -> None:
+        """Keep the answers of the run before if it was cut short."""
+        self._before = self._answers if self._cut_short else []
+        self._answers, self._cut_short = [], False
+
+    def cut_short(self) -> None:
+        """Note that a host has no free call slot for this run."""
+        self._cut_short = True
+
+    def note(self, host: str, answer: settle_table.Host) -> None:
+        """Note the answer of a host."""
+        self._answers.append((host, answer))
+
+    def answer_before(self, host: str) -> settle_table.Host | None:
+        """Return the answer to the same poll of the run before, or None: it has to be sent."""
+        if not self._before or self._before[0][0] != host:
+            self._before.clear()
+            return None
+        self._answers.append(self._before.pop(0))
+        return self._answers[-1][1]
+
+    def forget(self) -> None:
+        """Forget all answers, since the hosts may answer otherwise now."""
+        self._answers.clear()
+        self._before.clear()
 
 
 class Replies:
@@ -21,6 +61,7 @@ class Replies:
     :ivar reports: the newest report of each host's step.
     :ivar seen: the newest observation of each host in the present epoch.
     :ivar unheard: the hosts that were polled in this run and have not reported where the guest is.
+    :ivar polls: the answers to the polls of this run.
     :ivar unasked: the hosts that were not polled in this run because they had no free call slot.
     :ivar received_at: when a host last reported or replied (monotonic seconds).
     :ivar must_ask: the hosts that must answer in this epoch before anything else is done: the first act after a
@@ -36,6 +77,7 @@ class Replies:
         self.seen: dict[str, protocol.Observation] = {}
         self.unheard: set[str] = set()
         self.unasked: set[str] = set()
+        self.polls = Polls()
         self.received_at = clock.monotonic()
         self.must_ask: set[str] = set()
         self.unsure: set[tuple[str, str]] = set()
@@ -45,14 +87,21 @@ class Replies:
         #: Attempt, epoch and name of each step -> whether it was sent; False: there was no free call slot.
         self._sent: dict[tuple[int, int, str], bool] = {}
 
-    def begin_run(self) -> None:
-        """Forget which hosts were polled in vain in the run before."""
+    def begin_run(self, news: bool) -> None:
+        """Forget which hosts were polled in vain in the run before.
+
+        :param news: whether a host has reported something since then.
+        """
+        if news:
+            self.polls.forget()
+        self.polls.begin_run()
         self.unheard, self.unasked = set(), set()
 
     def begin_epoch(self) -> None:
         """Forget the observations: only those of the new epoch count, in which nothing was sent yet."""
         self.settling = True
         self.seen.clear()
+        self.polls.forget()
         self.unsure.clear()
 
     def reread(self, fresh: Replies, same_epoch: bool) -> None:
@@ -64,16 +113,18 @@ class Replies:
         if not same_epoch:
             self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask
         self.seen, self.received_at = {}, fresh.received_at
-        self.begin_run()
+        self.begin_run(news=True)
 
     # --- what was sent -----------------------------------------------------------------------------------------------
 
     def note_sent(self, attempt: int, epoch: int, step: str) -> None:
         """Note that a step was sent to its host, whether or not the host has replied."""
+        self.polls.forget()
         self._sent[attempt, epoch, step] = True
 
     def note_unsent(self, attempt: int, epoch: int, step: str) -> None:
         """Note that a step was not sent yet because its host had no free call slot."""
+        self.polls.cut_short()
         self._sent.setdefault((attempt, epoch, step), False)
 
     def is_unsent(self, attempt: int, epoch: int, step: str) -> bool:

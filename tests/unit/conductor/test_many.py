@@ -139,3 +139,19 @@ def test_unreachable_hosts_do_not_prevent_polls_of_others(build: Callable[..., S
         stage.simulation.advance(1)
         assert pool.waiting <= len(hosts)
     assert asked(stage, since)['host1'] >= 10
+
+
+def test_migrations_retried_at_once_do_not_wake_each_other_without_a_pause(build: Callable[..., Stage]) -> None:
+    """Each run polled both hosts, and each reply woke a run that found the other host busy."""
+    stage = build(**ROOM)
+    stall = stage.host('host2').faults.stall('pre_live_migration', sticky=True)
+    migrations = begin(stage, 24)
+    stage.until(lambda: all(stage.row(migration).stuck_reason for migration in migrations), 600)
+    since = len(stage.cloud.recorder.messages)
+    for migration in migrations:
+        stage.database.requests.request_retry(stage.row(migration), 'an operator')
+    stage.simulation.scheduler.most_passes = 50_000
+    stage.until(lambda: not any(stage.row(migration).retry_requested_at for migration in migrations), 60)
+    polls = asked(stage, since)
+    assert max(polls.values()) <= 100, polls
+    stall.release()
