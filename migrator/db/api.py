@@ -28,6 +28,7 @@ class Database:
         self.threads = threads
         self.engine = engine or Engine(connection, threads, **options)
         self.instances = instances.Instances(self.engine)
+        self.definitions = instances.Definitions(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
         self.services = services.Services(self.engine, threads)
         self.conductors = services.Conductors(self.engine, self.services)

@@ -13,9 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db import models, tenures
+from migrator.db import models, saga_log, tenures
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
+from migrator.objects import Migration, MigrationStatus
+from migrator.saga import log
 
 _T = models.CLEANUPS
 #: The steps that remove a guest, or what is left of it, from a host.
@@ -247,6 +249,33 @@ class Cleanups:
         with self._engine.writer() as session:
             gone: Any = session.execute(sa.delete(_T).where(_T.c.id == seen.id, _T.c.alarm == seen.alarm))
             return bool(gone.rowcount)
+
+    def cleaned_evacuations(self) -> builtins.list[Migration]:
+        """Return the evacuations that are done, and whose source has no cleanup of them left."""
+        table = models.MIGRATIONS
+        pending = sa.exists().where(_T.c.migration_uuid == table.c.uuid, _T.c.host == table.c.source_compute)
+        query = sa.select(table).where(table.c.status == MigrationStatus.DONE.value, ~pending).order_by(table.c.id)
+        with self._engine.reader() as session:
+            return [models.migration(row) for row in session.execute(query)]
+
+    @retried
+    def complete_evacuation(self, done: Migration) -> bool:
+        """Write that an evacuation is completed, once it holds no allocation any more.
+
+        :param done: the migration, as :meth:`cleaned_evacuations` has returned it.
+        :returns: whether it was written. It is not if another conductor was faster.
+        """
+        table, status = models.MIGRATIONS, MigrationStatus.COMPLETED.value
+        with self._engine.writer() as session:
+            written: Any = session.execute(
+                sa.update(table)
+                .where(table.c.uuid == done.uuid, table.c.status == done.status, table.c.log_seq == done.log_seq)
+                .values(status=status, log_seq=done.log_seq + 1)
+            )
+            if written.rowcount:
+                entry = log.Entry(log.EntryKind.STATUS, done.attempt, payload={'status': status})
+                saga_log.append(session, done, [entry])
+            return bool(written.rowcount)
 
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None

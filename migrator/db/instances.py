@@ -20,7 +20,7 @@ from migrator.db import cleanups, models, tenures
 from migrator.db.engine import Engine, retried
 from migrator.objects import ENDS, Instance, MigrationStatus, times
 
-_T, _M = models.INSTANCES, models.MIGRATIONS
+_T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _S = MigrationStatus
 _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
@@ -130,6 +130,7 @@ class Instances:
             found: Any = session.execute(sa.delete(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)))
             if not found.rowcount:
                 self._raise_why_not(session, uuid)
+            session.execute(sa.delete(_D).where(_D.c.instance_uuid == uuid))
 
     def invalid_state(self, instance_uuid: str, **more: Any) -> exception.InstanceInvalidState:
         """Return the error of :func:`invalid_state`, for a caller without a session."""
@@ -141,6 +142,51 @@ class Instances:
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
             raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing(session, uuid))
         raise exception.InstanceNotFound(instance_uuid=uuid)
+
+
+class Definitions:
+    """The rows of ``guest_definitions``: what a driver needs to start a guest whose host is dead.
+
+    Each is stored while the guest's host lives, and counts for that host only.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, instance_uuid: str, host: str) -> dict[str, Any]:
+        """Return what was last stored for a guest of a host; {} if nothing was."""
+        query = sa.select(_D.c.definition).where(_D.c.instance_uuid == instance_uuid, _D.c.host == host)
+        with self._engine.reader() as session:
+            return dict(session.execute(query).scalar() or {})
+
+    def outdated(self, hosts: Sequence[str], seconds: float, limit: int) -> dict[str, list[str]]:
+        """Return host -> the guests there without a definition that was stored in the last ``seconds``.
+
+        :param hosts: only these hosts.
+        :param limit: the greatest number of guests.
+        """
+        fresh = sa.exists().where(
+            _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later(-seconds)
+        )
+        query = sa.select(_T.c.host, _T.c.uuid).where(_T.c.host.in_(list(hosts)), ~fresh).order_by(_T.c.id).limit(limit)
+        found: dict[str, list[str]] = {}
+        with self._engine.reader() as session:
+            for host, uuid in session.execute(query):
+                found.setdefault(host, []).append(uuid)
+        return found
+
+    @retried
+    def store(self, host: str, definitions: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the definitions of guests of a host.
+
+        :param definitions: uuid -> definition; {}: the host's driver has none.
+        """
+        values = [
+            {'instance_uuid': uuid, 'host': host, 'definition': dict(one)} for uuid, one in sorted(definitions.items())
+        ]
+        with self._engine.writer() as session:
+            session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(list(definitions))))
+            session.execute(sa.insert(_D), values)
 
 
 def _has_migration(uuid: str) -> Any:

@@ -27,6 +27,7 @@ from migrator.objects import (
     Instance,
     Migration,
     MigrationStatus,
+    MigrationType,
     compute_node,
     protocol,
 )
@@ -417,6 +418,17 @@ class Migrations:
                 services.write_node(session, report.node)
             # A migration of epoch 0 never had an owner, so nothing was sent for it.
             session.execute(sa.update(_T).where(names_it, _IN_PROGRESS, _T.c.epoch > 0).values(epoch=_T.c.epoch + 1))
+            # Its guests are not to be started elsewhere, unless that has begun.
+            session.execute(
+                sa.update(_T)
+                .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == report.host)
+                .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
+                .values(
+                    abort_requested_at=models.now(),
+                    abort_requested_by='host start',
+                    abort_verdict=f'{MigrationStatus.FAILED}: {report.host} was started, so it is not dead.',
+                )
+            )
             query = (
                 sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
                 .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)

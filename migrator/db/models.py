@@ -374,6 +374,17 @@ class Cleanup(Base):
     created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
 
 
+class GuestDefinition(Base):
+    """What another host needs to start a guest without its source; see ``ComputeDriver.get_definition``."""
+
+    __tablename__ = 'guest_definitions'
+
+    instance_uuid: orm.Mapped[str] = _uuid(primary_key=True)
+    host: orm.Mapped[str] = orm.mapped_column(Text(255))
+    definition: orm.Mapped[dict[str, Any]] = orm.mapped_column()
+    stored_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
+
+
 class InstanceAction(Base):
     """A request of a user for an instance, and its result."""
 
@@ -400,6 +411,7 @@ CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
 CLEANUPS: Any = Cleanup.__table__
+GUEST_DEFINITIONS: Any = GuestDefinition.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
 
 
