@@ -193,7 +193,7 @@ class Runner:
                 # Everything that has failed is tried again at once, after the hosts were polled.
                 subject.ledger.forget_tries()
                 subject.ledger.last = None
-                subject.replies.must_ask = set(subject.row.hosts)
+                subject.replies.must_ask = set(subject.row.hosts_to_poll)
             subject.replies.begin_run(news=bool(reports or observations))
             subject.ledger.begin_run()
             subject.tools.broker.check()

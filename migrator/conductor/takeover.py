@@ -52,7 +52,7 @@ def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     if subject.journal.all() or owned.migration.epoch > 1:
         hosts.reread_boots(subject)
     if owned.migration.epoch > 1:
-        subject.replies.must_ask = set(subject.row.hosts)
+        subject.replies.must_ask = set(subject.row.hosts_to_poll)
         # A host may have received any command that was sent: poll it before the command is sent again.
         for record in subject.journal.all():
             if record.state == log.StepState.INTENT:
@@ -102,6 +102,9 @@ def compute_started(
         owned, server = entry.owned, entry.owner_server
         migration = owned.migration
         role = 'source' if migration.source_compute == report.host else 'destination'
+        if migration.is_evacuation:
+            # Neither host has a job. The command makes the new boot refuse what is older, such as a late start.
+            role = 'none'
         command = protocol.Command(
             migration_uuid=migration.uuid,
             instance_uuid=migration.instance_uuid,

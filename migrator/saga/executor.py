@@ -178,10 +178,10 @@ class SagaExecutor(Generic[T]):
                 record = self._record(self.saga.pivot, DO, StepState.DONE, result)
                 self._buffer = _Buffer([record], FORWARD)
                 subject.journal.put([record])
-            case Back(reason):
+            case Back(reason, another):
                 before_pivot = subject.journal.find(subject.attempt, self.saga.pivot.name) is None
                 failed = self._record(step, DO, StepState.FAILED, {'reason': reason})
-                again = before_pivot and subject.has_next_attempt()
+                again = (before_pivot or another) and subject.has_next_attempt()
                 subject.commit([failed], outcome=None if again else BACK)
             case Lost(reason):
                 failed = self._record(step, DO, StepState.FAILED, {'reason': reason, 'lost': True})

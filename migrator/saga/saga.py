@@ -82,9 +82,13 @@ class Forward:
 
 @dataclasses.dataclass(frozen=True)
 class Back:
-    """Settled: the pivot has not happened and can no longer happen. Every step is undone."""
+    """Settled: the pivot has not happened and can no longer happen. Every step is undone.
+
+    :ivar another: whether another attempt may follow, although the pivot was sent.
+    """
 
     reason: str
+    another: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

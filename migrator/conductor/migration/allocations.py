@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from migrator import exception
 from migrator.conductor.migration import destinations, hosts, waiting
@@ -22,6 +24,24 @@ from migrator.saga.saga import Done, Failed, Parked, Stuck, Verdict
 
 #: The number of tries of a write that loses a race. Then the next sweep tries again.
 _RACES = 5
+
+
+def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
+    """Return the intent of the move: the next candidate, both allocations, and the instance's generation."""
+    if m.instance is None:
+        return Failed(f'Instance {m.row.instance_uuid} was deleted.')
+    tools = m.tools
+    reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
+    tried = destinations.tried(m.journal, m.attempt)
+    try:
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable)
+    except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
+        waiting.note_waiting(m, str(error))
+        return Parked(f'Placement: {error}')
+    except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
+        return Failed(str(error))
+    m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
+    return dataclasses.asdict(chosen)
 
 
 def move(m: MigrationContext) -> Verdict:
@@ -140,6 +160,38 @@ def release(m: MigrationContext) -> Verdict:
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
             return _later(m, error, 'release_source_allocation')
         else:
+            return Done()
+    return Parked('Placement, where other writers were faster each time')
+
+
+def hold(m: MigrationContext) -> Verdict:
+    """Let the migration hold the source's allocation: with doubled allocations the instance has held both.
+
+    The strategy in the row changes with it, so that everything later sees a migration-owned allocation.
+    """
+    if m.row.strategy == Strategy.MIGRATION_OWNED:
+        return Done()
+    doubled, pair = _pair(m)
+    owned = allocations.strategy_for(m.tools.placement, Strategy.MIGRATION_OWNED.value)
+    new: int | None = None
+    for _ in range(_RACES):
+        try:
+            reading = doubled.observe(pair)
+            if reading.state is allocation_state.PairState.MOVED:
+                m.commit()
+                with _lock_providers(m, pair):
+                    owned.move(pair, instance_generation=_known(reading), migration_generation=new)
+            elif m.is_deleted():
+                return Done({'skipped': 'the instance was deleted'})
+            elif owned.observe(pair).state is not allocation_state.PairState.MOVED:
+                return _unknown(m, reading)
+        except exception.PlacementConflict:
+            new = allocations.ORPHAN_GENERATION if new is None else None
+            _pause(m)
+        except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
+            return _later(m, error, 'hold_source_allocation')
+        else:
+            m.will(strategy=Strategy.MIGRATION_OWNED.value)
             return Done()
     return Parked('Placement, where other writers were faster each time')
 

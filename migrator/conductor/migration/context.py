@@ -50,6 +50,8 @@ class Tools:
     :ivar server: the RPC server name of this conductor, for events.
     :ivar turns: the locks for this conductor's writes to Placement.
     :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
+    :ivar completing: the uuids of the evacuations that are being completed.
+    :ivar defining: the hosts that are being asked for the definitions of their guests.
     :ivar asking: the hosts that are being polled about all their migrations.
     """
 
@@ -65,6 +67,8 @@ class Tools:
     def __post_init__(self) -> None:
         self.turns = Turns(self.threads)
         self.running_cleanups: set[int] = set()
+        self.completing: set[str] = set()
+        self.defining: set[str] = set()
         self.asking: set[str] = set()
         self.placement.on_result = broker.Outage('Placement', self.threads).on_result
 
@@ -159,7 +163,8 @@ class MigrationContext:
     def abort_reason(self) -> str | None:
         """Why the migration should be undone: an abort request or a failure; None: no reason."""
         if self.row.abort_requested_at is not None:
-            return f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
+            failed = (self.row.abort_verdict or '').partition(f'{Status.FAILED}: ')[2]
+            return failed or f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
         return self.failure
 
     def need_not_settle(self, step: str) -> bool:
@@ -210,18 +215,20 @@ class MigrationContext:
         """Return whether the migration may try another candidate.
 
         No host was named, no abort is requested, the source answers and retries are left. Without the source no
-        candidate could receive the guest.
+        candidate could receive the guest of a live migration.
         """
         if self.row.abort_requested_at is not None or self.row.requested_host is not None:
             return False
-        if destinations.chosen(self.journal, self.attempt) is None or self.tools.hosts.unanswered_for(self.source):
+        if destinations.chosen(self.journal, self.attempt) is None:
+            return False
+        if self.source in self.row.hosts_to_poll and self.tools.hosts.unanswered_for(self.source):
             return False
         retries = self.tools.options.migrate_max_retries
         return retries < 0 or self.attempt <= retries
 
     def begin_next_attempt(self) -> None:
         """Commit the start of the next attempt. The records keep why the last one failed."""
-        self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None)
+        self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None, queued_at=None)
         self.commit()
         self.failure = None
         self.ledger.forget_tries()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.services import Place
-from migrator.objects import Instance, Migration
+from migrator.objects import EVACUATES, Instance, Migration
 from migrator.placement_client import allocation_state, allocations, candidates
 from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
@@ -114,7 +114,7 @@ def _choose(
         and place.host not in tried
         and named in (None, place.host)
         and _hypervisor_of(place, migration.source_compute) is None
-        and _why_not(place, by_state, named is not None) is None
+        and _why_not(migration, place, by_state) is None
     ]
     if not usable:
         raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
@@ -152,7 +152,7 @@ def _check_named(
     refused = _hypervisor_of(places[0], migration.source_compute)
     if refused is not None:
         raise refused
-    reason = _why_not(places[0], by_state, True)
+    reason = _why_not(migration, places[0], by_state)
     if reason:
         raise exception.ComputeServiceUnavailable(host=named, reason=reason)
     return places[0]
@@ -170,11 +170,12 @@ def _hypervisor_of(place: Place, source: str) -> exception.Invalid | None:
     return None
 
 
-def _why_not(place: Place, by_state: bool, named: bool) -> str | None:
+def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
     """Return why a host is no destination now, or None if it is one.
 
+    A host that the user requested may be disabled.
+
     :param by_state: whether a host whose service was stopped or is down is excluded.
-    :param named: whether the user requested this host, which may be disabled then.
     """
     if place.service.forced_down:
         return 'it is forced down'
@@ -183,8 +184,10 @@ def _why_not(place: Place, by_state: bool, named: bool) -> str | None:
         return 'its compute service was stopped'
     if by_state and place.service.down_since is not None:
         return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
-    if place.service.disabled and not named:
+    if place.service.disabled and migration.requested_host is None:
         return 'it is disabled'
+    if migration.is_evacuation and place.service.version < EVACUATES:
+        return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
     if place.has_cleanup:
         return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None
@@ -208,7 +211,7 @@ def _explain(
     for place in places:
         reason = 'it is the source' if place.host == migration.source_compute else None
         refused = _hypervisor_of(place, migration.source_compute)
-        reason = reason or (refused.message if refused is not None else _why_not(place, by_state, named is not None))
+        reason = reason or (refused.message if refused is not None else _why_not(migration, place, by_state))
         if reason:
             reasons.append(f'{place.host}: {reason}')
     if not reasons:

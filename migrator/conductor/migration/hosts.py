@@ -34,6 +34,8 @@ _ENDING = frozenset(
         'post_live_migration_at_destination',
         'rollback_live_migration_at_source',
         'rollback_live_migration_at_destination',
+        'rollback_evacuation_at_destination',
+        'post_evacuation_at_source',
     }
 )
 
@@ -308,7 +310,8 @@ def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
 
 def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
     """Return what a deferred cleanup of this migration needs: the data that the preparation fixed."""
-    return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
+    step = 'check_can_evacuate' if m.row.is_evacuation else 'pre_live_migration'
+    return {'migrate_data': m.result(step).get('migrate_data')}
 
 
 def send_request(m: context.MigrationContext, wait: Wait, request: str, **payload: Any) -> None:
@@ -383,7 +386,7 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
         epoch = m.row.epoch
         answers = {host: look_at(m, host) for host in sorted(m.replies.must_ask)}
         if m.row.epoch != epoch:
-            m.replies.must_ask = set(m.row.hosts)
+            m.replies.must_ask = set(m.row.hosts_to_poll)
             continue
         m.replies.must_ask = {
             host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING
@@ -492,6 +495,11 @@ def _send(
         return Failed(f'Host {host} is stopping and accepts no new work.')
     m.ledger.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')
+
+
+def keep(found: Found) -> Done | Failed | Parked:
+    """Return the verdict of a step whose data the journal keeps for the other host, or for a later step."""
+    return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
 
 
 # --- the commands up to the move, which settling may send again ------------------------------------------------------

@@ -8,17 +8,15 @@ decision is carried out in :mod:`migrator.conductor.migration.abandon`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from migrator import exception
 from migrator.conductor import cleanups
-from migrator.conductor.migration import abandon, allocations, destinations, hosts, settle, waiting
+from migrator.conductor.migration import abandon, allocations, hosts, settle
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.db import models
 from migrator.objects import base, protocol
-from migrator.saga.saga import Done, Failed, Kind, Parked, Saga, Step, Verdict
+from migrator.saga.saga import Done, Failed, Kind, Saga, Step, Verdict
 
 
 def saga() -> Saga[MigrationContext]:
@@ -70,27 +68,9 @@ def saga() -> Saga[MigrationContext]:
 
 
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Choose the next candidate.
-
-    The intent fixes both allocations, and the generation of the instance's allocation.
-    """
-    if m.instance is None:
-        return Failed(f'Instance {m.row.instance_uuid} was deleted.')
-    pause = cleanups.run_at_source(m) if m.has_source_cleanup else None
-    if pause is not None:
-        return pause
-    tools = m.tools
-    reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
-    tried = destinations.tried(m.journal, m.attempt)
-    try:
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable)
-    except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
-        waiting.note_waiting(m, str(error))
-        return Parked(f'Placement: {error}')
-    except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
-        return Failed(str(error))
-    m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
-    return dataclasses.asdict(chosen)
+    """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
+    pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
+    return pause or allocations.choose_destination(m)
 
 
 def move_allocation(m: MigrationContext) -> Verdict:
@@ -111,12 +91,12 @@ def return_allocation(m: MigrationContext) -> Verdict:
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
-    return _keep(hosts.check_destination(m))
+    return hosts.keep(hosts.check_destination(m))
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Run the check at the source, with the destination's reply."""
-    return _keep(hosts.check_source(m))
+    return hosts.keep(hosts.check_source(m))
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
@@ -134,7 +114,7 @@ def pre_live_migration(m: MigrationContext) -> Verdict:
     found = hosts.prepare(m)
     if isinstance(found, protocol.Report) and found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest: {found.reason}')
-    return _keep(found)
+    return hosts.keep(found)
 
 
 def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
@@ -230,11 +210,6 @@ def complete(m: MigrationContext) -> Verdict:
 
 
 # --- shared by several -----------------------------------------------------------------------------------------------
-
-
-def _keep(found: hosts.Found) -> Verdict:
-    """Keep the data of the hosts for each other in the journal."""
-    return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
 
 
 def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
