@@ -9,21 +9,29 @@ is blocked and needs an operator. The same holds if the host has lost the guest 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
+from typing import Any
 
 from oslo_log import log as logging
 
 from migrator import context, exception, executors
+from migrator.conductor import registry
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import REMOVES, Cleanup
-from migrator.objects import COMPARES_TENURE, base, protocol
+from migrator.objects import COMPARES_TENURE, COMPUTE_BINARY, EVACUATES, GuestState, Migration, Service, base, protocol
 from migrator.objects.instance import Instance, stand_in
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
+
+#: The cleanup at the source of an evacuation. It may end an active copy of the guest.
+AFTER_EVACUATION = 'post_evacuation_at_source'
+#: The states in which a host has the whole guest.
+_WHOLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 
 
 def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Cleanup]) -> None:
@@ -36,19 +44,54 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
     if not cleanups:
         return
     now = tools.database.services.now()
-    services = tools.database.services.list()
-    up = {
-        service.host: service
-        for service in services
-        if service.boot_id and service.is_up(now, tools.options.service_down_time)
-    }
+    services = {service.host: service for service in tools.database.services.list(COMPUTE_BINARY)}
     for cleanup in cleanups:
-        service = up.get(cleanup.host)
+        service = services.get(cleanup.host)
         # A host of an older release replies when it is done. Repeated commands would use up its call slots.
-        if service is not None and cleanup.id not in tools.running_cleanups:
+        if service is not None and _can_run(tools, cleanup, service, now) and cleanup.id not in tools.running_cleanups:
             tools.running_cleanups.add(cleanup.id)
             beside = service.version >= COMPARES_TENURE
             pool.submit(_run_and_report, tools, cleanup, service.boot_id or '', beside)
+
+
+def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.datetime) -> bool:
+    """Return whether a host can run a cleanup now."""
+    if cleanup.step == AFTER_EVACUATION:
+        # It runs before the operator takes back that the host is forced down.
+        service = service.replace(forced_down=False)
+        if service.version < EVACUATES:
+            return False
+    return service.boot_id is not None and service.is_up(now, tools.options.service_down_time)
+
+
+def complete_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Migration]) -> None:
+    """Complete the evacuations whose source has nothing left to clean up.
+
+    Whatever has removed the cleanup: the source, an operator, or the deletion of the source's service.
+
+    :param pool: limits the evacuations that are completed at a time.
+    :param listed: those evacuations.
+    """
+    for done in listed:
+        if done.uuid not in tools.completing:
+            tools.completing.add(done.uuid)
+            pool.submit(_complete_and_report, tools, done)
+
+
+def _complete_and_report(tools: Tools, done: Migration) -> None:
+    with context.about(migration_uuid=done.uuid, instance_uuid=done.instance_uuid):
+        try:
+            if registry.complete_evacuation(tools.database, tools.placement, done):
+                LOG.info('Evacuation %s is completed', done.uuid)
+        except (exception.ServiceUnreachable, exception.PlacementConflict, exception.PlacementRefused) as error:
+            LOG.warning(
+                'Could not complete evacuation %(migration)s; the next sweep tries again: %(error)s',
+                {'migration': done.uuid, 'error': error},
+            )
+        except Exception:  # the pool would drop the error; the next sweep tries again
+            LOG.exception('Could not complete evacuation %s', done.uuid)
+        finally:
+            tools.completing.discard(done.uuid)
 
 
 def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) -> None:
@@ -76,7 +119,7 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -
     held = tools.database.cleanups.adopt(cleanup, tools.owner, beside)
     if held is None:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
-    if _is_where_the_guest_is(tools, held):
+    if _is_where_the_guest_is(tools, held) or (held.step == AFTER_EVACUATION and _waits_for_the_guest(tools, held)):
         return False
     answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
@@ -109,29 +152,63 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
     return here
 
 
+def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
+    """Return whether the cleanup after an evacuation waits for a host to report that it has the guest.
+
+    A cleanup is blocked if the guest's host answers that it has no guest: the copy may be the last one.
+    """
+    try:
+        host = tools.database.instances.get(held.instance_uuid).host
+    except exception.InstanceNotFound:
+        return False
+    found = _look_at_guest(tools, held, host)
+    if found is not None and found.state in _WHOLE:
+        return False
+    if found is not None and not found.present and tools.database.instances.get(held.instance_uuid).task_state is None:
+        why = f'{host} does not have the guest that was evacuated from {held.host}: look which host has it.'
+        _block(tools, held, why)
+    else:
+        tools.database.cleanups.note_failure(held, f'it waits for {host} to report that it has the guest')
+        tools.database.cleanups.let_go(held)
+    return True
+
+
+def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | None:
+    """Poll a host for the guest of a cleanup, and return it; None if the host does not report it."""
+    boot = next((service.boot_id for service in tools.database.services.list(COMPUTE_BINARY, host)), None)
+    # Without a tenure the poll does not disturb a migration of the guest that is in progress there.
+    command = _command(tools, held, 'poll', boot or '').replace(tenure=0)
+    try:
+        found = tools.hosts.ask(host, [command])
+    except HostBusy:
+        return None
+    one = next((one for one in found or [] if one.migration_uuid == held.migration_uuid), None)
+    return one.guest if one is not None and one.refusal is None else None
+
+
 def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
     """Send a cleanup to its host; return the reply, or None if the host has no free call slot."""
-    command = protocol.Command(
+    data, instance = (held.input or {}).get('migrate_data'), _instance(tools, held)
+    payload: dict[str, Any] = {'instance': instance, 'migrate_data': base.from_primitive(data) if data else None}
+    if held.step == AFTER_EVACUATION:
+        payload['runs_at'] = instance.host if instance.host != held.host else None
+    try:
+        return tools.hosts.tell(held.host, held.step, _command(tools, held, held.step, boot_id), **payload)
+    except HostBusy:
+        return None
+
+
+def _command(tools: Tools, held: Cleanup, step: str, boot_id: str) -> protocol.Command:
+    return protocol.Command(
         migration_uuid=held.migration_uuid,
         instance_uuid=held.instance_uuid,
-        step=held.step,
+        step=step,
         epoch=held.epoch,
         owner=tools.owner,
         reply_to=tools.server,
         boot_id=boot_id,
         tenure=held.tenure,
     )
-    data = (held.input or {}).get('migrate_data')
-    try:
-        return tools.hosts.tell(
-            held.host,
-            held.step,
-            command,
-            instance=_instance(tools, held),
-            migrate_data=base.from_primitive(data) if data else None,
-        )
-    except HostBusy:
-        return None
 
 
 def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:

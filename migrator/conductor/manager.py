@@ -16,7 +16,7 @@ from migrator.conductor import audit, broker, cleanups, metrics, periodics, regi
 from migrator.conductor.compute_client import HostBusy, Hosts
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.conf import upgrade_levels
 from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
@@ -83,7 +83,10 @@ class ConductorManager:
             threads=threads,
             options=_options(conf),
         )
-        sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.saga()}
+        sagas = {
+            MigrationType.LIVE_MIGRATION.value: live_migrate.saga(),
+            MigrationType.EVACUATION.value: evacuate.saga(),
+        }
         self.runner = Runner(threads, self._pool, sagas.__getitem__, functools.partial(takeover.reload, self.tools))
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         self._watch: audit.Watch | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.conductor import cleanups, runner, takeover
+from migrator.conductor import cleanups, definitions, runner, takeover
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
@@ -45,7 +45,7 @@ _FIGURES = (
 def sweep(
     tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
 ) -> None:
-    """Take over migrations without a live owner, wake those that wait, and run deferred cleanups.
+    """Take over migrations, wake those that wait, run deferred cleanups, and fetch definitions.
 
     A lost message delays a migration until the next sweep at most.
 
@@ -57,6 +57,7 @@ def sweep(
         owned = database.migrations.owned_by(tools.owner)
         services = database.services.list(binary=COMPUTE_BINARY)
         deferred = database.cleanups.list()
+        cleaned = database.cleanups.cleaned_evacuations()
     count(deferred)
     for uuid, epoch in orphans:
         _take_up(runs, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
@@ -72,12 +73,14 @@ def sweep(
     fenced = {service.host for service in services if service.forced_down}
     for subject in runs.held():
         # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
-        concerned = not subject.ledger.waits_on or not fenced.isdisjoint(subject.row.hosts)
+        concerned = not subject.ledger.waits_on or not fenced.isdisjoint(subject.row.hosts_to_poll)
         if concerned and (subject.ledger.wake_at is None or subject.ledger.wake_at <= now):
             runs.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     runs.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
+        definitions.fetch_all(tools, pool, services)
+    cleanups.complete_all(tools, pool, cleaned)
 
 
 def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:

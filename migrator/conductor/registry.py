@@ -253,6 +253,18 @@ def delete_instance(database: Database, client: PlacementClient, uuid: str) -> N
     database.instances.delete(uuid)
 
 
+def complete_evacuation(database: Database, client: PlacementClient, done: Migration) -> bool:
+    """Release the allocation at the source of an evacuation that is done, and write that it is completed.
+
+    :param done: the migration; nothing of its guest is left at the source.
+    :returns: whether this call has completed it.
+    :raises migrator.exception.PlacementUnreachable: Placement did not answer; repeat the call.
+    :raises migrator.exception.PlacementConflict: other writers were faster each time; repeat the call.
+    """
+    _remove_all(client, consumer_of_migration(done))
+    return database.cleanups.complete_evacuation(done)
+
+
 def _remove_all(client: PlacementClient, consumer: allocation_state.Consumer) -> allocation_state.Allocations:
     """Remove every allocation of a consumer that only an operator or a sweep writes now, and return them."""
     for tries in range(_TRIES):

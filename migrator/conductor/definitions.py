@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The definitions of guests, which the conductor fetches while their hosts live.
+
+Another host needs the definition to start the guest once its host is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from migrator import context, exception, executors
+from migrator.conductor.migration.context import Tools
+from migrator.objects import EVACUATES, Service
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which a definition is fetched again. A new one is fetched at the next sweep after the guest has moved.
+_KEPT = 3600.0
+#: Guests whose definitions one sweep fetches.
+_AT_ONCE = 500
+
+
+def fetch_all(tools: Tools, pool: executors.BoundedExecutor, services: Sequence[Service]) -> None:
+    """Fetch the definitions that are missing or old, from the hosts that are up.
+
+    :param pool: limits the hosts that are asked at a time.
+    :param services: every compute service.
+    """
+    now, down_time = tools.database.services.now(), tools.options.service_down_time
+    up = [one.host for one in services if one.version >= EVACUATES and one.is_up(now, down_time)]
+    for host, uuids in tools.database.definitions.outdated(up, _KEPT, _AT_ONCE).items():
+        if host not in tools.defining:
+            tools.defining.add(host)
+            pool.submit(_fetch, tools, host, uuids)
+
+
+def _fetch(tools: Tools, host: str, uuids: list[str]) -> None:
+    try:
+        found = tools.hosts.api.get_definitions(context.admin_context(), host, uuids, tools.options.poll_interval)
+        # A guest without one is asked for again as late as the others.
+        tools.database.definitions.store(host, {uuid: found.get(uuid) or {} for uuid in uuids})
+    except (exception.ServiceUnreachable, exception.RemoteError) as error:
+        LOG.warning(
+            'Could not fetch the definitions of guests of host %(host)s: %(error)s', {'host': host, 'error': error}
+        )
+    except Exception:  # the pool would drop the error; the next sweep tries again
+        LOG.exception('Could not store the definitions of guests of host %s', host)
+    finally:
+        tools.defining.discard(host)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The saga of an evacuation: the table of steps with their undos, and their functions in order.
+
+The guest is started anew at its destination, from what was stored while its source lived. The committed intent to start
+it is the pivot. A source that comes back before it keeps the guest. A source that comes back later removes its copy:
+see :mod:`migrator.conductor.cleanups`, which also completes the evacuation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrator import exception
+from migrator.conductor.migration import abandon, allocations, hosts
+from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.settle_table import Observed
+from migrator.db import models
+from migrator.objects import LiveMigrateData, protocol
+from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
+
+
+def saga() -> Saga[MigrationContext]:
+    """Return the saga of an evacuation."""
+    compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
+    # fmt: off
+    return Saga(
+        Step('move_allocation', compensatable, status=Status.PREPARING,
+             intent=choose_destination, do=move_allocation,
+             undo=return_allocation),
+        # The check changes nothing.
+        Step('check_can_evacuate', compensatable,
+             do=check_can_evacuate),
+        # From the commit of the intent on the guest may run at the destination. Only the destination knows.
+        Step('evacuate', pivot,
+             intent=may_start, do=evacuate,
+             undo=rollback_evacuation_at_destination),
+        # The outcome, the new host and the deferred cleanup at the source are one commit.
+        Step('update_instance_host', retriable,
+             do=update_instance_host),
+        # With doubled allocations the instance holds the source's until here.
+        Step('hold_source_allocation', retriable,
+             intent=may_hold, do=hold_source_allocation),
+        # The instance is free for the next task. The migration holds the source's allocation until the source has
+        # cleaned up.
+        Step('end_at_destination', retriable, status=Status.DONE,
+             do=end_at_destination),
+        settle=settle, abandon=abandon.abandon,
+    )
+    # fmt: on
+
+
+# --- 1 move_allocation -----------------------------------------------------------------------------------------------
+
+
+def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Choose the next candidate, unless the source is back."""
+    return _is_back(m) or allocations.choose_destination(m)
+
+
+def move_allocation(m: MigrationContext) -> Verdict:
+    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
+    verdict = allocations.move(m)
+    # The check that follows has no intent that could read the boots.
+    m.will_call()
+    return verdict
+
+
+def return_allocation(m: MigrationContext) -> Verdict:
+    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
+    return allocations.give_back(m)
+
+
+# --- 2 check_can_evacuate --------------------------------------------------------------------------------------------
+
+
+def check_can_evacuate(m: MigrationContext) -> Verdict:
+    """Check whether the destination can start the guest from its stored definition."""
+    assert m.destination is not None
+    definition = m.tools.database.definitions.get(m.row.instance_uuid, m.source)
+    data = LiveMigrateData(source=definition)
+    return hosts.keep(hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data))
+
+
+# --- 3 evacuate ------------------------------------------------------------------------------------------------------
+
+
+def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Record that the guest may be started from now on, unless the source is back.
+
+    A source that registers while ``queued_at`` is not set requests an abort. So either this commit fails, or the source
+    finds it.
+    """
+    back = _is_back(m)
+    if back is not None:
+        return back
+    m.will(checked_at=models.now(), queued_at=models.now())
+    m.will_call()
+    return {'source_boot_id': m.boots.get(m.source)}
+
+
+def evacuate(m: MigrationContext) -> Failed | Parked:
+    """Have the destination start the guest. Settling finds out whether it has."""
+    record = m.record('evacuate')
+    assert record is not None
+    assert m.destination is not None
+    data = hosts.migrate_data(m, 'check_can_evacuate')
+    found = hosts.carry_out(m, m.destination, 'evacuate', record, instance=m.guest, migrate_data=data)
+    if isinstance(found, protocol.Report):
+        m.ledger.wake_now()
+        return Parked(f'a poll of {m.destination} for whether the guest is started')
+    return found
+
+
+def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
+    """Remove what the start has left at the destination."""
+    record = m.record('evacuate', 'undo')
+    assert record is not None
+    assert m.destination is not None
+    data = hosts.migrate_data(m, 'check_can_evacuate')
+    step = 'rollback_evacuation_at_destination'
+    return hosts.retry(m, m.destination, step, record, instance=m.guest, migrate_data=data)
+
+
+def settle(m: MigrationContext) -> Settlement:
+    """Poll the destination for the guest, and decide whether it was started.
+
+    It was not if the destination does not run it, and refuses every command that was sent before.
+    """
+    if m.record('evacuate') is None:
+        return Back(m.abort_reason) if m.abort_reason is not None else GoOn()
+    host = m.destination
+    assert host is not None
+    while True:
+        found = hosts.look_at(m, host)
+        m.ledger.waits_on = {host}
+        if found.observed is Observed.MISSING:
+            return hosts.wait_for_observation(m, host)
+        if found.observed is Observed.DOWN:
+            return Stuck(
+                f'Destination {host} is down and may have started the guest: start its compute service. If the host is '
+                f'fenced, abandon the migration with the guest on {host}, and evacuate it from there.'
+            )
+        report = m.replies.reports.get((host, 'evacuate'))
+        if report is not None and report.state == protocol.WorkState.RUNNING:
+            return Parked(f'{host} to start the guest')
+        if found.observed in (Observed.RUNS, Observed.BROKEN):
+            return Forward()
+        if m.abort_reason is None and (report is None or report.state == protocol.WorkState.DONE):
+            # The host has lost the command, or what it had started.
+            m.replies.reports.pop((host, 'evacuate'), None)
+            return evacuate(m)
+        if m.replies.settling:
+            why = report.reason if report is not None else 'it was not asked to'
+            return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)
+        # The host refuses what is still on its way from now on.
+        m.raise_epoch()
+
+
+# --- 4, 5, 6 the end -------------------------------------------------------------------------------------------------
+
+
+def update_instance_host(m: MigrationContext) -> Verdict:
+    """Set the instance's host, and defer the cleanup at the source, in the commit of the outcome."""
+    m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
+    if m.guest.vm_state == 'error':
+        m.writes.instance['vm_state'] = 'active'
+    # An earlier cleanup could restore or resume the source's copy. The new one removes it.
+    for older in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
+        m.writes.cleanups_run.append((older.migration_uuid, older.host, older.step))
+    data = {'migrate_data': m.result('check_can_evacuate').get('migrate_data')}
+    m.defer(m.source, 'post_evacuation_at_source', f'{m.source} was down when the guest was evacuated from it', data)
+    return Done()
+
+
+def may_hold(_m: MigrationContext) -> Mapping[str, Any]:
+    """Return an empty intent: the outcome is committed before Placement is asked."""
+    return {}
+
+
+def hold_source_allocation(m: MigrationContext) -> Verdict:
+    """Let the migration hold the source's allocation, if the instance still does."""
+    return allocations.hold(m)
+
+
+def end_at_destination(_m: MigrationContext) -> Verdict:
+    """Free the instance for the next task."""
+    return Done()
+
+
+# --- shared by several -----------------------------------------------------------------------------------------------
+
+
+def _is_back(m: MigrationContext) -> Failed | None:
+    """Return that the source is back, or None. A host that an operator has declared forced down is not."""
+    tools, source = m.tools, m.source
+    try:
+        service = tools.database.services.get_compute(source)
+    except exception.ComputeHostNotFound:
+        return None
+    if service.is_up(tools.database.services.now(), tools.options.service_down_time):
+        return Failed(f'Source {source} reports again, so it is not dead: its guests were left there.')
+    earlier = m.journal.find(m.attempt - 1, 'evacuate')
+    if earlier is not None and (earlier.input or {}).get('source_boot_id') != service.boot_id:
+        return Failed(f'The compute service of source {source} was started, so the host is not dead.')
+    return None
