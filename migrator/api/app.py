@@ -13,9 +13,8 @@ from oslo_config import cfg
 from oslo_context.context import generate_request_id
 
 from migrator import exception, executors
-from migrator.api import errors, microversions, policies, routes
+from migrator.api import errors, microversions, policies, routes, versions
 from migrator.api.auth import Auth, of_conf
-from migrator.api.handlers import versions
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services
 from migrator.conductor import rpcapi
