@@ -274,6 +274,15 @@ class ComputeServiceUnavailable(Invalid):
     msg_fmt = 'Compute service of {host} is unavailable at this time: {reason}'
 
 
+class ComputeServiceInUse(Invalid):
+    """The host from which a server is evacuated is not down."""
+
+    msg_fmt = (
+        'Compute service of {host} is still in use. A server can be evacuated only from a host that is down: fence the '
+        'host and set forced_down on its compute service, or wait until the service is down.'
+    )
+
+
 class InvalidHypervisorType(Invalid):
     """The two hosts have hypervisors of different types."""
 

@@ -359,7 +359,11 @@ class Random:
         arguments = {'host': pick.choice((None, 'dest')), 'block_migration': pick.choice(('auto', False))}
         if pick.random() < 0.3:
             arguments |= pick.choice(({'disk_over_commit': False}, {'force': True}))
-        bodies = {'os-migrateLive': arguments, 'lock': {'locked_reason': 'why'}}
+        bodies = {
+            'os-migrateLive': arguments,
+            'evacuate': pick.choice(({}, {'host': 'dest'}, {'onSharedStorage': False, 'adminPass': 'a'})),
+            'lock': {'locked_reason': 'why'},
+        }
         name = pick.choice([*server_actions.ACTIONS, 'reboot'])
         return {name: bodies.get(name)}
 

@@ -183,8 +183,8 @@ def answer(body: Any, status: int = 200) -> webob.Response:
     return webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')
 
 
-def accepted() -> webob.Response:
-    """Return the empty 202 with which nova answers an action."""
-    response = webob.Response(status=202)
+def accepted(status: int = 202) -> webob.Response:
+    """Return the empty response with which nova answers an action."""
+    response = webob.Response(status=status)
     response.content_type = 'application/json'
     return response

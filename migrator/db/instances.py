@@ -18,7 +18,7 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import cleanups, models, tenures
 from migrator.db.engine import Engine, retried
-from migrator.objects import ENDS, Instance, MigrationStatus, times
+from migrator.objects import ENDS, Instance, MigrationStatus, MigrationType, times
 
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _S = MigrationStatus
@@ -225,6 +225,8 @@ def _advice(row: Any) -> str:
         return f' and stuck: ask an operator to look at it (migrator-manage migration show {row.id})'
     if row.abort_requested_at is not None:
         return ' and is being aborted: wait for it to end'
+    if row.migration_type == MigrationType.EVACUATION:
+        return ': wait for it to end'
     if row.status in _TOO_LATE_TO_ABORT:
         return ': wait for it to end, which no abort can prevent'
     return ': wait for it to end, or abort it'

@@ -503,7 +503,8 @@ def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> ex
     if attr == 'task_state' and row.task_state is None:
         attr, state = 'host', row.host
     wanted = vm_states if attr == 'vm_state' else ()
-    return instances.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
+    method = 'evacuate' if migration.is_evacuation else 'os-migrateLive'
+    return instances.invalid_state(session, migration.instance_uuid, attr, state, method, wanted)
 
 
 def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
@@ -549,9 +550,10 @@ def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
 def _finish_actions(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:
     """Write the results of the actions whose migration ends."""
     ended = f'The migration ended {status}.'
-    good = status == MigrationStatus.COMPLETED
+    good = status in (MigrationStatus.DONE, MigrationStatus.COMPLETED)
     reason = None if good else fields.get('failure', known.failure) or ended
-    actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
+    action = actions.EVACUATE if known.is_evacuation else actions.LIVE_MIGRATION
+    actions.finish(session, action, known.uuid, reason)
     if known.abort_requested_at is not None:
         late = status != MigrationStatus.CANCELLED
         verdict = fields.get('abort_verdict') or ended

@@ -227,18 +227,18 @@ def abort_is_answered_before_it_is_written() -> Iterator[object]:
 @SHELF.plant('I8', 'success')
 def answered_before_it_is_accepted() -> Iterator[object]:
     """The 202 to a live migration comes before its row is committed."""
-    accept = live_migrations._accept
+    accept = live_migrations.accept
 
-    def later(request: Any, migration: Any) -> None:
-        threads = request.services.threads
+    def later(*given: Any, **states: Any) -> None:
+        threads = given[0].services.threads
 
         def write() -> None:
             threads.sleep(_LATER)
-            accept(request, migration)
+            accept(*given, **states)
 
         threads.start(write, name='later')
 
-    with patched(live_migrations, '_accept', later) as there:
+    with patched(live_migrations, 'accept', later) as there:
         yield there
 
 
@@ -278,13 +278,13 @@ def accepted_in_two_transactions() -> Iterator[object]:
     """The instance is set migrating in a transaction of its own, before there is a migration."""
     accept = migrations.Migrations.accept
 
-    def halves(self: Any, context: Any, migration: Any, *rest: Any) -> None:
+    def halves(self: Any, context: Any, migration: Any, *rest: Any, **states: Any) -> None:
         instances, mine = migrations._I, migrations._I.c.uuid == migration.instance_uuid
         with self._engine.writer() as session:
             session.execute(sa.update(instances).where(mine).values(task_state='migrating'))
         with self._engine.writer() as session:
             session.execute(sa.update(instances).where(mine).values(task_state=None))
-        accept(self, context, migration, *rest)
+        accept(self, context, migration, *rest, **states)
 
     with patched(migrations.Migrations, 'accept', halves) as there:
         yield there
@@ -293,13 +293,13 @@ def accepted_in_two_transactions() -> Iterator[object]:
 @SHELF.plant('I20', 'success')
 def database_is_named_in_the_log() -> Iterator[object]:
     """The database's address, with its password, is logged with each migration that is accepted."""
-    accept = live_migrations._accept
+    accept = live_migrations.accept
 
-    def leak(request: Any, migration: Any) -> None:
+    def leak(request: Any, migration: Any, *rest: Any, **states: Any) -> None:
         LOG.info('Accepted %s in %s', migration.uuid, request.services.database.migrations._engine.sa_engine.url)
-        accept(request, migration)
+        accept(request, migration, *rest, **states)
 
-    with patched(live_migrations, '_accept', leak) as there:
+    with patched(live_migrations, 'accept', leak) as there:
         yield there
 
 
@@ -309,16 +309,16 @@ def destination_is_looked_at_when_all_is_written() -> Iterator[object]:
 
     Here likewise.
     """
-    check, accept = live_migrations._check_destination, live_migrations._accept
+    check, accept = live_migrations._check_destination, live_migrations.accept
 
-    def first(request: Any, migration: Any) -> None:
-        accept(request, migration)
+    def first(request: Any, migration: Any, *rest: Any) -> None:
+        accept(request, migration, *rest)
         computes = request.services.database.services.list('nova-compute')
         instance = request.services.database.instances.get(migration.instance_uuid)
         check(request, instance, migration.requested_host, migration.force, computes)
 
     with (
         patched(live_migrations, '_check_destination', lambda *_args: None),
-        patched(live_migrations, '_accept', first) as there,
+        patched(live_migrations, 'accept', first) as there,
     ):
         yield there

@@ -14,14 +14,17 @@ from migrator.api.handlers import migrations
 from migrator.api.policies.instance_actions import EVENTS, LIST, SHOW
 from migrator.api.request import Request, answer
 from migrator.api.schemas.instance_actions import INDEX
-from migrator.db.actions import LIVE_MIGRATION, Action
+from migrator.db.actions import EVACUATE, LIVE_MIGRATION, Action
 from migrator.objects import Instance, Migration
 
 #: The steps that a compute host does. The conductor does the others.
 AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
 AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
+    | {'check_can_evacuate', 'evacuate'}
 )
+#: Action -> nova's name of the event of the whole migration.
+_WHOLE = {LIVE_MIGRATION: 'conductor_live_migrate_instance', EVACUATE: 'rebuild_server'}
 _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 
@@ -81,16 +84,16 @@ def _views(request: Request, instance: Instance, found: list[Action]) -> list[di
 def _events(request: Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
     """Return the events of an action, the newest first, as nova does."""
     whole = {
-        'event': 'conductor_live_migrate_instance',
+        'event': _WHOLE.get(action.action, f'conductor_{action.action}'),
         'start_time': action.start_time,
         'finish_time': action.finish_time,
         'result': action.result,
         'traceback': action.message,
         'host': instance.host,
     }
-    if action.action != LIVE_MIGRATION or action.migration_uuid is None:
+    if action.action not in _WHOLE or action.migration_uuid is None:
         # The journal describes the migration, so another request, such as an abort, has only this one event.
-        return [whole | {'event': f'conductor_{action.action}'}]
+        return [whole]
     database = request.services.database
     try:
         migration = database.migrations.get(action.migration_uuid)

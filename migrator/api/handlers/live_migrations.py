@@ -49,29 +49,43 @@ def migrate_live(request: Request, server_id: str) -> webob.Response:
     if host is not None:
         request.authorize(MIGRATE_LIVE_HOST, common.target(instance))
     common.check_unlocked(request, instance)
-    _check_state(request, instance)
+    check_state(request, instance, 'os-migrateLive', MIGRATABLE_VM_STATES)
     computes = request.services.database.services.list(COMPUTE_BINARY)
     force = schemas.boolean(wanted.get('force', False))
     _check_destination(request, instance, host, force, computes)
     _check_queue(request, instance)
-    migration = _new(request, instance, wanted, force, computes)
-    _accept(request, migration)
+    block_migration = wanted['block_migration']
+    migration = new_migration(
+        request,
+        instance,
+        host,
+        computes,
+        force=force,
+        block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
+        disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
+    )
+    accept(request, migration, actions.LIVE_MIGRATION)
     if request.since(ASYNCHRONOUS):
-        _wake(request, migration)
+        wake(request, migration)
     else:
         _wait_for_checks(request, migration)
     return accepted()
 
 
-def _check_state(request: Request, instance: Instance) -> None:
-    # The transaction in _accept() makes the decision. This check makes the usual refusal cheap, and reports it before
-    # errors of the destination.
-    for attr, right in (('vm_state', MIGRATABLE_VM_STATES), ('task_state', (None,))):
+def check_state(request: Request, instance: Instance, method: str, vm_states: Sequence[str]) -> None:
+    """Raise unless a server is in a state in which a migration of it can begin.
+
+    :param method: the action, for the message.
+    :raises migrator.exception.InstanceInvalidState: its vm_state or task_state forbids it.
+    """
+    # The transaction in accept() makes the decision. This check makes the usual refusal cheap, and reports it in nova's
+    # order.
+    for attr, right in (('vm_state', vm_states), ('task_state', (None,))):
         state = getattr(instance, attr)
         if state not in right:
             wanted = right if attr == 'vm_state' else ()
             raise request.services.database.instances.invalid_state(
-                instance.uuid, attr=attr, state=state, method='os-migrateLive', wanted=wanted
+                instance.uuid, attr=attr, state=state, method=method, wanted=wanted
             )
 
 
@@ -102,14 +116,14 @@ def _check_queue(request: Request, instance: Instance) -> None:
         raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
 
 
-def _new(
-    request: Request,
-    instance: Instance,
-    wanted: dict[str, Any],
-    force: bool,
-    computes: Sequence[Service],
+def new_migration(
+    request: Request, instance: Instance, host: str | None, computes: Sequence[Service], **more: Any
 ) -> Migration:
-    block_migration = wanted['block_migration']
+    """Return the migration that a request asks for.
+
+    :param host: the requested destination.
+    :param computes: the compute services, whose lowest version chooses the strategy.
+    """
     lowest = min((service.version for service in computes), default=CURRENT_VERSION)
     return Migration(
         uuid=request.services.threads.new_uuid(),
@@ -118,19 +132,22 @@ def _new(
         user_id=request.context.user_id or instance.user_id,
         source_compute=instance.host,
         source_node=instance.node,
-        dest_compute=wanted['host'],
+        dest_compute=host,
         request_id=request.request_id,
-        requested_host=wanted['host'],
-        force=force,
-        block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
-        disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
+        requested_host=host,
         strategy=(Strategy.DOUBLED if lowest < MIGRATION_OWNED else Strategy.MIGRATION_OWNED).value,
+        **more,
     )
 
 
-def _accept(request: Request, migration: Migration) -> None:
+def accept(request: Request, migration: Migration, action: str, **states: Any) -> None:
+    """Commit a migration, before the answer.
+
+    :param states: the task_state and the vm_states, unless they are those of a live migration.
+    :raises migrator.exception.Conflict: the state of the server forbids it by now.
+    """
     try:
-        request.services.database.migrations.accept(request.context, migration, actions.LIVE_MIGRATION)
+        request.services.database.migrations.accept(request.context, migration, action, **states)
     except exception.InstanceInvalidState as error:
         if error.kwargs.get('attr') != 'host':
             raise
@@ -141,7 +158,8 @@ def _accept(request: Request, migration: Migration) -> None:
         ) from None
 
 
-def _wake(request: Request, migration: Migration) -> bool:
+def wake(request: Request, migration: Migration) -> bool:
+    """Have a conductor begin a migration that is committed, and return whether one has received the call."""
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
     except exception.MigratorException as error:
@@ -159,7 +177,7 @@ def _wait_for_checks(request: Request, migration: Migration) -> None:
     threads = request.services.threads
     timeout: float = request.services.conf.api.sync_timeout
     until, pause = threads.clock.monotonic() + timeout, FIRST_PAUSE
-    if not _wake(request, migration):
+    if not wake(request, migration):
         return  # The checks begin only at a conductor's next sweep.
     while not _is_decided(request, migration) and threads.clock.monotonic() < until:
         threads.sleep(pause)

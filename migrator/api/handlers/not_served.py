@@ -131,7 +131,7 @@ _URLS = """
 URLS = tuple((method, path) for path, *methods in map(str.split, _URLS.split('\n')[1:-1]) for method in methods)
 
 _ACTIONS = """
-addFixedIp addFloatingIp addSecurityGroup changePassword confirmResize createBackup createImage evacuate
+addFixedIp addFloatingIp addSecurityGroup changePassword confirmResize createBackup createImage
 forceDelete injectNetworkInfo migrate os-getConsoleOutput os-getRDPConsole os-getSPICEConsole
 os-getSerialConsole os-getVNCConsole os-resetState os-start os-stop pause reboot rebuild removeFixedIp
 removeFloatingIp removeSecurityGroup rescue resetNetwork resize restore resume revertResize shelve

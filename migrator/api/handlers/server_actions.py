@@ -10,7 +10,7 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.handlers import live_migrations, not_served
+from migrator.api.handlers import evacuations, live_migrations, not_served
 from migrator.api.policies.server_actions import LOCK, UNLOCK, UNLOCK_OVERRIDE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
@@ -63,6 +63,7 @@ def unlock(request: Request, server_id: str) -> webob.Response:
 
 ACTIONS: dict[str, Callable[[Request, str], webob.Response]] = {
     'os-migrateLive': live_migrations.migrate_live,
+    'evacuate': evacuations.evacuate,
     'lock': lock,
     'unlock': unlock,
 }

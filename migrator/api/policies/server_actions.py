@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The policies of live migration and of locks."""
+"""The policies of live migration, of evacuation, and of locks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from migrator.api.policies import base
 
 MIGRATE_LIVE = 'os_compute_api:os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = 'os_compute_api:os-migrate-server:migrate_live:host'
+EVACUATE = 'os_compute_api:os-evacuate'
 LOCK = 'os_compute_api:os-lock-server:lock'
 UNLOCK = 'os_compute_api:os-lock-server:unlock'
 UNLOCK_OVERRIDE = 'os_compute_api:os-lock-server:unlock:unlock_override'
@@ -23,6 +24,7 @@ RULES = [
         MIGRATE_LIVE_HOST, base.ADMIN, 'Live-migrate a server to a host that the request names.',
         f'{_ACTION} (os-migrateLive)',
     ),
+    base.rule(EVACUATE, base.ADMIN, 'Evacuate a server from a host that is down.', f'{_ACTION} (evacuate)'),
     base.rule(LOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Lock a server.', f'{_ACTION} (lock)'),
     base.rule(UNLOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Unlock a server.', f'{_ACTION} (unlock)'),
     base.rule(UNLOCK_OVERRIDE, base.ADMIN, 'Unlock a server that another user has locked.', f'{_ACTION} (unlock)'),

@@ -26,6 +26,21 @@ MIGRATE_LIVE = {
     68: types.action('os-migrateLive', types.closed(_V2_25, ['host', 'block_migration'])),
 }
 
+_EVACUATE_V2_1 = {
+    'host': types.HOST,
+    'onSharedStorage': types.BOOLEAN,
+    'adminPass': {'type': 'string', 'description': 'a password, which has no effect'},
+}
+_EVACUATE_V2_14 = {name: value for name, value in _EVACUATE_V2_1.items() if name != 'onSharedStorage'}
+_EVACUATE_V2_29 = {**_EVACUATE_V2_14, 'force': types.BOOLEAN}
+
+EVACUATE = {
+    1: types.action('evacuate', types.closed(_EVACUATE_V2_1, ['onSharedStorage'])),
+    14: types.action('evacuate', types.closed(_EVACUATE_V2_14)),
+    29: types.action('evacuate', types.closed(_EVACUATE_V2_29)),
+    68: types.action('evacuate', types.closed(_EVACUATE_V2_14)),
+}
+
 _NOTHING = {'type': ['null', 'object'], 'maxProperties': 0, 'properties': {}, 'description': 'null'}
 
 LOCK = {

@@ -21,7 +21,15 @@ from migrator.conf import conductor
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, ENDS, Migration, compute_node, instance
+from migrator.objects import (
+    COMPUTE_BINARY,
+    CURRENT_VERSION,
+    ENDS,
+    EVACUABLE_VM_STATES,
+    Migration,
+    compute_node,
+    instance,
+)
 from migrator.runtime import http_server
 from tests import templates
 
@@ -113,6 +121,12 @@ class World:
         path = f'/servers/{guest.uuid}/action'
         return self.ask('POST', path, {'os-migrateLive': known | arguments}, version=version, token=token)
 
+    def evacuate(self, guest, version='2.80', token='admin', **arguments):
+        """Return the response to evacuate, with a default for the argument that the version needs."""
+        known = {'onSharedStorage': False} if int(version.split('.')[1]) < 14 else {}
+        path = f'/servers/{guest.uuid}/action'
+        return self.ask('POST', path, {'evacuate': known | arguments}, version=version, token=token)
+
     # --- making --------------------------------------------------------------------------------------------------
 
     def host(self, name, version=CURRENT_VERSION):
@@ -126,6 +140,11 @@ class World:
         with self.database.engine.writer() as session:
             self.database.services.write_node(session, node)
         return node
+
+    def force_down(self, *hosts):
+        """Declare hosts down, as an operator does."""
+        for host in hosts:
+            self.database.services.update(self.database.services.get_compute(host).id, forced_down=True)
 
     def guest(self, name='vm', project='admin', host='source', **more):
         """Register a guest."""
@@ -147,7 +166,11 @@ class World:
             **values,
         )
         context = RequestContext(user_id='ada', project_id=guest.project_id, overwrite=False)
-        self.database.migrations.accept(context, one, 'live-migration')
+        if one.is_evacuation:
+            states = {'task_state': 'rebuilding', 'vm_states': EVACUABLE_VM_STATES}
+            self.database.migrations.accept(context, one, 'evacuate', **states)
+        else:
+            self.database.migrations.accept(context, one, 'live-migration')
         self.move(one.uuid, status=status)
         return self.database.migrations.get(one.uuid)
 

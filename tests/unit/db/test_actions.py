@@ -45,6 +45,33 @@ def test_finish_ends_only_the_named_action_and_only_once(scene: Scene) -> None:
     assert found.finish_time == conftest.START + datetime.timedelta(seconds=3)
 
 
+@pytest.mark.parametrize(
+    ('fields', 'result', 'message'),
+    [
+        ({'status': 'done', 'outcome': 'forward'}, 'Success', None),
+        ({'status': 'failed', 'failure': 'no room'}, 'Error', 'no room'),
+        ({'status': 'error'}, 'Error', 'The migration ended error.'),
+    ],
+)
+def test_end_of_an_evacuation_finishes_its_action(
+    scene: Scene, fields: dict[str, str], result: str, message: str | None
+) -> None:
+    instance, owner = scene.instance(vm_state='error'), scene.conductor()
+    wanted = scene.wanted(instance, migration_type='evacuation')
+    states = {'task_state': 'rebuilding', 'vm_states': ['error']}
+    asked = context.admin_context('req-one')
+    scene.database.migrations.accept(asked, wanted, actions.EVACUATE, **states)
+    known = scene.database.migrations.adopt(wanted.uuid, 0, owner).migration
+    known, _ = scene.database.migrations.commit(known, migrations.Write(fields={'status': 'preparing'}))
+    assert scene.database.actions.get(instance.uuid, 'req-one').finish_time is None
+    scene.clock.seconds = 3
+    scene.database.migrations.commit(known, migrations.Write(fields=dict(fields)))
+    found = scene.database.actions.get(instance.uuid, 'req-one')
+    assert (found.action, found.result, found.message) == ('evacuate', result, message)
+    assert found.finish_time == conftest.START + datetime.timedelta(seconds=3)
+    assert scene.database.instances.get(instance.uuid).task_state is None
+
+
 def test_pages_have_the_newest_first(scene: Scene) -> None:
     instance = scene.instance()
     with scene.database.engine.writer() as session:

@@ -101,6 +101,30 @@ def test_tenant_sees_messages_without_host_names(world, failed_migration):
         assert 'dest' not in text
 
 
+def test_evacuation_is_an_action_whose_events_name_its_hosts(world):
+    guest = world.guest()
+    one = world.migration(guest, 'preparing', migration_type='evacuation')
+    events = [
+        ('move_allocation', 'done', {}),
+        ('check_can_evacuate', 'done', {}),
+        ('evacuate', 'failed', {'result': {'reason': 'no disk'}}),
+    ]
+    with world.database.engine.writer() as session:
+        for number, (step, kind, payload) in enumerate(events):
+            entry = {'kind': kind, 'step': step, 'payload': payload, 'epoch': 1, 'attempt': 1}
+            session.execute(sa.insert(models.SAGA_LOG).values(migration=one.uuid, seq=10 + number, **entry))
+    (listed,) = world.get(path(one))['instanceActions']
+    assert (listed['action'], listed['user_id']) == ('evacuate', 'ada')
+    events = world.get(path(one, listed['request_id']))['instanceAction']['events']
+    assert [(event['event'], event['result'], event['host']) for event in events] == [
+        ('compute_evacuate', 'Error', 'dest'),
+        ('compute_check_can_evacuate', 'Success', 'dest'),
+        ('conductor_move_allocation', 'Success', 'source'),
+        ('rebuild_server', None, 'source'),
+    ]
+    assert events[0]['traceback'] == 'no disk'
+
+
 def test_an_abort_is_an_action_with_one_event_of_its_own(world):
     one = world.migration(world.guest())
     response = world.ask('DELETE', f'/servers/{one.instance_uuid}/migrations/{one.id}')

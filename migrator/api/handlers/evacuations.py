@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""evacuate: accept the evacuation of a server whose host is down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import webob
+
+from migrator import exception
+from migrator.api import common, schemas
+from migrator.api.handlers import live_migrations, services
+from migrator.api.policies.server_actions import EVACUATE
+from migrator.api.request import Request, accepted, answer
+from migrator.api.schemas import server_actions
+from migrator.db import actions
+from migrator.objects import COMPUTE_BINARY, EVACUABLE_VM_STATES, Instance, MigrationType
+
+#: The first minor version whose answer has no password.
+WITHOUT_PASSWORD = 14
+#: The length of nova's passwords.
+PASSWORD_LENGTH = 12
+
+
+def evacuate(request: Request, server_id: str) -> webob.Response:
+    """Evacuate a server. The row is committed before the answer, and a conductor runs the migration.
+
+    As in nova a lock does not forbid it, and the checks come in nova's order.
+    """
+    wanted = schemas.body(request, server_actions.EVACUATE)['evacuate']
+    instance = common.get_instance(request, server_id)
+    request.authorize(EVACUATE, common.target(instance))
+    host = wanted.get('host')
+    force = schemas.boolean(wanted.get('force', False))
+    if force and host is None:
+        raise exception.ForcedWithoutHost()
+    password = _password(request, wanted)
+    computes = request.services.database.services.list(COMPUTE_BINARY)
+    if host is not None:
+        if host not in {service.host for service in computes}:
+            raise exception.ComputeHostNotFound(host=host)
+        if host == instance.host:
+            raise exception.Invalid(
+                f"The target host can't be the same one: instance {instance.uuid} is at {host}. Name another host, or "
+                'none.'
+            )
+    live_migrations.check_state(request, instance, 'evacuate', EVACUABLE_VM_STATES)
+    _check_source_is_down(request, instance)
+    migration = live_migrations.new_migration(
+        request, instance, host, computes, migration_type=MigrationType.EVACUATION.value, force=force
+    )
+    live_migrations.accept(request, migration, actions.EVACUATE, task_state='rebuilding', vm_states=EVACUABLE_VM_STATES)
+    live_migrations.wake(request, migration)
+    return accepted(200) if request.since(WITHOUT_PASSWORD) else answer({'adminPass': password})
+
+
+def _password(request: Request, wanted: Mapping[str, Any]) -> str | None:
+    """Return the password that nova would answer with. It has no effect."""
+    given: str | None = wanted.get('adminPass')
+    if schemas.boolean(wanted.get('onSharedStorage', False)):
+        if given is not None:
+            raise exception.Invalid(
+                "admin password can't be changed on existing disk: leave adminPass out if onSharedStorage is true."
+            )
+        return None
+    # No guest gets the password, so a part of a random uuid is good enough.
+    return given if given is not None else request.services.threads.new_uuid().replace('-', '')[:PASSWORD_LENGTH]
+
+
+def _check_source_is_down(request: Request, instance: Instance) -> None:
+    database = request.services.database
+    now = database.services.now()
+    if any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, instance.host)):
+        raise exception.ComputeServiceInUse(host=instance.host)

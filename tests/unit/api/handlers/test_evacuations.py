@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""evacuate: its forms, its answers, and its refusals in nova's order."""
+
+import pytest
+
+from migrator import exception
+
+UNKNOWN = '00000000-0000-4000-8000-000000000000'
+
+
+def only_migration(world):
+    (found,) = world.database.migrations.list()
+    return found
+
+
+@pytest.fixture
+def guest(world):
+    """A server whose host is declared down."""
+    world.force_down('source')
+    return world.guest()
+
+
+# --- accepted --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'kept'),
+    [
+        ('2.1', {'onSharedStorage': True}, (None, False)),
+        ('2.13', {'host': 'dest', 'onSharedStorage': 'false', 'adminPass': 'secret'}, ('dest', False)),
+        ('2.14', {}, (None, False)),
+        ('2.28', {'host': 'dest'}, ('dest', False)),
+        ('2.29', {'host': 'dest', 'force': True}, ('dest', True)),
+        ('2.67', {'host': 'dest', 'force': 'false', 'adminPass': ''}, ('dest', False)),
+        ('2.68', {'host': 'spare', 'adminPass': 'secret'}, ('spare', False)),
+        ('2.80', {}, (None, False)),
+    ],
+)
+def test_each_form_is_accepted_and_kept_as_it_was_asked_for(world, guest, version, arguments, kept):
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', {'evacuate': arguments}, version=version)
+    assert response.status_int == 200, response.text
+    row = only_migration(world)
+    assert (row.requested_host, row.force) == kept
+    assert row.dest_compute == row.requested_host
+    assert (row.migration_type, row.status) == ('evacuation', 'accepted')
+    assert (row.source_compute, row.source_node) == ('source', 'source.example.org')
+    assert row.request_id == response.headers['X-OpenStack-Request-Id']
+    assert (row.user_id, row.project_id) == ('admin', 'admin')
+
+
+def test_row_task_state_and_action_are_committed_before_the_conductor_is_called(world, guest):
+    seen = []
+    world.conductor.does = lambda uuid: seen.append(
+        (
+            world.database.migrations.get(uuid).status,
+            world.database.instances.get(guest.uuid).task_state,
+            world.database.actions.list(guest.uuid)[0].action,
+        )
+    )
+    assert world.evacuate(guest).status_int == 200
+    assert seen == [('accepted', 'rebuilding', 'evacuate')]
+    assert world.conductor.calls == [('live_migrate', only_migration(world).uuid)]
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.80'])
+def test_evacuation_stays_accepted_if_no_conductor_can_be_woken(world, guest, version):
+    def unreachable(uuid):
+        raise exception.ServiceUnreachable(service='RabbitMQ', reason='refused')
+
+    world.conductor.does = unreachable
+    assert world.evacuate(guest, version).status_int == 200
+    assert only_migration(world).status == 'accepted'
+    assert world.threads.slept == [], 'no version waits for a check'
+
+
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'password'),
+    [
+        ('2.1', {'adminPass': 'secret'}, 'secret'),
+        ('2.13', {'adminPass': ''}, ''),
+        ('2.13', {'onSharedStorage': True}, None),
+    ],
+)
+def test_below_2_14_the_answer_has_the_password(world, guest, version, arguments, password):
+    response = world.evacuate(guest, version, **arguments)
+    assert (response.status_int, response.json) == (200, {'adminPass': password})
+
+
+def test_below_2_14_an_absent_password_is_generated(world, guest, check_schema):
+    first, second = (world.evacuate(one, '2.1') for one in (guest, world.guest()))
+    assert first.json != second.json
+    assert len(first.json['adminPass']) == 12
+    # tempest has the schemas of the answers only here
+    check_schema(first, 'servers', 'evacuate_server_with_admin_pass', '2.1')
+
+
+@pytest.mark.parametrize('version', ['2.14', '2.29', '2.68', '2.80'])
+def test_from_2_14_the_answer_is_empty(world, guest, version):
+    response = world.evacuate(guest, version, adminPass='secret')
+    assert (response.status_int, response.body) == (200, b'')
+
+
+@pytest.mark.parametrize('vm_state', ['active', 'stopped', 'error'])
+def test_server_in_each_state_of_nova_is_accepted(world, vm_state):
+    world.force_down('source')
+    assert world.evacuate(world.guest(vm_state=vm_state)).status_int == 200
+
+
+def test_a_lock_does_not_forbid_it(world):
+    world.force_down('source')
+    assert world.evacuate(world.guest(locked_by='owner')).status_int == 200
+
+
+@pytest.mark.parametrize(('version', 'strategy'), [(1, 'doubled'), (2, 'migration-owned'), (6, 'migration-owned')])
+def test_the_lowest_compute_service_version_chooses_the_strategy(world, guest, version, strategy):
+    world.host('old', version=version)
+    assert world.evacuate(guest).status_int == 200
+    assert only_migration(world).strategy == strategy
+
+
+def test_host_that_a_conductor_has_declared_down_is_down(world):
+    guest = world.guest()
+    world.threads.seconds = 61
+    assert world.evacuate(guest).status_int == 400
+    world.database.services.call_down(60)
+    assert world.evacuate(guest).status_int == 200
+
+
+def test_host_that_stopped_as_planned_is_down(world):
+    services = world.database.services
+    with world.database.engine.writer() as session:
+        services.write_stopped(session, 'source', 'nova-compute', True)
+    assert world.evacuate(world.guest()).status_int == 200
+
+
+def test_full_queue_of_the_source_does_not_forbid_it(world):
+    world.conf.set_override('max_queued_live_migrations', 1, group='api')
+    assert world.migrate(world.guest('one')).status_int == 202
+    world.force_down('source')
+    assert world.evacuate(world.guest('two')).status_int == 200
+
+
+# --- as others see it ------------------------------------------------------------------------------------------------
+
+
+def test_server_is_rebuilt_and_the_migration_has_no_link(world, guest):
+    assert world.evacuate(guest).status_int == 200
+    shown = world.get(f'/servers/{guest.uuid}')['server']
+    assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('REBUILD', 'rebuilding')
+    assert [one['id'] for one in world.get('/servers/detail?status=REBUILD')['servers']] == [guest.uuid]
+    (listed,) = world.get('/os-migrations?migration_type=evacuation')['migrations']
+    assert (listed['migration_type'], listed['status'], listed['source_compute']) == (
+        'evacuation',
+        'accepted',
+        'source',
+    )
+    assert 'links' not in listed
+    assert world.get('/os-migrations?migration_type=live-migration')['migrations'] == []
+
+
+def test_evacuation_is_no_live_migration_of_its_server(world, guest):
+    assert world.evacuate(guest).status_int == 200
+    one, before = only_migration(world), world.rows()
+    path = f'/servers/{guest.uuid}/migrations'
+    assert world.get(path)['migrations'] == []
+    for method in ('GET', 'DELETE'):
+        world.refuses(world.ask(method, f'{path}/{one.id}'), 404, 'itemNotFound', str(one.id), since=before)
+    forced = world.ask('POST', f'{path}/{one.id}/action', {'force_complete': None})
+    world.refuses(forced, 409, 'conflictingRequest', 'rebuilding', since=before)
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+#: Versions -> the fields that nova's schema has there, and those that it requires.
+FIELDS = {
+    ('2.1', '2.13'): (('host', 'onSharedStorage', 'adminPass'), ('onSharedStorage',)),
+    ('2.14', '2.28'): (('host', 'adminPass'), ()),
+    ('2.29', '2.67'): (('host', 'adminPass', 'force'), ()),
+    ('2.68', '2.80'): (('host', 'adminPass'), ()),
+}
+_BOOLEANS = (
+    *(True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes'),
+    *(False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no'),
+)
+_NO_BOOLEANS = (None, 1, 0, '', 'maybe', 'y', 'tRUE', [], {})
+#: Field -> the values that nova's schema allows, and some that it does not allow.
+VALUES = {
+    'host': (('dest', 'h', 'x' * 255, 'a.b-c_D9', '-', 'nowhere'), (None, '', 'x' * 256, 'a b', 'a/b', 'é', 7, [], {})),
+    'onSharedStorage': (_BOOLEANS, _NO_BOOLEANS),
+    'adminPass': (('', 'secret', ' a b\n', 'é', 'x' * 5000), (None, 7, True, [], {})),
+    'force': (_BOOLEANS, _NO_BOOLEANS),
+    'unknown': ((), ('x', None)),
+}
+
+
+@pytest.mark.parametrize(
+    ('version', 'fields', 'required'),
+    [(version, *has) for versions, has in FIELDS.items() for version in versions],
+)
+def test_body_by_body_each_version_refuses_what_nova_refuses(world, version, fields, required):
+    """The server does not exist, so a body that passes the schema gets 404."""
+
+    def code(body):
+        response = world.ask('POST', f'/servers/{UNKNOWN}/action', body, version=version)
+        assert response.status_int == 404 or 'Invalid input for field/attribute' in response.text, response.text
+        return response.status_int
+
+    whole = {name: VALUES[name][0][0] for name in required}
+    assert code({'evacuate': whole}) == 404
+    for name in required:
+        assert code({'evacuate': {key: value for key, value in whole.items() if key != name}}) == 400
+    for name, (allowed, others) in VALUES.items():
+        for value in allowed:
+            assert code({'evacuate': whole | {name: value}}) == (404 if name in fields else 400), (name, value)
+        for value in others:
+            assert code({'evacuate': whole | {name: value}}) == 400, (name, value)
+    for arguments in (None, [], '', True, 7):
+        assert code({'evacuate': arguments}) == 400, arguments
+
+
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'words'),
+    [
+        ('2.1', {}, ['onSharedStorage', 'required']),
+        ('2.14', {'onSharedStorage': True}, ['onSharedStorage', '2.14', 'adminPass, host']),
+        ('2.28', {'host': 'dest', 'force': True}, ['force', '2.28']),
+        ('2.68', {'host': 'dest', 'force': True}, ['force', '2.68']),
+        ('2.80', {'host': None}, ['host', 'None', 'the name of a host']),
+    ],
+)
+def test_body_of_another_version_returns_400_with_the_field(world, guest, version, arguments, words):
+    before = world.rows()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', {'evacuate': arguments}, version=version)
+    world.refuses(response, 400, 'badRequest', *words, since=before)
+
+
+@pytest.mark.parametrize('version', ['2.29', '2.67'])
+def test_force_without_a_host_returns_400(world, guest, version):
+    before = world.rows()
+    world.refuses(world.evacuate(guest, version, force=True), 400, 'badRequest', 'without a host', since=before)
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.13'])
+def test_password_for_shared_storage_returns_400(world, guest, version):
+    before = world.rows()
+    response = world.evacuate(guest, version, onSharedStorage='yes', adminPass='')
+    world.refuses(response, 400, 'badRequest', "admin password can't be changed on existing disk", since=before)
+
+
+@pytest.mark.parametrize(
+    ('more', 'words'),
+    [
+        (
+            {'vm_state': 'paused'},
+            "Cannot 'evacuate' instance {uuid} while it is in vm_state paused: it has to be active",
+        ),
+        ({'vm_state': 'building'}, 'it has to be active or stopped or error; it has no migration.'),
+        ({'task_state': 'rebuilding'}, 'task_state rebuilding: that has to end first'),
+        ({'task_state': 'deleting'}, 'task_state deleting'),
+    ],
+)
+def test_server_in_another_state_returns_409(world, more, words):
+    world.force_down('source')
+    guest = world.guest(**more)
+    before = world.rows()
+    said = words.format(uuid=guest.uuid)
+    world.refuses(world.evacuate(guest, host='dest'), 409, 'conflictingRequest', said, since=before)
+
+
+def test_live_migration_in_progress_returns_409_with_its_state(world, guest):
+    one = world.migration(guest)
+    before = world.rows()
+    said = f"Cannot 'evacuate' instance {guest.uuid} while it is in task_state migrating: migration {one.id}, accepted"
+    world.refuses(world.evacuate(guest), 409, 'conflictingRequest', said, since=before)
+
+
+def test_evacuation_in_progress_returns_409_and_no_advice_to_abort(world, guest):
+    assert world.evacuate(guest).status_int == 200
+    one, before = only_migration(world), world.rows()
+    said = f'that has to end first; migration {one.id}, accepted 0 s ago, is accepted: wait for it to end.'
+    for response in (world.evacuate(guest), world.migrate(guest)):
+        world.refuses(response, 409, 'conflictingRequest', said, since=before)
+
+
+def test_database_accepts_one_of_two_concurrent_requests(world, guest, monkeypatch):
+    """Both requests pass the check before the transaction."""
+    assert world.evacuate(guest).status_int == 200
+    before = world.rows()
+    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
+    said = f"Cannot 'evacuate' instance {guest.uuid} while it is in task_state rebuilding"
+    world.refuses(world.evacuate(guest), 409, 'conflictingRequest', said, since=before)
+
+
+def test_server_that_left_the_dead_host_meanwhile_returns_409(world, guest, monkeypatch):
+    world.database.instances.update(guest.uuid, host='spare')
+    before = world.rows()
+    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
+    world.refuses(world.evacuate(guest), 409, 'conflictingRequest', 'has moved meanwhile', 'Try again', since=before)
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.29', '2.80'])
+def test_host_that_is_up_returns_400_with_the_remedy(world, version):
+    guest = world.guest()
+    before = world.rows()
+    response = world.evacuate(guest, version)
+    said = ['Compute service of source is still in use.', 'forced_down', 'wait']
+    world.refuses(response, 400, 'badRequest', *said, since=before)
+
+
+def test_unknown_server_and_another_projects_server_return_404(roles):
+    roles.force_down('source')
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    for one, token in ((guest.replace(uuid=UNKNOWN), 'admin:root:admin'), (guest, 'manager:eve:red')):
+        roles.refuses(roles.evacuate(one, token=token), 404, 'itemNotFound', one.uuid, since=before)
+
+
+def test_only_an_administrator_may_evacuate(roles):
+    roles.force_down('source')
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    refused = roles.evacuate(guest, token='manager:eve:blue')
+    roles.refuses(refused, 403, 'forbidden', 'os_compute_api:os-evacuate', since=before)
+    assert roles.evacuate(guest, token='admin:root:admin').status_int == 200
+
+
+def test_checks_come_in_the_order_of_nova(roles):
+    """Each request lacks the first fault of the one before, and gets the error of the next."""
+    guest = roles.guest(project='blue', vm_state='paused')
+    manager, admin = 'manager:eve:blue', 'admin:root:admin'
+    unknown = guest.replace(uuid=UNKNOWN)
+    before = roles.rows()
+    for version, one, token, arguments, code, words in (
+        ('2.29', unknown, manager, {'host': 'nowhere', 'force': 7}, 400, 'force'),
+        ('2.29', unknown, manager, {'force': True}, 404, UNKNOWN),
+        ('2.29', guest, manager, {'force': True}, 403, 'os-evacuate'),
+        ('2.29', guest, admin, {'force': True}, 400, 'without a host'),
+        ('2.13', guest, admin, {'host': 'nowhere', 'adminPass': 'x', 'onSharedStorage': True}, 400, 'existing disk'),
+        ('2.29', guest, admin, {'host': 'nowhere', 'force': True}, 404, 'Compute host nowhere could not be found'),
+        ('2.29', guest, admin, {'host': 'source', 'force': True}, 400, "The target host can't be the same one"),
+        ('2.29', guest, admin, {'host': 'dest', 'force': True}, 409, 'vm_state paused'),
+    ):
+        fault = {400: 'badRequest', 403: 'forbidden', 404: 'itemNotFound', 409: 'conflictingRequest'}[code]
+        roles.refuses(roles.evacuate(one, version, token, **arguments), code, fault, words, since=before)
+    roles.database.instances.update(guest.uuid, vm_state='active')
+    roles.refuses(roles.evacuate(guest, token=admin, host='dest'), 400, 'badRequest', 'still in use')
+    roles.force_down('source')
+    assert roles.evacuate(guest, token=admin, host='dest').status_int == 200
