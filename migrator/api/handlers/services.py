@@ -16,7 +16,7 @@ from migrator.api import common, schemas
 from migrator.api.policies.services import LIST, UPDATE
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
-from migrator.objects import COMPUTE_BINARY, Service
+from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service
 
 #: Binary -> nova's availability zone. Any other service is in the zone "internal".
 ZONES = {COMPUTE_BINARY: 'nova'}
@@ -48,7 +48,7 @@ def update(request: Request, service_id: str) -> webob.Response:
     changes = _changes(wanted)
     if not changes:
         raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
-    request.services.database.services.update(service.id, **changes)
+    _update(request, service, changes)
     now = request.services.database.services.now()
     return answer({'service': _view(request, request.services.database.services.get(service_id), now)})
 
@@ -84,8 +84,26 @@ def _update_by_action(request: Request, action: str) -> webob.Response:
         changes['disabled_reason'] = view['disabled_reason'] = wanted['disabled_reason']
     elif action == 'force-down':
         changes = view = {'forced_down': schemas.boolean(wanted['forced_down'])}
-    request.services.database.services.update(service.id, **changes)
+    _update(request, service, changes)
     return answer({'service': {'host': service.host, 'binary': service.binary, **view}})
+
+
+def _update(request: Request, service: Service, changes: Mapping[str, Any]) -> None:
+    database = request.services.database
+    if changes.get('forced_down') is False:
+        done = {
+            'source_compute': service.host,
+            'migration_type': MigrationType.EVACUATION.value,
+            'status': MigrationStatus.DONE.value,
+        }
+        ids = [migration.id for migration in database.migrations.list(done)]
+        if ids:
+            raise exception.Invalid(
+                f'Unable to force up host {service.host} as `done` evacuation migration records remain associated with '
+                f'the host: {", ".join(map(str, sorted(ids)))}. Start its compute service, which then removes what was '
+                'evacuated from it, and try again when they are `completed`.'
+            )
+    database.services.update(service.id, **changes)
 
 
 def is_up(request: Request, service: Service, now: datetime.datetime) -> bool:

@@ -159,3 +159,46 @@ def test_caller_other_than_administrator_gets_403(world):
         body = {'status': 'disabled'} if version == '2.80' else {'host': 'source', 'binary': 'nova-compute'}
         response = world.ask('PUT', f'/os-services/{url}', body, version=version, token='ada:blue')
         world.refuses(response, 403, 'forbidden', 'os-services:update', since=before)
+
+
+# --- after an evacuation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('version', ['2.11', '2.52', '2.53', '2.80'])
+def test_host_with_evacuations_that_are_done_cannot_be_forced_up(world, version):
+    guests = world.guest(), world.guest()
+    ids = [world.migration(guest, 'done', migration_type='evacuation').id for guest in guests]
+    world.force_down('source')
+    before = world.rows()
+
+    def force(forced_down, host='source'):
+        if version in ('2.53', '2.80'):
+            return update(world, {'forced_down': forced_down}, host, version)
+        body = {'host': host, 'binary': 'nova-compute', 'forced_down': forced_down}
+        return world.ask('PUT', '/os-services/force-down', body, version=version)
+
+    for false in (False, 'false', '0'):
+        said = ['Unable to force up host source as `done` evacuation', f': {ids[0]}, {ids[1]}. Start', 'completed']
+        world.refuses(force(false), 400, 'badRequest', *said, since=before)
+    assert force(True).status_int == 200
+    assert force(False, 'dest').status_int == 200, 'it is no source'
+    (one, another) = world.database.migrations.list({'migration_type': 'evacuation'})
+    world.move(one.uuid, status='completed')
+    assert f': {another.id}. Start' in force(False).text
+    world.move(another.uuid, status='completed')
+    assert force(False).status_int == 200
+    assert not world.database.services.get_compute('source').forced_down
+
+
+@pytest.mark.parametrize('status', ['accepted', 'preparing', 'failed', 'error', 'completed'])
+def test_host_with_an_evacuation_in_another_status_can_be_forced_up(world, status):
+    world.migration(world.guest(), status, migration_type='evacuation')
+    world.force_down('source')
+    assert update(world, {'forced_down': False}).status_int == 200
+    assert not world.database.services.get_compute('source').forced_down
+
+
+@pytest.mark.parametrize('change', [{'status': 'disabled', 'disabled_reason': 'x'}, {'status': 'enabled'}])
+def test_other_changes_of_a_host_with_an_evacuation_that_is_done_are_possible(world, change):
+    world.migration(world.guest(), 'done', migration_type='evacuation')
+    assert update(world, change).status_int == 200
