@@ -362,6 +362,7 @@ class Random:
         bodies = {
             'os-migrateLive': arguments,
             'evacuate': pick.choice(({}, {'host': 'dest'}, {'onSharedStorage': False, 'adminPass': 'a'})),
+            'os-resetState': {'state': pick.choice(('active', 'error'))},
             'lock': {'locked_reason': 'why'},
         }
         name = pick.choice([*server_actions.ACTIONS, 'reboot'])

@@ -104,6 +104,20 @@ class Instances:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
     @retried
+    def reset_state(self, uuid: str, vm_state: str) -> None:
+        """Set an instance's vm_state and clear its task_state, as an administrator requests.
+
+        :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(
+                sa.update(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)).values(vm_state=vm_state, task_state=None)
+            )
+            if not found.rowcount:
+                self._raise_why_not(session, uuid)
+
+    @retried
     def begin_delete(self, uuid: str) -> None:
         """Set an instance's task_state to deleting, so that no migration of it is accepted any more.
 

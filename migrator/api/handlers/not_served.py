@@ -133,7 +133,7 @@ URLS = tuple((method, path) for path, *methods in map(str.split, _URLS.split('\n
 _ACTIONS = """
 addFixedIp addFloatingIp addSecurityGroup changePassword confirmResize createBackup createImage
 forceDelete injectNetworkInfo migrate os-getConsoleOutput os-getRDPConsole os-getSPICEConsole
-os-getSerialConsole os-getVNCConsole os-resetState os-start os-stop pause reboot rebuild removeFixedIp
+os-getSerialConsole os-getVNCConsole os-start os-stop pause reboot rebuild removeFixedIp
 removeFloatingIp removeSecurityGroup rescue resetNetwork resize restore resume revertResize shelve
 shelveOffload suspend trigger_crash_dump unpause unrescue unshelve
 """

@@ -11,7 +11,7 @@ import webob
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import evacuations, live_migrations, not_served
-from migrator.api.policies.server_actions import LOCK, UNLOCK, UNLOCK_OVERRIDE
+from migrator.api.policies.server_actions import LOCK, RESET_STATE, UNLOCK, UNLOCK_OVERRIDE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 
@@ -61,9 +61,19 @@ def unlock(request: Request, server_id: str) -> webob.Response:
     return accepted()
 
 
+def reset_state(request: Request, server_id: str) -> webob.Response:
+    """Set the vm_state of a server without a migration in progress, and clear its task_state."""
+    wanted = schemas.body(request, server_actions.RESET_STATE)['os-resetState']
+    instance = common.get_instance(request, server_id)
+    request.authorize(RESET_STATE, common.target(instance))
+    request.services.database.instances.reset_state(instance.uuid, wanted['state'])
+    return accepted()
+
+
 ACTIONS: dict[str, Callable[[Request, str], webob.Response]] = {
     'os-migrateLive': live_migrations.migrate_live,
     'evacuate': evacuations.evacuate,
+    'os-resetState': reset_state,
     'lock': lock,
     'unlock': unlock,
 }

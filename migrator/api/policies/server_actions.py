@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The policies of live migration, of evacuation, and of locks."""
+"""The policies of live migration, of evacuation, of locks, and of the reset of a state."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from migrator.api.policies import base
 MIGRATE_LIVE = 'os_compute_api:os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = 'os_compute_api:os-migrate-server:migrate_live:host'
 EVACUATE = 'os_compute_api:os-evacuate'
+RESET_STATE = 'os_compute_api:os-admin-actions:reset_state'
 LOCK = 'os_compute_api:os-lock-server:lock'
 UNLOCK = 'os_compute_api:os-lock-server:unlock'
 UNLOCK_OVERRIDE = 'os_compute_api:os-lock-server:unlock:unlock_override'
@@ -25,6 +26,7 @@ RULES = [
         f'{_ACTION} (os-migrateLive)',
     ),
     base.rule(EVACUATE, base.ADMIN, 'Evacuate a server from a host that is down.', f'{_ACTION} (evacuate)'),
+    base.rule(RESET_STATE, base.ADMIN, 'Reset the state of a server.', f'{_ACTION} (os-resetState)'),
     base.rule(LOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Lock a server.', f'{_ACTION} (lock)'),
     base.rule(UNLOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Unlock a server.', f'{_ACTION} (unlock)'),
     base.rule(UNLOCK_OVERRIDE, base.ADMIN, 'Unlock a server that another user has locked.', f'{_ACTION} (unlock)'),

@@ -41,6 +41,10 @@ EVACUATE = {
     68: types.action('evacuate', types.closed(_EVACUATE_V2_14)),
 }
 
+_STATE = {'type': 'string', 'enum': ['active', 'error'], 'description': 'active or error'}
+
+RESET_STATE = {1: types.action('os-resetState', types.closed({'state': _STATE}, ['state']))}
+
 _NOTHING = {'type': ['null', 'object'], 'maxProperties': 0, 'properties': {}, 'description': 'null'}
 
 LOCK = {

@@ -106,6 +106,16 @@ def test_begin_delete_stops_migrations_and_may_be_repeated(scene: Scene) -> None
         scene.database.instances.begin_delete(stored.uuid)
 
 
+def test_reset_of_an_unknown_instance_or_during_a_migration_is_refused(scene: Scene) -> None:
+    stored = scene.instance()
+    scene.migration(stored)
+    with pytest.raises(exception.MigrationInProgress):
+        scene.database.instances.reset_state(stored.uuid, 'error')
+    assert scene.database.instances.get(stored.uuid).vm_state == 'active'
+    with pytest.raises(exception.InstanceNotFound):
+        scene.database.instances.reset_state(scene.uuid(), 'error')
+
+
 def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:
     stored = scene.instance()
     scene.migration(stored)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lock, unlock, and the actions that migrator does not serve."""
+"""Lock, unlock, the reset of a state, and the actions that migrator does not serve."""
 
 import pytest
 
@@ -102,3 +102,60 @@ def test_body_without_exactly_one_action_returns_400(world, body):
     guest = world.guest()
     before = world.rows()
     world.refuses(act(world, guest, body), 400, 'badRequest', 'one key', since=before)
+
+
+# --- reset of the state ----------------------------------------------------------------------------------------------
+
+
+def reset(world, guest, state, **more):
+    return act(world, guest, {'os-resetState': {'state': state}}, **more)
+
+
+def states_of(world, guest):
+    row = world.database.instances.get(guest.uuid)
+    return row.vm_state, row.task_state
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.80'])
+@pytest.mark.parametrize('state', ['active', 'error'])
+@pytest.mark.parametrize('old', [('error', None), ('active', None), ('stopped', 'deleting')])
+def test_reset_sets_the_vm_state_and_clears_the_task_state(world, version, state, old):
+    guest = world.guest(vm_state=old[0], task_state=old[1], locked_by='owner')
+    response = reset(world, guest, state, version=version)
+    assert (response.status_int, response.body) == (202, b'')
+    assert states_of(world, guest) == (state, None)
+    assert world.get(f'/servers/{guest.uuid}')['server']['status'] == state.upper()
+
+
+@pytest.mark.parametrize('kind', ['live-migration', 'evacuation'])
+def test_reset_during_a_migration_returns_409_that_names_it(world, kind):
+    guest = world.guest()
+    one = world.migration(guest, 'preparing', migration_type=kind)
+    before = world.rows()
+    said = f'migration in progress already: migration {one.id}'
+    world.refuses(reset(world, guest, 'active'), 409, 'conflictingRequest', said, since=before)
+
+
+def test_reset_after_an_evacuation_that_is_done_is_accepted(world):
+    guest = world.guest()
+    world.migration(guest, 'done', migration_type='evacuation')
+    assert reset(world, guest, 'error').status_int == 202
+    assert states_of(world, guest) == ('error', None)
+
+
+@pytest.mark.parametrize(
+    'arguments', [None, {}, 'active', {'state': 'stopped'}, {'state': None}, {'state': 'active', 'x': 1}]
+)
+def test_reset_of_another_form_returns_400(world, arguments):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(act(world, guest, {'os-resetState': arguments}), 400, 'badRequest', 'esetState', since=before)
+
+
+def test_only_an_administrator_may_reset_a_state(roles):
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    denied = reset(roles, guest, 'error', token='manager:eve:blue')
+    roles.refuses(denied, 403, 'forbidden', 'os_compute_api:os-admin-actions:reset_state', since=before)
+    roles.refuses(reset(roles, guest, 'error', token='manager:eve:red'), 404, 'itemNotFound', guest.uuid, since=before)
+    assert reset(roles, guest, 'error', token='admin:root:admin').status_int == 202

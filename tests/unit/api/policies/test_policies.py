@@ -38,6 +38,7 @@ DEFAULTS = {
     'os_compute_api:os-instance-actions:show': READER,
     'os_compute_api:os-instance-actions:events': ADMIN,
     'os_compute_api:os-evacuate': ADMIN,
+    'os_compute_api:os-admin-actions:reset_state': ADMIN,
     'os_compute_api:os-lock-server:lock': MEMBER,
     'os_compute_api:os-lock-server:unlock': MEMBER,
     'os_compute_api:os-lock-server:unlock:unlock_override': ADMIN,
