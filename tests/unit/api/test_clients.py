@@ -45,15 +45,15 @@ def sdk(served):
 
 @pytest.fixture
 def cli(served):
-    """Run ``openstack`` in a process of its own, and return its output."""
+    """Run ``openstack`` or ``nova`` in a process of its own, and return its output."""
 
-    def run(*args, fails=False, fresh=False):
+    def run(*args, client='openstack', fails=False, fresh=False):
         known = {'PATH': os.environ['PATH'], 'HOME': os.environ.get('HOME', '/'), 'NO_PROXY': '*'}
         auth = {
             'OS_AUTH_URL': served.auth_url, 'OS_USERNAME': 'admin', 'OS_PASSWORD': 'x', 'OS_PROJECT_NAME': 'admin',
             'OS_USER_DOMAIN_NAME': 'Default', 'OS_PROJECT_DOMAIN_NAME': 'Default', 'OS_IDENTITY_API_VERSION': '3',
         }  # fmt: skip
-        command, options = [str(HERE / 'openstack'), *args], {'env': known | auth, 'timeout': 60}
+        command, options = [str(HERE / client), *args], {'env': known | auth, 'timeout': 60}
         if fresh:
             done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
         else:
@@ -110,6 +110,29 @@ def test_novaclient_lists_migrations(served, nova, version):
     assert [one.status for one in nova(version).migrations.list(status='running')] == ['running']
 
 
+@pytest.mark.parametrize('version', ['2.1', '2.13', '2.14', '2.28', '2.29', '2.67', '2.68', '2.80'])
+def test_novaclient_evacuates_in_every_form(served, nova, version):
+    served.force_down('source')
+    one, another = served.guest(), served.guest()
+    forced = {'force': True} if version in ('2.29', '2.67') else {}
+    shared = {'on_shared_storage': False} if version in ('2.1', '2.13') else {}
+    servers = nova(version).servers
+    _, answer = servers.evacuate(one.uuid, 'dest', password='secret', **forced, **shared)
+    assert answer == ({'adminPass': 'secret'} if shared else None)
+    servers.evacuate(another.uuid)
+    later, first = served.database.migrations.list()
+    assert (first.requested_host, first.force) == ('dest', bool(forced))
+    assert (later.requested_host, later.force) == (None, False)
+    assert {row.migration_type for row in (first, later)} == {'evacuation'}
+    assert {server.status for server in servers.list()} == {'REBUILD'}
+
+
+def test_novaclient_resets_a_state(served, nova):
+    guest = served.guest(vm_state='error')
+    nova().servers.reset_state(guest.uuid, 'active')
+    assert nova().servers.get(guest.uuid).status == 'ACTIVE'
+
+
 @pytest.mark.parametrize('version', ['2.1', '2.53'])
 def test_novaclient_changes_services_and_locks(served, nova, version):
     client = nova(version)
@@ -127,6 +150,10 @@ def test_novaclient_changes_services_and_locks(served, nova, version):
 
 def test_novaclient_understands_the_errors(served, nova):
     guest = served.guest()
+    with pytest.raises(nova_exceptions.BadRequest, match='Compute service of source is still in use'):
+        nova().servers.evacuate(guest.uuid)
+    with pytest.raises(nova_exceptions.NotFound, match='nowhere'):
+        nova().servers.evacuate(guest.uuid, 'nowhere')
     with pytest.raises(nova_exceptions.BadRequest, match='nowhere'):
         nova().servers.live_migrate(guest.uuid, 'nowhere', 'auto')
     with pytest.raises(nova_exceptions.NotFound):
@@ -162,6 +189,20 @@ def test_the_sdk_lists_finds_and_live_migrates(served, sdk):
     assert [one.status for one in sdk.compute.migrations()] == ['running']
     actions = list(sdk.compute.server_actions(guest.uuid))
     assert {action.action for action in actions} == {'live-migration', 'live_migration_cancel'}
+
+
+def test_the_sdk_evacuates_and_resets_a_state(served, sdk):
+    served.force_down('source')
+    named, free = served.guest('named', vm_state='error'), served.guest('free')
+    sdk.compute.reset_server_state(named.uuid, 'active')
+    sdk.compute.evacuate_server(named.uuid, host='dest', admin_pass='secret')
+    sdk.compute.evacuate_server(free.uuid)
+    rows = {row.instance_uuid: row.requested_host for row in served.database.migrations.list()}
+    assert rows == {named.uuid: 'dest', free.uuid: None}
+    assert {migration.migration_type for migration in sdk.compute.migrations()} == {'evacuation'}
+    assert list(sdk.compute.server_migrations(named.uuid)) == []
+    assert [action.action for action in sdk.compute.server_actions(free.uuid)] == ['evacuate']
+    assert {server.status for server in sdk.compute.servers()} == {'REBUILD'}
 
 
 def test_the_sdk_follows_pages(served, sdk):
@@ -210,3 +251,47 @@ def test_openstack_command_prints_the_reason(served, cli):
     served.guest('web')
     text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True, fresh=True)
     assert 'Compute host nowhere could not be found' in text
+
+
+def test_the_openstack_command_evacuates_and_resets_a_state(served, cli):
+    named, free = served.guest('named'), served.guest('free', vm_state='error')
+    text = cli('server', 'evacuate', 'free', fails=True)
+    assert 'Compute service of source is still in use' in text
+    cli('--os-compute-api-version', '2.80', 'compute', 'service', 'set', '--down', 'source', 'nova-compute')
+    cli('server', 'set', '--state', 'active', '--auto-approve', 'free')
+    assert json.loads(cli('server', 'show', 'free', '-f', 'json'))['status'] == 'ACTIVE'
+    cli('--os-compute-api-version', '2.80', 'server', 'evacuate', '--host', 'dest', '--password', 'secret', 'named')
+    cli('--os-compute-api-version', '2.13', 'server', 'evacuate', 'free')
+    rows = {row.instance_uuid: row for row in served.database.migrations.list()}
+    assert (rows[named.uuid].requested_host, rows[free.uuid].requested_host) == ('dest', None)
+    listed = json.loads(cli('server', 'migration', 'list', '--type', 'evacuation', '-f', 'json'))
+    assert {one['Status'] for one in listed} == {'accepted'}
+    assert {one['Status'] for one in json.loads(cli('server', 'list', '-f', 'json'))} == {'REBUILD'}
+    (event,) = json.loads(cli('server', 'event', 'list', 'named', '-f', 'json'))
+    assert event['Action'] == 'evacuate'
+    served.move(rows[named.uuid].uuid, status='done')
+    up = ('--os-compute-api-version', '2.80', 'compute', 'service', 'set', '--up', 'source', 'nova-compute')
+    cli(*up, fails=True)
+    served.move(rows[named.uuid].uuid, status='completed')
+    cli(*up)
+
+
+# --- nova ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('version', ['2.13', '2.29', '2.80'])
+def test_the_nova_command_evacuates_a_server_and_a_host(served, cli, version):
+    def nova(*args):
+        return cli('--os-compute-api-version', version, *args, client='nova')
+
+    guests = [served.guest(name, vm_state='error') for name in ('one', 'two', 'three')]
+    served.force_down('source')
+    nova('reset-state', '--active', 'one')
+    assert [served.database.instances.get(one.uuid).vm_state for one in guests] == ['active', 'error', 'error']
+    text = nova('evacuate', 'one', 'dest', '--password', 'secret')
+    assert ('secret' in text) == (version == '2.13')
+    text = nova('host-evacuate', '--target_host', 'spare', 'source.example.org')
+    assert text.count('True') == 2, text
+    assert f"Cannot 'evacuate' instance {guests[0].uuid} while it is in task_state rebuilding" in text
+    rows = {row.instance_uuid: row.requested_host for row in served.database.migrations.list()}
+    assert rows == dict(zip([guest.uuid for guest in guests], ['dest', 'spare', 'spare'], strict=True))
