@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 from migrator.conductor.migration import context
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.db.api import Database
 from migrator.saga.saga import Saga
 from migrator.simulator import faults, scenarios
@@ -133,9 +133,9 @@ def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
     ]
 
 
-def saga() -> Saga[context.MigrationContext]:
-    """Return the saga that the paths run."""
-    return live_migrate.saga()
+def sagas() -> tuple[Saga[context.MigrationContext], ...]:
+    """Return the sagas that the paths run."""
+    return live_migrate.saga(), evacuate.saga()
 
 
 def run(backend_: backends.Backend, cell: Cell, path: scenarios.Path | None = None) -> Result:
@@ -156,7 +156,7 @@ class _Run:
         self.path = path
         self.cell = cell
         self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
-        self._saga = saga()
+        self._steps = {step.name for saga in sagas() for step in saga.steps}
         self.steps: dict[Boundary, set[str]] = {}
         self._journal: set[tuple[object, ...]] = set()
         self._begins: dict[str, Boundary] = {}
@@ -245,9 +245,9 @@ class _Run:
         """Record the journal records that a commit has written and the steps that a boundary's label names."""
         self._times[boundary] = self.operator.simulation.time
         self._places[boundary] = len(self.failpoints.passed) - 1
-        for step in self._saga.steps:
-            if step.name in boundary.label:
-                self.steps.setdefault(boundary, set()).add(f'{step.name} call')
+        for name in self._steps:
+            if name in boundary.label:
+                self.steps.setdefault(boundary, set()).add(f'{name} call')
         if boundary.label == 'commit begin':
             self._begins[boundary.process] = boundary
         if boundary.label != 'commit done':

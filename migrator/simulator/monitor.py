@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi
-from migrator.objects import MigrationStatus, protocol
+from migrator.objects import MigrationStatus
 from migrator.simulator import reader
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
 from migrator.simulator.monitoring.aborts import Aborts
+from migrator.simulator.monitoring.act_check import ActCheck
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
@@ -31,7 +32,7 @@ from migrator.simulator.monitoring.rows import Rows
 from migrator.simulator.world import World
 from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
-from migrator.virt.fake import acts, hypervisor
+from migrator.virt.fake import hypervisor
 
 #: The invariant that is checked when a job starts, by :meth:`Monitor._note_start` and not by the table's function.
 APART = 'I10'
@@ -65,7 +66,8 @@ class Monitor:
         self._rows = Rows(cloud.backend)
         self._holdings = Holdings(self._reader)
         self._queues = Queues()
-        self._aborts = Aborts(cloud)
+        #: The id of an invariant -> a function that yields how a world at a look breaks it.
+        self._lookers = {'I9': Aborts(cloud).look, 'I22': ActCheck(cloud, self._rows).look}
         self._epoch_check = EpochCheck()
         #: How many effects and messages the last look has seen.
         self._effects_seen = -1
@@ -104,7 +106,6 @@ class Monitor:
         # The epoch check needs each message before the server handles it.
         _replace(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
         _around(cloud.bus, 'answer', self._after_answer)
-        cloud.world.acts.on_begin = self._before_act
         cloud.world.acts.in_progress = self._rows.is_in_progress
         cloud.world.log = _NotifyingList(cloud.world.log, self._after_effect)
         for compute in cloud.computes.values():
@@ -142,21 +143,6 @@ class Monitor:
         if effect.effect == 'job started':
             self._note_start(effect)
         self.look()
-
-    def _before_act(self, host: str, method: str, instance_uuid: str, migration_uuid: str) -> None:
-        """Note a cleanup that is about to remove a guest from its host in the database."""
-        if method not in acts.REMOVING:
-            return
-        guest = self.cloud.world.hypervisors[host].describe(instance_uuid)
-        instance = self._rows.values['instances'].get(instance_uuid)
-        migration = self._rows.migration(migration_uuid)
-        if instance is None or instance.host != host or migration is None or migration.in_progress:
-            return
-        if guest.present and guest.state != protocol.GuestState.WAITING:
-            self.cloud.world.acts.removals.append(
-                f'{host}: {method} for the ended migration {migration_uuid} removes guest {instance_uuid}, which is '
-                f'{guest.state} there, from its host in the database'
-            )
 
     def _watch_compute(self, compute: Any) -> None:
         if compute is None:
@@ -208,8 +194,9 @@ class Monitor:
         for invariant in _AT_EVERYTHING if everything else _AT_MESSAGES:
             for what in invariant.function(world):
                 self._note(invariant.id, what)
-        for what in self._aborts.look(world):
-            self._note('I9', what)
+        for id_, looker in self._lookers.items():
+            for what in looker(world):
+                self._note(id_, what)
         self._note_silence(world)
         self._rows.end_look()
 

@@ -29,6 +29,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from migrator.objects import Instance
 from migrator.simulator import faults, matrix, workloads
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
@@ -39,6 +40,8 @@ from migrator.testing.cloud import SimulatedCloud
 
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
+#: Nova's numbers of power states.
+_PAUSED, _SHUT_OFF = 3, 4
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _NUMBER = re.compile(r'\d+(\.\d+)?')
 
@@ -101,10 +104,7 @@ def run(
     begun = operator.simulation.time
     monitor = Monitor(cloud)
     try:
-        guests = [
-            cloud.boot(f'guest{number}', guest.host, memory_mb=guest.memory_mb, dirty_rate=guest.dirty_rate)
-            for number, guest in enumerate(plan.guests)
-        ]
+        guests = [_boot(cloud, f'guest{number}', guest) for number, guest in enumerate(plan.guests)]
         beside(cloud, lambda: over[0])
         failpoints = Failpoints(cloud, operator.supervisor, hook)
         for deed in plan.deeds:
@@ -128,6 +128,23 @@ def run(
     finally:
         monitor.close()
         cloud.stop()
+
+
+def _boot(cloud: SimulatedCloud, name: str, guest: workloads.Guest) -> Instance:
+    vm_state = 'stopped' if guest.power_state == _SHUT_OFF else 'active'
+    instance = cloud.boot(
+        name,
+        guest.host,
+        memory_mb=guest.memory_mb,
+        dirty_rate=guest.dirty_rate,
+        vm_state=vm_state,
+        power_state=guest.power_state,
+    )
+    hypervisor = cloud.world.hypervisors[guest.host]
+    act = {_PAUSED: hypervisor.pause, _SHUT_OFF: hypervisor.shut_off}.get(guest.power_state)
+    if act is not None:
+        act(instance.uuid)
+    return instance
 
 
 def _states(monitor: Monitor) -> Iterator[str]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths that a live migration may take, each as actions of users, operators and hypervisors."""
+"""The paths that a live migration or an evacuation may take, each as actions of users, operators and hypervisors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from migrator.objects import Instance, MigrationStatus
+from migrator.objects import EVACUATES, FINAL, Instance, MigrationStatus
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
@@ -331,6 +331,171 @@ def restarted_twice(operator: Operator, begin: Callable[[], None]) -> None:
     _ends(operator, instance)
 
 
+# --- evacuations ------------------------------------------------------------------------------------------------------
+
+
+def _lost(operator: Operator, has_power: bool = False) -> Instance:
+    """Return an instance whose host is lost and declared forced down.
+
+    :param has_power: whether only the compute service of the host has ended, so that the guest runs on.
+    """
+    instance = operator.cloud.boot('one', 'host1')
+    _defined(operator, instance, 'host1')
+    if has_power:
+        operator.supervisor.kill('host1', None)
+    else:
+        operator.supervisor.lose_power('host1', None)
+    operator.force_down('host1', True)
+    return instance
+
+
+def _defined(operator: Operator, instance: Instance, host: str) -> None:
+    """Let time pass until the conductor has stored what another host needs to start a guest of this host."""
+    for _ in range(30):
+        if operator.cloud.database.definitions.get(instance.uuid, host):
+            break
+        operator.user.wait(1.0)
+
+
+def _completes(operator: Operator) -> None:
+    """Let time pass until no evacuation waits for its source."""
+    operator.user.until(lambda: all(row.status in FINAL for row in operator.cloud.migrations()))
+
+
+def evacuation(operator: Operator, begin: Callable[[], None]) -> None:
+    """Evacuate a guest, and bring its host back after that."""
+    instance = _lost(operator)
+    begin()
+    operator.user.evacuate(instance)
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
+def evacuated_while_running(operator: Operator, begin: Callable[[], None]) -> None:
+    """Evacuate a guest that still runs on its host, and start the compute service of that host after it."""
+    instance = _lost(operator, has_power=True)
+    begin()
+    operator.user.evacuate(instance)
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
+def evacuation_fails(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the named destination fail to start the guest, and bring its host back after that."""
+    instance = _lost(operator)
+    _faults(operator, 'host2').fail('evacuate', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.evacuate(instance, 'host2')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(5.0)
+
+
+def evacuation_retried(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the first destination fail to start the guest; the second one succeeds."""
+    instance = _lost(operator)
+    _faults(operator, 'host2').fail('evacuate', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.evacuate(instance)
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
+def evacuated_then_migrated(operator: Operator, begin: Callable[[], None]) -> None:
+    """Migrate a guest that was evacuated, and bring its first host back after that."""
+    instance = _lost(operator)
+    operator.user.evacuate(instance, 'host2')
+    _ends(operator, instance)
+    begin()
+    operator.user.migrate(instance, 'host3')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
+def evacuated_back(operator: Operator, begin: Callable[[], None]) -> None:
+    """Evacuate a guest to the host from which it was evacuated."""
+    instance = _lost(operator)
+    operator.user.evacuate(instance, 'host2')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+    operator.force_down('host1', False)
+    _defined(operator, instance, 'host2')
+    operator.supervisor.lose_power('host2', None)
+    operator.force_down('host2', True)
+    begin()
+    operator.user.evacuate(instance, 'host1')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host2')
+    _completes(operator)
+
+
+def evacuated_and_brought_back(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let an embedding service bring an evacuated guest back to its first host, which still has its cleanup pending.
+
+    An operator discards the cleanup.
+    """
+    instance = _lost(operator)
+    _faults(operator).fail('post_evacuation_at_source', 'planned: it cannot', sticky=True)
+    operator.user.evacuate(instance, 'host2')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(10.0)
+    begin()
+    deeds.bring_back(operator.cloud, instance, 'host1', shut_off=False)
+    _faults(operator).clear()
+    database = operator.cloud.database
+    operator.user.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
+    for cleanup in database.cleanups.list():
+        database.cleanups.discard(cleanup)
+    _completes(operator)
+
+
+def source_returns_before_the_start(operator: Operator, begin: Callable[[], None]) -> None:
+    """Bring the host of a guest back while the destination still checks whether it can start the guest."""
+    instance = _lost(operator)
+    stall = _faults(operator, 'host2').stall('check_can_evacuate')
+    begin()
+    operator.user.evacuate(instance, 'host2')
+    operator.user.until(lambda: stall.reached.is_set() or operator.user.ended(instance))
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(2.0)
+    stall.release()
+    _ends(operator, instance)
+
+
+def source_returns_during_the_start(operator: Operator, begin: Callable[[], None]) -> None:
+    """Bring the host of a guest back while the destination starts the guest."""
+    instance = _lost(operator)
+    stall = _faults(operator, 'host2').stall('evacuate')
+    begin()
+    operator.user.evacuate(instance, 'host2')
+    operator.user.until(lambda: stall.reached.is_set() or operator.user.ended(instance))
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(2.0)
+    stall.release()
+    _ends(operator, instance)
+    _completes(operator)
+
+
+def source_returns_as_an_older_version(operator: Operator, begin: Callable[[], None]) -> None:
+    """Bring the host of an evacuated guest back with a version that cannot clean up, and upgrade it."""
+    instance = _lost(operator)
+    operator.cloud.versions['host1'] = EVACUATES - 1
+    begin()
+    operator.user.evacuate(instance)
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(5.0)
+    operator.cloud.versions.pop('host1')
+    operator.supervisor.stop_and_start('host1', back_after=1.0)
+    _completes(operator)
+
+
 PATHS = (
     Path('success', success, (_S.COMPLETED,)),
     Path('pre fails', pre_fails, (_S.FAILED,)),
@@ -351,6 +516,16 @@ PATHS = (
     Path('brought back', brought_back, (_S.COMPLETED,), options={'conductor.post_max_attempts': 2}),
     Path('restart with a queue', restart_with_a_queue, (_S.COMPLETED, _S.COMPLETED, _S.CANCELLED)),
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
+    Path('evacuation', evacuation, (_S.COMPLETED,)),
+    Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),
+    Path('evacuation fails', evacuation_fails, (_S.FAILED,)),
+    Path('evacuation retried', evacuation_retried, (_S.COMPLETED,), hosts=3),
+    Path('evacuated then migrated', evacuated_then_migrated, (_S.COMPLETED,), hosts=3),
+    Path('evacuated back', evacuated_back, (_S.COMPLETED,)),
+    Path('evacuated and brought back', evacuated_and_brought_back, (_S.COMPLETED,)),
+    Path('source returns before the start', source_returns_before_the_start, (_S.FAILED,)),
+    Path('source returns during the start', source_returns_during_the_start, (_S.COMPLETED,)),
+    Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),
 )
 
 #: Slow paths without cells in the matrix. Tests use them for bugs that no other path finds.

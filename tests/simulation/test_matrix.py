@@ -2,7 +2,8 @@
 
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
-MIGRATOR_CELLS=N takes every Nth cell only, of the seven paths; MIGRATOR_OTHER_CELLS=N of the others. One by its name::
+MIGRATOR_CELLS=N takes every Nth cell only, of the seven paths and of EVACUATIONS; MIGRATOR_OTHER_CELLS=N of the others.
+One by its name::
 
     python -m migrator.simulator.matrix 'success | conductor1: commit done #5 | killed for ever'
 """
@@ -27,8 +28,10 @@ SEVEN = (
     'abort loses to cut-over',
     'stop with a queue',
 )
-#: How many cells they have. A change of the saga changes it: check that the new step has its cells, and write it here.
-CELLS = 2811
+#: The paths of the second saga, with every cell: they have each step of it, and each undo.
+EVACUATIONS = ('evacuation', 'evacuated while running', 'evacuation fails')
+#: How many cells they have. A change of a saga changes it: check that the new step has its cells, and write it here.
+CELLS = {SEVEN: 2811, EVACUATIONS: 0}
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
 #: So that several processes share the work. Each slice has to find the cells first, which for a few cells costs more.
 SLICES = 4 if SPACING < 20 else 1
@@ -63,7 +66,7 @@ def only_delays(cell):
 @pytest.mark.parametrize('path', [path.name for path in scenarios.PATHS])
 def test_every_cell_ends_in_order(path, part, backend, record_property):
     cells = matrix.cells(backend, [scenarios.BY_NAME[path]])
-    spacing = SPACING * (1 if path in SEVEN else OTHERS)
+    spacing = SPACING * (1 if path in SEVEN + EVACUATIONS else OTHERS)
     chosen = cells[::spacing][part::SLICES]
     wrong = []
     for cell in chosen:
@@ -78,20 +81,23 @@ def test_every_cell_ends_in_order(path, part, backend, record_property):
     assert not wrong, '\n'.join(wrong[:20])
 
 
-def test_no_step_is_without_its_cells(backend):
-    cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in SEVEN])
-    assert len(cells) == CELLS
+@pytest.mark.parametrize(
+    ('paths', 'saga'),
+    zip(CELLS, matrix.sagas(), strict=True),
+    ids=['live migration', 'evacuation'],
+)
+def test_no_step_is_without_its_cells(paths, saga, backend):
+    cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in paths])
+    assert len(cells) == CELLS[paths]
     written = {record for cell in cells for record in cell.steps}
-    for step in matrix.saga().steps:
+    for step in saga.steps:
         wanted = {f'{step.name} do done'}
         if step.intent is not None:
             wanted.add(f'{step.name} do intent')
         assert wanted <= written, f'{step.name}: no cell at {wanted - written}'
     # Steps that share an undo are undone by the last of them.
-    undone = {name for name in (step.name for step in matrix.saga().steps) if f'{name} undo done' in written}
-    assert {step.undo for step in matrix.saga().steps if step.undo} == {
-        step.undo for step in matrix.saga().steps if step.name in undone
-    }
+    undone = {name for name in (step.name for step in saga.steps) if f'{name} undo done' in written}
+    assert {step.undo for step in saga.steps if step.undo} == {step.undo for step in saga.steps if step.name in undone}
 
 
 def test_the_same_cell_gives_the_same_run(backend):

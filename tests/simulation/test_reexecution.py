@@ -2,8 +2,8 @@
 
 """Every do and undo, repeated at once, twice, and after each later step, changes nothing visible.
 
-The steps are those of the saga itself; each is run again by the conductor that has just done it, and what it sends is
-sent again, so that the hosts are asked again too.
+The steps are those of the sagas themselves; each is run again by the conductor that has just done it, and what it sends
+is sent again, so that the hosts are asked again too.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import dataclasses
 
 import pytest
 
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.saga.saga import Done, Parked, Saga
 from migrator.simulator import scenarios
 from migrator.simulator.actors.operator import Operator
@@ -21,7 +21,7 @@ from migrator.testing.cloud import SimulatedCloud
 
 #: Seconds that what was asked for again gets to happen.
 WHILE = 1.0
-PIVOT = 'live_migration'
+PIVOTS = ('live_migration', 'evacuate')
 #: The fields of a row that record how the migration ran, and not what it did.
 RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
 RUN_FIELDS |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
@@ -37,6 +37,12 @@ DONE = {
     # What was done before the guest moves again counts, too.
     'cleanup first': (15, 3),
     'brought back': (20, 0),
+    'evacuation': (6, 0),
+    'evacuation retried': (0, 0),
+    'evacuation fails': (0, 0),
+    'evacuated while running': (6, 0),
+    'source returns during the start': (6, 0),
+    'evacuated then migrated': (16, 0),
 }
 
 
@@ -73,7 +79,7 @@ class Again:
             verdict = real(m)
             is_done = isinstance(verdict, Done)
             # The pivot never returns Done itself; once it was sent, it must be safe to send again.
-            if is_done or (name == PIVOT and isinstance(verdict, Parked)):
+            if is_done or (name in PIVOTS and isinstance(verdict, Parked)):
                 done = self.dones.setdefault((m.row.uuid, m.attempt, direction), [])
                 if name not in [known for known, _body in done]:
                     done.append((name, real))
@@ -140,9 +146,9 @@ def difference(before, after):
 @pytest.mark.parametrize('name', DONE)
 def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
-    real = live_migrate.saga
     again = Again(None)
-    monkeypatch.setattr(live_migrate, 'saga', lambda: again.saga(real()))
+    for task in (live_migrate, evacuate):
+        monkeypatch.setattr(task, 'saga', lambda real=task.saga: again.saga(real()))
     cloud = again.cloud = SimulatedCloud(
         backend.directory, path.hosts, backend=backend, options=path.options, **path.knobs
     )
@@ -167,13 +173,17 @@ def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_pr
         place + 2
         for (_, _, direction), done in again.dones.items()
         for place, (step, _body) in enumerate(done)
-        if (step, direction) != (PIVOT, 'do')
+        if step not in PIVOTS or direction != 'do'
     )
     assert again.pairs == wanted
     record_property('pairs', again.pairs)
 
 
 def test_every_step_of_the_saga_is_run_again():
-    steps = live_migrate.saga().steps
-    assert DONE['success'] == (len(steps), 0)
-    assert DONE['driver fails'][1] == len({step.undo for step in steps if step.undo})
+    for task, forward, back in (
+        (live_migrate, 'success', 'driver fails'),
+        (evacuate, 'evacuation', 'evacuation fails'),
+    ):
+        steps = task.saga().steps
+        assert DONE[forward] == (len(steps), 0)
+        assert DONE[back][1] == len({step.undo for step in steps if step.undo})

@@ -77,6 +77,12 @@ def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance)
         operator.vanished.setdefault(instance.uuid, moved)
     elif deed.name == 'bring back':
         bring_back(operator.cloud, instance, *deed.more)
+    elif deed.name == 'its host is lost':
+        operator.lose(instance, *deed.more)
+    elif deed.name == 'evacuate soon':
+        operator.evacuate_soon(instance, *deed.more)
+    elif deed.name == 'delete':
+        operator.delete(instance)
     elif deed.name == 'retry once stuck':
         operator.once_stuck(instance, operator.retry)
     elif deed.name == 'abandon once stuck':
@@ -86,7 +92,12 @@ def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance)
 
 
 def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> None:
-    for hypervisor in cloud.world.hypervisors.values():
+    hypervisors = list(cloud.world.hypervisors.values())
+    if any(row.is_evacuation for row in cloud.migrations(instance)):
+        # Its user reaches only the copy on its host in the database, and not one that was left behind.
+        with contextlib.suppress(exception.InstanceNotFound):
+            hypervisors = [cloud.world.hypervisors[cloud.database.instances.get(instance.uuid).host]]
+    for hypervisor in hypervisors:
         act = {
             'pause the guest': hypervisor.pause,
             'resume the guest': hypervisor.resume,

@@ -8,10 +8,12 @@ The operator forces hosts down that do not come back, handles stuck migrations a
 from __future__ import annotations
 
 import contextlib
+import http
 import logging
 from collections.abc import Callable
 
 from migrator import exception
+from migrator.conductor import registry
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
 from migrator.simulator.actors.supervisor import Supervisor
 from migrator.simulator.actors.user import User
@@ -32,8 +34,12 @@ _SWEEPS = 15.0
 _LONGEST_COPY = 6 * 800.0 + 600.0
 #: How often an operator looks for stuck migrations.
 _LOOKS = 3
-#: Seconds between two looks of an operator that waits for a migration to be stuck.
+#: Seconds between two looks of an operator that waits for something.
 _WATCH = 5.0
+#: Seconds after which an operator repeats a request, and how often.
+_AGAIN, _TRIES = 2.0, 60
+#: Seconds until a host is back that may not be lost for ever.
+_BACK = 40.0
 
 
 class Operator:
@@ -90,6 +96,71 @@ class Operator:
         if owning in ([row.source_compute], [row.dest_compute]):
             self.cloud.database.requests.request_abandon(row, owning[0], 'an operator')
 
+    def lose(self, instance: Instance, loss: str, back_after: float | None) -> None:
+        """Lose the host of an instance.
+
+        :param loss: ``power``, ``service`` (its guests run on) or ``heartbeats`` (its service runs on, too).
+        :param back_after: seconds until it is back; None: never.
+        """
+        host = self.host_of(instance.uuid)
+        if host is None:
+            return
+        if back_after is None and not self.supervisor.may('killed for ever', host):
+            back_after = _BACK
+        if loss == 'power':
+            self.supervisor.lose_power(host, back_after)
+        elif loss == 'service':
+            self.supervisor.kill(host, back_after)
+        else:
+            self.supervisor.pause(host, back_after or _BACK)
+
+    def evacuate_soon(self, instance: Instance, named: str | None, force: bool, declares: bool, clears: bool) -> None:
+        """Let an operator request the evacuation of an instance until it is accepted, or give up.
+
+        :param declares: whether the operator declares the host forced down first, rightly or not.
+        :param clears: whether the operator clears that as soon as the host is back and the API allows it.
+        """
+        world = self.cloud.world.threads
+        lost, before = self.host_of(instance.uuid), self.user.newest(instance)
+
+        def act() -> None:
+            if lost is not None and declares:
+                self.force_down(lost, True)
+            for _ in range(_TRIES):
+                accepted = self.user.newest(instance) != before and not self.user.ended(instance)
+                if self._over or lost is None or accepted or self.host_of(instance.uuid) != lost:
+                    break
+                response = self.user.request_evacuation(instance, named, force)
+                if response is not None and response.status_int == http.HTTPStatus.OK:
+                    break
+                world.sleep(_AGAIN)
+            while lost is not None and declares and clears and not self._over:
+                world.sleep(_WATCH)
+                if lost in self.cloud.computes and self.force_down(lost, False):
+                    break
+
+        world.start(act, name='an operator')
+
+    def delete(self, instance: Instance) -> None:
+        """Delete an instance with its guest, as an embedding service does, unless a migration is in progress."""
+        host = self.host_of(instance.uuid)
+        with contextlib.suppress(exception.MigratorException):
+            registry.delete_instance(self.cloud.database, self.cloud.placement_client, instance.uuid)
+            if host is not None:
+                self.cloud.world.hypervisors[host].delete(instance.uuid)
+
+    def host_of(self, instance_uuid: str) -> str | None:
+        """Return the host of an instance in the database, or None if there is no such instance."""
+        with contextlib.suppress(exception.InstanceNotFound):
+            return self.cloud.database.instances.get(instance_uuid).host
+        return None
+
+    def force_down(self, host: str, forced_down: bool) -> bool:
+        """Declare a host down, or clear that; return whether the API did so."""
+        uuid = self.cloud.database.services.get_compute(host).uuid
+        response = self.user.request('PUT', f'/os-services/{uuid}', {'forced_down': forced_down})
+        return response is not None and response.status_int == http.HTTPStatus.OK
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -116,11 +187,18 @@ class Operator:
         self.cloud.adapter.deliver()
         self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
         self.user.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
+        self.user.until(lambda: not self._can_complete(), PATIENCE)
         with contextlib.suppress(TimedOut):
             self.simulation.run(PATIENCE)
 
     def _open(self) -> list[Migration]:
         return [row for row in self.cloud.migrations() if row.in_progress]
+
+    def _can_complete(self) -> bool:
+        """Return whether an evacuation is done, and its source has cleaned up."""
+        pending = {cleanup.migration_uuid for cleanup in self.cloud.database.cleanups.list()}
+        rows = self.cloud.migrations()
+        return any(row.status == MigrationStatus.DONE and row.uuid not in pending for row in rows)
 
     def _all_stuck(self) -> bool:
         return all(row.stuck_reason for row in self._open())
@@ -146,16 +224,11 @@ class Operator:
             hypervisor = self.cloud.world.hypervisors[cleanup.host]
             guest = hypervisor.describe(cleanup.instance_uuid)
             present = guest.present and guest.state != protocol.GuestState.WAITING
-            is_own_host = self._host_of(cleanup.instance_uuid) == cleanup.host
+            is_own_host = self.host_of(cleanup.instance_uuid) == cleanup.host
             if present and is_own_host:
                 cleanups.discard(cleanup)
             elif not present:
                 cleanups.try_again([cleanup])
-
-    def _host_of(self, instance_uuid: str) -> str | None:
-        with contextlib.suppress(exception.InstanceNotFound):
-            return self.cloud.database.instances.get(instance_uuid).host
-        return None
 
     def judge(self, monitor: Monitor) -> list[check.Violation]:
         """Return all violations after the cloud has come to rest.

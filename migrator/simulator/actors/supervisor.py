@@ -59,6 +59,25 @@ class Supervisor:
         # This is last, since it may end the calling thread.
         self.cloud.kill(name)
 
+    def lose_power(self, host: str, back_after: float | None) -> None:
+        """Cut the power of a host: its guests are shut off, and its compute service ends.
+
+        :param back_after: seconds until the power is back and the service starts; None: never. The guests stay shut
+            off.
+        """
+        hypervisor = self.cloud.world.hypervisors[host]
+        hypervisor.power_off()
+        if back_after is not None:
+            self.later(back_after, hypervisor.power_on)
+        self.kill(host, back_after)
+
+    def bring_back(self, host: str) -> None:
+        """Restore the power of a host that was lost for ever, and start its compute service."""
+        self.cloud.world.hypervisors[host].power_on()
+        self.gone.discard(host)
+        if host in self.down:
+            self._start(host)
+
     def pause(self, name: str, seconds: float) -> None:
         """Pause a process (SIGSTOP) for some seconds."""
         process = self.cloud.processes.get(name)

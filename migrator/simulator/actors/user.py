@@ -89,6 +89,24 @@ class User:
 
         world.start(ask, name='a user')
 
+    def evacuate(self, instance: Instance, host: str | None = None) -> webob.Response | None:
+        """Request an evacuation until it is accepted, refused or in progress."""
+        before = self.newest(instance)
+        return self.ask(
+            lambda: self.request_evacuation(instance, host),
+            lambda: self.newest(instance) != before and not self.ended(instance),
+        )
+
+    def request_evacuation(
+        self, instance: Instance, host: str | None = None, force: bool = False
+    ) -> webob.Response | None:
+        """Request an evacuation once and return the response, or None if the connection was lost before it.
+
+        :param force: whether the named host is taken without a check by Placement, as version 2.67 allows.
+        """
+        body = {'evacuate': {'host': host, 'force': True} if force else {} if host is None else {'host': host}}
+        return self.request('POST', f'/servers/{instance.uuid}/action', body, '2.67' if force else '2.80')
+
     def abort(self, instance: Instance) -> webob.Response | None:
         """Request the abort of an instance's newest migration until it is accepted, refused or recorded."""
         migration = self.newest(instance)

@@ -22,24 +22,28 @@ if TYPE_CHECKING:  # the invariants need not import the cloud
 
 _S = MigrationStatus
 
+#: Action of a server that makes a migration -> the status of the response if it is accepted.
+ACCEPTED = {'os-migrateLive': 202, 'evacuate': 200}
 #: The microversion from which os-migrateLive does not wait for its checks.
 ASYNCHRONOUS = (2, 34)
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
 def responses(world: World) -> Iterator[str]:
-    """I8, history: a 202 is never lost; a 4xx leaves no migration in progress and the server unchanged.
+    """I8, history: an accepted request is never lost; a 4xx leaves no migration and the server unchanged.
 
-    Below 2.34 a 4xx may leave an ended row, which together with its action has the reason. The request id identifies
+    A live migration is accepted with 202, and an evacuation with 200. Below 2.34 a 4xx to a live migration may leave an
+    ended row, which together with its action has the reason. The request id identifies
     the migration. I2 and I15 check that the server's host and task_state are unchanged.
     """
     for exchange in world.history:
-        if exchange.method != 'POST' or not isinstance(exchange.body, dict) or 'os-migrateLive' not in exchange.body:
+        if exchange.method != 'POST' or not isinstance(exchange.body, dict) or not ACCEPTED.keys() & exchange.body:
             continue
+        accepted = next(status for name, status in ACCEPTED.items() if name in exchange.body)
         made = [one for one in world.migrations.values() if one.request_id == exchange.request_id]
         name = f'{exchange.path} at {exchange.version} ({exchange.request_id})'
-        if exchange.status == 202 and not made:
-            yield f'{name} returned 202, but its migration does not exist'
+        if exchange.status == accepted and not made:
+            yield f'{name} returned {accepted}, but its migration does not exist'
         if not 400 <= exchange.status < 500:
             continue
         for migration in made:

@@ -112,6 +112,8 @@ def fencing(world: World) -> Iterator[str]:
             if migration is None:
                 continue
             # A deferred cleanup raises the epoch of an ended migration further. Its row is deleted when it is done.
+            if migration.is_evacuation and migration.ended:
+                continue
             if any('owed' in (record.result or {}) for record in world.journal.get(uuid, ())):
                 continue
             if epoch > migration.epoch:

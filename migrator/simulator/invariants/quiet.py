@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrator.objects import GuestState, Instance, MigrationStatus
+from migrator.objects import FINAL, GuestState, Instance, MigrationStatus, Outcome
+from migrator.simulator.invariants import evacuations
 from migrator.simulator.reader import Host
 from migrator.simulator.world import World
 from migrator.virt.fake import hypervisor
@@ -36,7 +37,8 @@ def power(world: World) -> Iterator[str]:
     """I1, quiet: the copy on ``instance.host`` has the power state of the row, unless it ended ``error``.
 
     If the guest's user or a loss of power has changed the state since the start, the copy has that state: the row does
-    not follow such changes. The row's vm_state is ``error`` only after a migration that ended ``error``.
+    not follow such changes. An evacuation starts the guest in the state of the row. The row's vm_state is ``error``
+    only after a migration that ended ``error``.
     """
     for instance in _settled(world):
         if instance.vm_state == 'error' and world.newest(instance.uuid) is not None:
@@ -54,13 +56,23 @@ def power(world: World) -> Iterator[str]:
 
 def _set_from_outside(world: World, instance: Instance) -> str | None:
     # A loss of power on another host affects only a copy that was left behind there.
-    states = [
-        effect.effect
-        for effect in world.effects
-        if effect.instance_uuid == instance.uuid
-        and (effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host))
-        and effect.effect in POWER.values()
-    ]
+    states: list[str] = []
+    evacuated = {
+        (one.dest_compute, one.uuid): world.at - (world.now - one.queued_at).total_seconds()
+        for one in world.migrations.values()
+        if one.is_evacuation and one.instance_uuid == instance.uuid and one.outcome == Outcome.FORWARD and one.queued_at
+    }
+    for effect in world.effects:
+        if effect.instance_uuid != instance.uuid or effect.effect not in POWER.values():
+            continue
+        if effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host):
+            states.append(effect.effect)
+        elif effect.who.startswith(f'{effect.host}/'):
+            starts = [at for (host, _), at in evacuated.items() if host == effect.host and at <= effect.time]
+            if starts:
+                # The driver has started the guest, which it may do once.
+                states = [effect.effect]
+                evacuated = {key: at for key, at in evacuated.items() if at > max(starts)}
     # The first effect is the start of the guest.
     return states[-1] if len(states) > 1 else None
 
@@ -84,8 +96,8 @@ def where(world: World) -> Iterator[str]:
 def allocations(world: World) -> Iterator[str]:
     """I3, quiet: an instance holds exactly its flavor on its host, and no other consumer holds anything.
 
-    Every consumer in Placement is an instance or a migration in progress. Not checked: the distribution of a flavor
-    with numbered groups over a host's tree, and sharing providers.
+    Every consumer in Placement is an instance, a migration in progress, or an evacuation that is done. Not checked: the
+    distribution of a flavor with numbered groups over a host's tree, and sharing providers.
     """
     for instance in world.instances.values():
         if world.in_progress(instance.uuid):
@@ -96,7 +108,7 @@ def allocations(world: World) -> Iterator[str]:
         if total != wanted or held.keys() - world.tree(instance.host):
             where_ = ', '.join(sorted(world.providers[uuid].name for uuid in held)) or 'no provider'
             yield f'instance {instance.uuid} holds {total} on {where_}, but must hold {wanted} on {instance.host}'
-    reasons = {*world.instances, *(one.uuid for one in world.migrations.values() if one.in_progress)}
+    reasons = {*world.instances, *(one.uuid for one in world.migrations.values() if one.status not in FINAL)}
     for provider in world.providers.values():
         for consumer, amounts in provider.holders.items():
             if consumer not in reasons:
@@ -129,9 +141,12 @@ def no_debris(world: World) -> Iterator[str]:
 
     - A host with a deferred cleanup of the guest is exempt. The cleanup is done when its host is up, or it is blocked.
     - All hosts that the instance's migrations have named or tried are checked.
+    - An evacuation is completed once its source has cleaned up.
     - The guest's own host has only the guest and the parts that it always has. The guest survives a restart.
     """
     for cleanup in world.cleanups:
+        if cleanup.step == evacuations.CLEANUP:
+            continue
         if cleanup.alarm is None and cleanup.host in world.hosts and world.hosts[cleanup.host].alive:
             # A stuck migration of the guest runs the cleanup itself.
             if not world.is_down(cleanup.host) and not world.in_progress(cleanup.instance_uuid):
@@ -140,7 +155,8 @@ def no_debris(world: World) -> Iterator[str]:
         newest = world.newest(uuid)
         if newest is None or newest.in_progress or newest.status == _S.ERROR:
             continue
-        at_home = newest.dest_compute if newest.status == _S.COMPLETED else newest.source_compute
+        arrived = newest.status in (_S.DONE, _S.COMPLETED)
+        at_home = newest.dest_compute if arrived else newest.source_compute
         if uuid in world.instances:
             at_home = world.instances[uuid].host
         for name in sorted(_parties(world, uuid)):
@@ -153,6 +169,7 @@ def no_debris(world: World) -> Iterator[str]:
                 yield f'{name} still has {", ".join(sorted(left))} of instance {uuid}'
             if name == at_home and not _persists(host, uuid):
                 yield f'instance {uuid} does not survive a restart of {name}'
+    yield from evacuations.no_debris(world)
 
 
 def _persists(host: Host, uuid: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator.db import saga_log
-from migrator.objects import Migration
+from migrator.objects import FINAL, Migration
 from migrator.saga import log
 from migrator.testing import backends, tables
 
@@ -23,7 +23,8 @@ class Rows:
 
     :ivar changed: the tables that must be read again.
     :ivar values: the arguments of a :class:`~migrator.simulator.world.World` that come from the database. The
-        migrations are those that are in progress or were so at the last look.
+        migrations are those that are in progress or were so at the last look, and all of a guest with such an
+        evacuation, or one whose source has still to clean up.
     :ivar before: the migrations at the last look.
     :ivar histories_before: the histories at the last look.
     """
@@ -37,6 +38,9 @@ class Rows:
         self.changed = set(ROWS)
         self.values: dict[str, Any] = {}
         self.before: Mapping[str, Migration] = {}
+        #: The migrations that were not yet final at the last look.
+        self._open: set[str] = set()
+        self._open_now: set[str] = set()
         self.histories_before: Mapping[str, list[dict[str, Any]]] = {}
 
     def note_commit(self) -> bool:
@@ -52,7 +56,12 @@ class Rows:
         for table in self.changed:
             self._tables[table] = self._backend.tables.read(table)
         found = {table: [row.object for row in rows] for table, rows in self._tables.items() if table != 'saga_log'}
-        concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self.before.keys()
+        open_ = {one.uuid for one in found['migrations'] if one.status not in FINAL}
+        concerned = open_ | self._open
+        guests = {one.instance_uuid for one in found['migrations'] if one.is_evacuation and one.uuid in concerned}
+        # An evacuation that is done may be older than others of its guest that have ended.
+        concerned |= {one.uuid for one in found['migrations'] if one.instance_uuid in guests}
+        self._open_now = open_
         if not self.changed.isdisjoint(('migrations', 'saga_log')):
             self._add_up(concerned)
         self.values = {
@@ -69,6 +78,7 @@ class Rows:
     def end_look(self) -> None:
         """Keep the present state as that of the last look."""
         self.before, self.histories_before = self.values['migrations'], self.values['histories']
+        self._open = self._open_now
         self.changed.clear()
 
     def is_in_progress(self, migration_uuid: str) -> bool:
