@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Guests of a dead host are brought back elsewhere, once each, and their source cleans up when it returns."""
+
+import pytest
+
+from migrator.objects import GuestState
+from tests.functional import state
+from tests.functional.faults import LONG, faults
+
+pytestmark = pytest.mark.simulated(reason='it kills hosts with their guests')
+
+
+def lose(cloud, host):
+    """Cut the power of a host, and declare it forced down."""
+    state.kill(cloud, host)
+    cloud.world.hypervisors[host].power_off()
+    state.force_down(cloud, host)
+
+
+def come_back(cloud, host):
+    """Switch a host on, and start its service, while it is still forced down."""
+    cloud.world.hypervisors[host].power_on()
+    cloud.start_compute(host)
+
+
+def evacuate(cloud, instance, to=None):
+    """Request an evacuation, and return it."""
+    body = {'evacuate': {'host': to} if to is not None else {}}
+    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version='2.80')
+    assert response.status_int == 200, response.text
+    return cloud.migrations(cloud.database.instances.get(instance.uuid))[-1]
+
+
+def status(cloud, evacuation):
+    """Return the status of an evacuation."""
+    return cloud.database.migrations.get(evacuation.uuid).status
+
+
+def boot(cloud, *args, **kwargs):
+    """Boot a guest, and let a conductor fetch its definition."""
+    instance = cloud.boot(*args, **kwargs)
+    cloud.simulation.advance(20)
+    assert cloud.database.definitions.get(instance.uuid, instance.host)
+    return instance
+
+
+def test_a_guest_of_a_dead_host_is_brought_back_and_its_source_cleans_up(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert state.host_of(cloud, instance) == 'host2'
+    come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert cloud.world.hypervisors['host1'].guests.get(instance.uuid) is None
+
+
+def test_a_running_copy_of_a_source_that_was_never_dead_is_ended(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    state.kill(cloud, 'host1')
+    state.force_down(cloud, 'host1')
+    evacuation = evacuate(cloud, instance)
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    cloud.start_compute('host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
+    assert cloud.world.active_on(instance.uuid) == [state.host_of(cloud, instance)]
+
+
+def test_a_source_that_returns_before_the_start_keeps_its_guest(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    for host in ('host2', 'host3'):
+        faults(cloud, host).stall('check_can_evacuate', sticky=True)
+    evacuation = evacuate(cloud, instance)
+    cloud.simulation.advance(5)
+    assert status(cloud, evacuation) == 'preparing'
+    come_back(cloud, 'host1')
+    cloud.wait(LONG)
+    found = cloud.database.migrations.get(evacuation.uuid)
+    assert (found.status, found.failure) == ('failed', 'host1 was started, so it is not dead.')
+    assert state.host_of(cloud, instance) == 'host1'
+
+
+def test_each_destination_that_fails_is_followed_by_the_next(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    faults(cloud, 'host2').fail('evacuate', 'no memory')
+    evacuation = evacuate(cloud, instance)
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+
+
+def test_an_evacuation_without_a_destination_fails_with_the_reason_of_each_host(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    for host in ('host2', 'host3'):
+        faults(cloud, host).fail('evacuate', f'no memory at {host}', sticky=True)
+    evacuation = evacuate(cloud, instance)
+    cloud.wait()
+    found = cloud.database.migrations.get(evacuation.uuid)
+    assert found.status == 'failed'
+    for host in ('host2', 'host3'):
+        assert f'no memory at {host}' in found.failure
+    assert state.host_of(cloud, instance) == 'host1'
+    assert cloud.database.instances.get(instance.uuid).task_state is None
+
+
+@pytest.mark.parametrize('victim', ['conductor1', 'host2'])
+def test_a_kill_in_the_middle_of_the_start_starts_the_guest_once(cloud, victim):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    stalled = faults(cloud, 'host2').stall('evacuate')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.simulation.advance(5)
+    assert cloud.database.migrations.get(evacuation.uuid).queued_at is not None
+    state.kill(cloud, victim)
+    stalled.release()
+    cloud.simulation.advance(5)
+    (cloud.start_conductor if victim == 'conductor1' else cloud.start_compute)(victim)
+    cloud.wait(LONG)
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+
+
+def test_a_guest_that_was_shut_off_comes_back_shut_off(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    cloud.database.instances.update(instance.uuid, vm_state='stopped', power_state=4)
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.hypervisors['host2'].guests[instance.uuid].state == GuestState.SHUTDOWN
+
+
+def test_a_guest_in_error_comes_back_active(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    cloud.database.instances.update(instance.uuid, vm_state='error')
+    lose(cloud, 'host1')
+    evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert cloud.database.instances.get(instance.uuid).vm_state == 'active'
+
+
+def test_an_evacuated_guest_migrates_again_before_its_source_returns(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert cloud.live_migrate(instance, 'host3').status_int == 202
+    cloud.wait()
+    assert state.host_of(cloud, instance) == 'host3'
+    come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+
+
+def test_a_copy_is_kept_until_the_guests_host_reports_it(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    state.kill(cloud, 'host1')
+    state.force_down(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    state.kill(cloud, 'host2')
+    cloud.start_compute('host1')
+    cloud.simulation.advance(120)
+    assert status(cloud, evacuation) == 'done'
+    assert instance.uuid in cloud.world.hypervisors['host1'].guests
+    (cleanup,) = cloud.database.cleanups.list(host='host1')
+    assert cleanup.alarm is None
+    assert 'host2' in cleanup.reason
+    cloud.start_compute('host2')
+    cloud.simulation.advance(120)
+    assert status(cloud, evacuation) == 'completed'
+
+
+def test_a_doubled_allocation_becomes_the_migrations(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    cloud.database.services.report('host3', 'nova-compute', 1)
+    evacuation = evacuate(cloud, instance, 'host2')
+    assert evacuation.strategy == 'doubled'
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.database.migrations.get(evacuation.uuid).strategy == 'migration-owned'
+    come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
