@@ -32,7 +32,6 @@ class Bug:
             object.__setattr__(self, name, value)
 
 
-_EVACUATION = 'evacuation'
 _NO_PORTS = "there are no Neutron ports: networks are the embedding service's"
 _NO_VOLUMES = "there are no Cinder volumes: attachments are the embedding service's"
 
@@ -52,12 +51,12 @@ BUGS = (
     Bug('The allocation at the destination leaked on rollback.', 1715182, 1714237),
     Bug('A rejected candidate kept its allocation.', 1712411),
     Bug('A forced move had no allocation at the destination.', 1712008),
-    Bug('A claim that failed leaked its allocation.', 1713786, later=_EVACUATION),
-    Bug('A restart of the source destroyed guests that were never evacuated.', 1713783, later=_EVACUATION),
-    Bug('The cleanup at start failed on a cold cache.', 1721652, later=_EVACUATION),
+    Bug('A claim that failed leaked its allocation.', 1713786),
+    Bug('A restart of the source destroyed guests that were never evacuated.', 1713783),
+    Bug('The cleanup at start failed on a cold cache.', 1721652),
     Bug('Allocations were kept when the hypervisor had lost the guest.', 1724172),
-    Bug('A service did not start, for an evacuated guest had been deleted.', 1794996, later=_EVACUATION),
-    Bug('A provider could not be deleted after an evacuation.', 1829479, later=_EVACUATION),
+    Bug('A service did not start, for an evacuated guest had been deleted.', 1794996),
+    Bug('A provider could not be deleted after an evacuation.', 1829479),
     Bug('Deleting a service orphaned its provider.', 1852610),
     Bug('Allocations of child providers leaked.', '66297f0c4a'),
     Bug('A forced move lost nested resources.', 'fd351903a1'),

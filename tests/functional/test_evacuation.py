@@ -4,7 +4,9 @@
 
 import pytest
 
+from migrator.conductor import registry
 from migrator.objects import GuestState
+from migrator.placement_client import providers
 from tests.functional import state
 from tests.functional.faults import LONG, faults
 
@@ -195,3 +197,102 @@ def test_a_doubled_allocation_becomes_the_migrations(cloud):
     come_back(cloud, 'host1')
     cloud.simulation.advance(60)
     assert status(cloud, evacuation) == 'completed'
+
+
+# --- what nova has had -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nova_bug(1713786)
+@pytest.mark.parametrize('phase', ['check_can_evacuate', 'evacuate'])
+def test_an_evacuation_that_fails_leaves_the_allocations_and_the_instance_as_they_were(cloud, phase):
+    """Placement had accepted the claim, and it was never given back."""
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    before = state.everything(cloud)
+    faults(cloud, 'host2').fail(phase, 'planned', sticky=True)
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'failed'
+    after = state.everything(cloud)
+    for found in (before, after):
+        del found['waiting']
+    assert after == before
+
+
+@pytest.mark.nova_bug(1713783)
+def test_a_returning_source_keeps_every_guest_whose_evacuation_failed(cloud):
+    """A row that was left `accepted` looked like an evacuation that had been done."""
+    instance, stays = boot(cloud, 'one', 'host1'), boot(cloud, 'two', 'host1')
+    lose(cloud, 'host1')
+    for host in ('host2', 'host3'):
+        faults(cloud, host).fail('check_can_evacuate', 'planned', sticky=True)
+    evacuation = evacuate(cloud, instance)
+    cloud.wait()
+    assert status(cloud, evacuation) == 'failed'
+    come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert set(cloud.world.hypervisors['host1'].guests) == {instance.uuid, stays.uuid}
+
+
+@pytest.mark.nova_bug(1721652)
+def test_a_source_cleans_up_before_any_conductor_knows_it(cloud):
+    """The cleanup at start read a cache that was still empty."""
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    state.kill(cloud, 'conductor1')
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_conductor('conductor1')
+    cloud.start_compute('host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
+    state.force_down(cloud, 'host1', False)
+    state.moved(cloud, instance, 'host2')
+
+
+@pytest.mark.nova_bug(1794996)
+def test_a_source_starts_although_its_evacuated_guest_was_deleted(cloud):
+    """The service did not start, because it looked up a server that was gone."""
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuation) == 'completed'
+    assert cloud.world.hypervisors['host1'].guests == {}
+    assert state.allocations(cloud) == {}
+
+
+@pytest.mark.nova_bug(1829479)
+@pytest.mark.breaks('I4', 'I18', reason='the dead host is deleted with its cleanups, in several writes')
+def test_a_dead_host_is_deleted_with_its_provider_after_its_guests_were_evacuated(cloud):
+    """What was left of the evacuated guests in Placement kept the provider."""
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    service = cloud.database.services.get_compute('host1')
+    registry.delete_service(cloud.database, cloud.placement_client, service, 60.0, cloud.simulation.advance)
+    cloud.simulation.advance(30)
+    assert status(cloud, evacuation) == 'completed'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert 'host1' not in {one.name for one in providers.list_providers(cloud.placement_client)}
+
+
+# --- force -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('version', ['2.29', '2.67'])
+def test_a_forced_evacuation_copies_the_allocation(cloud, version):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    body = {'evacuate': {'host': 'host2', 'force': True}}
+    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version=version)
+    assert response.status_int == 200, response.text
+    cloud.wait()
+    assert status(cloud, cloud.migrations(instance)[-1]) == 'done'
+    assert state.allocations(cloud)[instance.uuid] == {'host2': instance.flavor.resources()}
