@@ -38,11 +38,11 @@ DONE = {
     'cleanup first': (15, 3),
     'brought back': (20, 0),
     'evacuation': (6, 0),
-    'evacuation retried': (0, 0),
-    'evacuation fails': (0, 0),
+    'evacuation retried': (9, 2),
+    'evacuation fails': (3, 2),
     'evacuated while running': (6, 0),
     'source returns during the start': (6, 0),
-    'evacuated then migrated': (16, 0),
+    'evacuated back': (12, 0),
 }
 
 

@@ -105,7 +105,8 @@ class Operator:
         host = self.host_of(instance.uuid)
         if host is None:
             return
-        if back_after is None and not self.supervisor.may('killed for ever', host):
+        may_stay_away = self.supervisor.may('killed for ever', host) and host not in self.supervisor.down
+        if back_after is None and not may_stay_away:
             back_after = _BACK
         if loss == 'power':
             self.supervisor.lose_power(host, back_after)

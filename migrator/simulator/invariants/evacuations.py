@@ -41,11 +41,8 @@ def was_intended(world: World, migration: Migration) -> bool:
 
 def was_started(world: World, migration: Migration) -> bool:
     """Return whether a driver of the destination has defined or started the guest."""
-    return any(
-        (effect.instance_uuid, effect.host) == (migration.instance_uuid, migration.dest_compute)
-        and effect.who.startswith(f'{effect.host}/')
-        for effect in world.effects
-    )
+    wanted = ('evacuated', migration.instance_uuid, migration.dest_compute)
+    return any((effect.effect, effect.instance_uuid, effect.host) == wanted for effect in world.effects)
 
 
 def during(world: World) -> Iterator[str]:

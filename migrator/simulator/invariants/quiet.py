@@ -55,26 +55,24 @@ def power(world: World) -> Iterator[str]:
 
 
 def _set_from_outside(world: World, instance: Instance) -> str | None:
-    # A loss of power on another host affects only a copy that was left behind there.
-    states: list[str] = []
-    evacuated = {
-        (one.dest_compute, one.uuid): world.at - (world.now - one.queued_at).total_seconds()
+    evacuated_to = {
+        one.dest_compute
         for one in world.migrations.values()
-        if one.is_evacuation and one.instance_uuid == instance.uuid and one.outcome == Outcome.FORWARD and one.queued_at
+        if one.is_evacuation and one.instance_uuid == instance.uuid and one.outcome == Outcome.FORWARD
     }
+    states: list[str] = []
+    known = 1  # The first effect is the start of the guest.
     for effect in world.effects:
-        if effect.instance_uuid != instance.uuid or effect.effect not in POWER.values():
+        if effect.instance_uuid != instance.uuid:
             continue
-        if effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host):
+        if effect.effect == 'evacuated' and effect.host in evacuated_to:
+            states, known = [], 0
+        elif effect.effect not in POWER.values():
+            continue
+        elif effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host):
+            # A loss of power on another host affects only a copy that was left behind there.
             states.append(effect.effect)
-        elif effect.who.startswith(f'{effect.host}/'):
-            starts = [at for (host, _), at in evacuated.items() if host == effect.host and at <= effect.time]
-            if starts:
-                # The driver has started the guest, which it may do once.
-                states = [effect.effect]
-                evacuated = {key: at for key, at in evacuated.items() if at > max(starts)}
-    # The first effect is the start of the guest.
-    return states[-1] if len(states) > 1 else None
+    return states[-1] if len(states) > known else None
 
 
 def where(world: World) -> Iterator[str]:
