@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths that a live migration or an evacuation may take, each as actions of users, operators and hypervisors."""
+"""The paths of live migrations and evacuations, as actions of users, operators and hypervisors."""
 
 from __future__ import annotations
 
@@ -435,7 +435,7 @@ def evacuated_back(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def evacuated_and_brought_back(operator: Operator, begin: Callable[[], None]) -> None:
-    """Let an embedding service bring an evacuated guest back to its first host, which still has its cleanup pending.
+    """Let an embedding service bring an evacuated guest back to its first host before the cleanup.
 
     An operator discards the cleanup.
     """

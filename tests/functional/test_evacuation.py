@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests of a dead host are brought back elsewhere, once each, and their source cleans up when it returns."""
+"""Guests of a dead host are brought back once each, and their source cleans up when it returns."""
 
 import pytest
 

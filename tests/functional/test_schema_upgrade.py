@@ -65,6 +65,7 @@ def downgrade(cloud):
                 ),
             )  # fmt: skip
     connection.execute('DROP TABLE saga_log')
+    connection.execute('DROP TABLE guest_definitions')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')
     connection.execute("UPDATE alembic_version SET version_num = '0004'")
     connection.commit()

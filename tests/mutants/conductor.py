@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         'the-next-migration-does-not-wait-for-a-cleanup',
         LIVE_MIGRATE,
-        'pause = cleanups.run_at_source(m) if m.has_source_cleanup else None',
+        'pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None',
         'pause = None',
         'A cleanup of an earlier migration stays pending at the source of the next one.',
     ),
@@ -234,7 +234,7 @@ MUTANTS = (
     Mutant(
         'takeover-does-not-ask-anew',
         RECOVERY,
-        'subject.replies.must_ask = set(subject.row.hosts)',
+        'subject.replies.must_ask = set(subject.row.hosts_to_poll)',
         'subject.replies.must_ask = set()',
         'A new owner goes on without asking the hosts what the last owner has begun.',
     ),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random runs in which hosts are lost, also in the middle of live migrations, and their guests are evacuated.
+"""Random runs in which hosts are lost, also during live migrations, and their guests are evacuated.
 
 MIGRATOR_EVACUATIONS=N runs N seeds.
 """

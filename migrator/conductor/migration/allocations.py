@@ -173,20 +173,20 @@ def hold(m: MigrationContext) -> Verdict:
         return Done()
     doubled, pair = _pair(m)
     owned = allocations.strategy_for(m.tools.placement, Strategy.MIGRATION_OWNED.value)
-    new: int | None = None
+    orphan: int | None = None
     for _ in range(_RACES):
         try:
             reading = doubled.observe(pair)
             if reading.state is allocation_state.PairState.MOVED:
                 m.commit()
                 with _lock_providers(m, pair):
-                    owned.move(pair, instance_generation=_known(reading), migration_generation=new)
+                    owned.move(pair, instance_generation=_known(reading), migration_generation=orphan)
             elif m.is_deleted():
                 return Done({'skipped': 'the instance was deleted'})
             elif owned.observe(pair).state is not allocation_state.PairState.MOVED:
                 return _unknown(m, reading)
         except exception.PlacementConflict:
-            new = allocations.ORPHAN_GENERATION if new is None else None
+            orphan = allocations.ORPHAN_GENERATION if orphan is None else None
             _pause(m)
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
             return _later(m, error, 'hold_source_allocation')

@@ -69,7 +69,7 @@ class ActCheck:
             )
 
     def _check_cleanup(self, host: str, migration: Migration) -> Iterator[str]:
-        """Yield what is wrong with the end of a copy: only a done evacuation may, and another host has the guest."""
+        """Yield what is wrong with the end of a copy, which only an evacuation that is done may cause."""
         uuid = migration.instance_uuid
         what = f'{host}: {evacuations.CLEANUP} of evacuation {migration.uuid}'
         if migration.status not in (_S.DONE, _S.COMPLETED) and migration.abandon_requested_at is None:
