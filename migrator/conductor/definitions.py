@@ -19,6 +19,9 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a definition is fetched again. A new one is fetched at the next sweep after the guest has moved.
 _KEPT = 3600.0
+#: Seconds after which a guest is asked for again whose host has reported no definition. Its hypervisor may have been
+#: busy, or the guest was registered before it was there.
+_AGAIN = 60.0
 #: Guests whose definitions one sweep fetches.
 _AT_ONCE = 500
 
@@ -40,8 +43,7 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor, services: Sequence[
 def _fetch(tools: Tools, host: str, uuids: list[str]) -> None:
     try:
         found = tools.hosts.api.get_definitions(context.admin_context(), host, uuids, tools.options.poll_interval)
-        # A guest without one is asked for again as late as the others.
-        tools.database.definitions.store(host, {uuid: found.get(uuid) or {} for uuid in uuids})
+        tools.database.definitions.store(host, {uuid: found.get(uuid) or {} for uuid in uuids}, _KEPT - _AGAIN)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         LOG.warning(
             'Could not fetch the definitions of guests of host %(host)s: %(error)s', {'host': host, 'error': error}

@@ -190,17 +190,31 @@ class Definitions:
         return found
 
     @retried
-    def store(self, host: str, definitions: Mapping[str, Mapping[str, Any]]) -> None:
+    def store(self, host: str, definitions: Mapping[str, Mapping[str, Any]], age: float) -> None:
         """Replace the definitions of guests of a host.
 
-        :param definitions: uuid -> definition; {}: the host's driver has none.
+        :param definitions: uuid -> definition; {}: the host has reported none. What it has reported before is kept.
+        :param age: seconds by which a guest without a reported definition counts as older, so that the host is asked
+            for it sooner.
         """
-        values = [
-            {'instance_uuid': uuid, 'host': host, 'definition': dict(one)} for uuid, one in sorted(definitions.items())
-        ]
+        missing = [uuid for uuid, one in definitions.items() if not one]
         with self._engine.writer() as session:
-            session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(list(definitions))))
-            session.execute(sa.insert(_D), values)
+            kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
+            known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
+            session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
+            new = sorted(definitions.keys() - known)
+            session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(new)))
+            values = [
+                {
+                    'instance_uuid': uuid,
+                    'host': host,
+                    'definition': dict(definitions[uuid]),
+                    'stored_at': models.later(0 if definitions[uuid] else -age),
+                }
+                for uuid in new
+            ]
+            if values:
+                session.execute(sa.insert(_D).values(values))
 
 
 def _has_migration(uuid: str) -> Any:

@@ -122,3 +122,42 @@ def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:
     with pytest.raises(exception.MigrationInProgress):
         scene.database.instances.begin_delete(stored.uuid)
     assert scene.database.instances.get(stored.uuid).task_state == 'migrating'
+
+
+class TestDefinitions:
+    AGE = 3540.0
+
+    def outdated(self, scene: Scene) -> dict[str, list[str]]:
+        return scene.database.definitions.outdated(['host1', 'host2'], 3600, 10)
+
+    def test_a_stored_definition_is_asked_for_again_after_an_hour(self, scene: Scene) -> None:
+        one = scene.instance()
+        assert self.outdated(scene) == {'host1': [one.uuid]}
+        scene.database.definitions.store('host1', {one.uuid: {'xml': 'old'}}, self.AGE)
+        assert scene.database.definitions.get(one.uuid, 'host1') == {'xml': 'old'}
+        scene.clock.seconds += 3500
+        assert self.outdated(scene) == {}
+        scene.clock.seconds += 200
+        assert self.outdated(scene) == {'host1': [one.uuid]}
+
+    def test_a_host_that_reports_none_is_asked_again_after_a_minute_and_the_last_one_is_kept(
+        self, scene: Scene
+    ) -> None:
+        known, new = scene.instance(), scene.instance()
+        scene.database.definitions.store('host1', {known.uuid: {'xml': 'old'}}, self.AGE)
+        scene.database.definitions.store('host1', {known.uuid: {}, new.uuid: {}}, self.AGE)
+        assert scene.database.definitions.get(known.uuid, 'host1') == {'xml': 'old'}
+        assert scene.database.definitions.get(new.uuid, 'host1') == {}
+        assert self.outdated(scene) == {}
+        scene.clock.seconds += 70
+        assert self.outdated(scene) == {'host1': [known.uuid, new.uuid]}
+        scene.database.definitions.store('host1', {known.uuid: {'xml': 'new'}, new.uuid: {'xml': 'its'}}, self.AGE)
+        assert scene.database.definitions.get(known.uuid, 'host1') == {'xml': 'new'}
+        assert scene.database.definitions.get(new.uuid, 'host1') == {'xml': 'its'}
+        assert self.outdated(scene) == {}
+
+    def test_the_definition_of_an_earlier_host_is_replaced(self, scene: Scene) -> None:
+        one = scene.instance()
+        scene.database.definitions.store('host1', {one.uuid: {'xml': 'old'}}, self.AGE)
+        scene.database.definitions.store('host2', {one.uuid: {}}, self.AGE)
+        assert scene.database.definitions.get(one.uuid, 'host1') == {}
