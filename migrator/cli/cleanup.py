@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
+from migrator.db.cleanups import AFTER_EVACUATION
 
 if TYPE_CHECKING:
     from migrator.db.cleanups import Cleanup
@@ -55,9 +56,8 @@ def retry(asked: Asked) -> int:
     to_run = f'{asked.command} cleanup retry {cleanup.id}'
     if asked.arguments.dry_run:
         plan = (
-            f'A conductor would have {cleanup.host} do {cleanup.step} again. The host observes first, and stops no '
-            'guest that could run. The cleanup is blocked again if it would remove the guest from the host where the '
-            'database has the instance.'
+            f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup.host, cleanup.step)} The '
+            'cleanup is blocked again if it would remove the guest from the host where the database has the instance.'
         )
         return _show_plan(asked, cleanup, plan, to_run)
     _refuse_unless_done(cleanup, asked.database.cleanups.try_again([cleanup]) > 0)
@@ -78,11 +78,23 @@ def discard(asked: Asked) -> int:
             f'No conductor would ever have {cleanup.host} do {cleanup.step}. Whatever is left there of guest '
             f'{cleanup.instance_uuid} would stay: look at {cleanup.host} first.'
         )
+        if cleanup.step == AFTER_EVACUATION:
+            plan += f' Then the evacuation is completed, and releases its allocation at {cleanup.host}.'
         return _show_plan(asked, cleanup, plan, to_run)
     _refuse_unless_done(cleanup, asked.database.cleanups.discard(cleanup))
     text = f'Cleanup {cleanup.id} is discarded: no conductor has {cleanup.host} do {cleanup.step}.'
     asked.answer(_document(cleanup) | {'dry_run': False}, text)
     return command.RIGHT
+
+
+def effect(host: str, step: str) -> str:
+    """Return what a cleanup may do to the guest at its host, in a sentence."""
+    if step == AFTER_EVACUATION:
+        return (
+            "A conductor first polls the guest's host. Only if that reports that it has the guest, the copy at "
+            f'{host} is ended, even if it runs. Disks that are or may be shared are kept.'
+        )
+    return 'The host observes first, and stops no guest that could run.'
 
 
 def _state(cleanup: Cleanup) -> str:

@@ -15,14 +15,23 @@ from typing import Any
 from migrator.cli import command
 from migrator.cli.timeline import Facts
 from migrator.conductor.migration import abandon
-from migrator.conductor.tasks import live_migrate
-from migrator.objects import MigrationStatus, Outcome
+from migrator.conductor.tasks import evacuate, live_migrate
+from migrator.db import actions
+from migrator.db.cleanups import AFTER_EVACUATION
+from migrator.objects import EVACUATES, Migration, MigrationStatus, MigrationType, Outcome
 from migrator.saga import log
 from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
-_SAGA: Saga[Any] = live_migrate.saga()
+_SAGAS: Mapping[str, Saga[Any]] = {
+    MigrationType.LIVE_MIGRATION.value: live_migrate.saga(),
+    MigrationType.EVACUATION.value: evacuate.saga(),
+}
+#: The pivots: what follows from them only a host can report.
+_PIVOTS = frozenset(saga.pivot.name for saga in _SAGAS.values())
+#: Step -> the name of its undo.
+_UNDOS = {step.name: step.undo.__name__ for saga in _SAGAS.values() for step in saga.steps if step.undo is not None}
 #: The descriptions of the journal's records that no declared step has made.
 _NO_STEPS = {
     abandon.ABANDON: 'abandon: hosts refuse from now on what was sent before',
@@ -112,7 +121,7 @@ def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
 
 def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
     """Return whether other events may lie between the beginning of a step and its result."""
-    if step.state == log.StepState.INTENT or (step.step, step.direction) == ('live_migration', log.DO):
+    if step.state == log.StepState.INTENT or (step.step in _PIVOTS and step.direction == log.DO):
         return True
     if same[0].epoch != same[-1].epoch:
         return True
@@ -129,9 +138,7 @@ def name_of(step: log.StepRecord, host: str | None = None) -> str:
         return _NO_STEPS[step.step].format(host=(step.input or {}).get('host'))
     if step.direction == log.DO:
         return f'{step.step}{where}'
-    undo = _SAGA.step(step.step).undo
-    assert undo is not None, 'a step without an undo is not undone'
-    return f'{undo.__name__}{where}'
+    return f'{_UNDOS[step.step]}{where}'
 
 
 def result_of(step: log.StepRecord) -> str:
@@ -154,7 +161,7 @@ def _state_of(step: log.StepRecord) -> str:
     if step.state == log.StepState.INTENT:
         return 'begun'
     if step.state == log.StepState.FAILED:
-        return 'not moved' if step.step == 'live_migration' else 'not done'
+        return {'live_migration': 'not moved', 'evacuate': 'not started'}.get(step.step, 'not done')
     return 'not done' if 'owed' in (step.result or {}) else 'done'
 
 
@@ -171,6 +178,8 @@ def _details(step: log.StepRecord) -> str:
         return f'{there}, and the migration the one at the source'
     if step.step == 'live_migration':
         return 'the destination runs the guest' + (', and its memory follows' if result.get('post_copy') else '')
+    if step.step == 'evacuate':
+        return 'the destination runs the guest'
     if step.step == abandon.ALLOCATIONS and result.get('host'):
         return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
     return ''
@@ -179,7 +188,8 @@ def _details(step: log.StepRecord) -> str:
 def _asked(facts: Facts) -> str:
     migration = facts.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
-    return f'{_user(facts, "live-migration")} requested it, {to}'
+    action = actions.EVACUATE if migration.is_evacuation else actions.LIVE_MIGRATION
+    return f'{_user(facts, action)} requested it, {to}'
 
 
 def _user(facts: Facts, action: str) -> str:
@@ -190,7 +200,8 @@ def _user(facts: Facts, action: str) -> str:
 def _of_requests(facts: Facts) -> Iterator[Line]:
     migration = facts.migration
     user = migration.abort_requested_by or 'an unknown user'
-    user = f'the planned stop of {migration.source_compute}' if user == 'host stop' else user
+    act = {'host stop': 'planned stop', 'host start': 'start'}.get(user)
+    user = f'the {act} of {migration.source_compute}' if act is not None else user
     found = (
         (migration.abort_requested_at, f'{user} requested an abort'),
         (
@@ -218,7 +229,7 @@ def next_(facts: Facts, program: str = command.PROG) -> list[str]:
     """
     migration = facts.migration
     if migration.ended:
-        return [*_after_the_end(facts), *_cleanups(facts, program)]
+        return [*_after_the_end(facts, program), *_cleanups(facts, program)]
     if migration.abandon_requested_at is not None:
         found = [*_owner(facts), *_abandoned(facts)]
     elif migration.stuck_reason is not None:
@@ -228,8 +239,11 @@ def next_(facts: Facts, program: str = command.PROG) -> list[str]:
     return [*found, *_cleanups(facts, program)]
 
 
-def _after_the_end(facts: Facts) -> Iterator[str]:
+def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
     migration = facts.migration
+    if migration.status == Status.DONE:
+        yield from _while_done(facts, program)
+        return
     completed = migration.status == Status.COMPLETED
     if migration.status != Status.ERROR and facts.is_in_doubt(
         migration.dest_compute if completed else migration.source_compute
@@ -237,6 +251,11 @@ def _after_the_end(facts: Facts) -> Iterator[str]:
         return  # The lines on the blocked cleanup say what to do.
     if completed:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
+    elif migration.status == Status.FAILED and migration.is_evacuation:
+        yield (
+            f'Nothing: the guest was left at {migration.source_compute}. If that host is dead, the guest can be '
+            'evacuated again.'
+        )
     elif migration.status != Status.ERROR:
         yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'
     elif migration.abandon_guest_on is not None:
@@ -251,14 +270,44 @@ def _after_the_end(facts: Facts) -> Iterator[str]:
         )
 
 
+def _while_done(facts: Facts, program: str) -> Iterator[str]:
+    """Yield what an evacuation that is done waits for."""
+    source = facts.migration.source_compute
+    service, pending = facts.service_of(source), [one for one in facts.cleanups if one.host == source]
+    if not pending:
+        yield f'A conductor releases the allocation at {source} with the next sweep, and completes the evacuation.'
+        return
+    if any(one.alarm for one in pending):
+        yield f'The evacuation is completed when the blocked cleanup at {source} is done or discarded.'
+        return
+    if service is not None and service.version < EVACUATES:
+        yield (
+            f'{source} has service version {service.version}, which cannot remove what was evacuated: upgrade it to '
+            f'version {EVACUATES}.'
+        )
+    elif facts.reports(source):
+        yield f'{source} removes its copy of the guest with the next sweep, and the evacuation is completed.'
+    else:
+        yield (
+            f'Nothing, until {source} is back: start its compute service, also while it is forced down. It removes its '
+            'copy of the guest, and the evacuation is completed.'
+        )
+    if service is not None and not facts.reports(source):
+        yield (
+            f'If {source} never comes back, delete its service, which completes the evacuations from it: '
+            f'{program} service delete {source}'
+        )
+
+
 def _cleanups(facts: Facts, program: str) -> Iterator[str]:
     if any(cleanup.alarm for cleanup in facts.cleanups):
         yield (
             'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
             f'{program} migration retry {facts.migration.uuid}'
         )
+    is_done = facts.migration.status == Status.DONE
     for cleanup in facts.cleanups:
-        if not cleanup.alarm:
+        if not cleanup.alarm and not (is_done and cleanup.step == AFTER_EVACUATION):
             when = 'with the next sweep' if facts.is_up(cleanup.host) else 'when its compute service is back'
             yield f'{cleanup.host} does {cleanup.step} {when}; until then it is no destination for this instance.'
 
@@ -313,37 +362,65 @@ def _steps(facts: Facts) -> Iterator[str]:
     journal = log.Journal(facts.steps)
     attempt = migration.attempt
     if migration.outcome == Outcome.FORWARD:
-        names = list(_left_after(journal, attempt))
-        yield f'The guest has moved, and nothing is undone any more. {_list(facts, names)}'
+        names = list(_left_after(migration, journal))
+        moved = 'was started' if migration.is_evacuation else 'has moved'
+        yield f'The guest {moved}, and nothing is undone any more. {_list(facts, names)}'
         return
     records = journal.of_attempt(attempt)
     undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
     if migration.outcome == Outcome.BACK or undoing:
-        undos = list(_left_to_undo(journal, attempt))
+        undos = list(_left_to_undo(migration, journal))
         end = 'cancelled' if (migration.abort_verdict or '').startswith('cancelled') else 'failed'
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
         yield f'It is being undone. {_list(facts, undos)} {after}'
         return
-    sent = journal.find(attempt, 'live_migration') is not None
-    if migration.abort_requested_at is not None:
+    sent = journal.find(attempt, _saga(migration).pivot.name) is not None
+    if migration.is_evacuation:
+        yield from _evacuation(facts, journal, sent)
+    elif migration.abort_requested_at is not None:
         yield 'It is aborted: both hosts are polled, and unless the guest has moved, everything is undone.'
     elif sent:
         source, destination = migration.source_compute, migration.dest_compute
         yield (
             f'When the copy has ended, {source} reports it, and {destination} is polled. If it runs the guest: '
-            f'{_list(facts, _after_the_pivot())} If not: everything is undone.'
+            f'{_list(facts, _after_the_pivot(migration))} If not: everything is undone.'
         )
     else:
-        left = [step.name for step in _before_the_pivot() if not _done(journal, attempt, step.name)]
-        yield f'{_list(facts, left)} When the guest has moved: {_list(facts, _after_the_pivot())}'
+        left = _list(facts, _left_before(migration, journal))
+        yield f'{left} When the guest has moved: {_list(facts, _after_the_pivot(migration))}'
 
 
-def _before_the_pivot() -> list[Any]:
-    return _SAGA.steps[: _SAGA.steps.index(_SAGA.pivot) + 1]
+def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
+    """Yield what happens next to an evacuation without an outcome that is not undone."""
+    migration = facts.migration
+    source, destination = migration.source_compute, migration.dest_compute
+    after = _list(facts, _after_the_pivot(migration))
+    if sent:
+        yield (
+            f'{destination} starts the guest, and is polled. If it runs the guest: {after} If it has certainly not '
+            'started it: that is undone, and the next candidate is tried unless the user requested a host.'
+        )
+        yield f'{source} starts nothing and removes nothing meanwhile, even if it comes back.'
+    elif migration.abort_requested_at is not None:
+        yield f'It is undone, and ends failed. The guest stays at {source}.'
+    else:
+        yield f'{_list(facts, _left_before(migration, journal))} When the guest runs there: {after}'
+        yield f'If {source} comes back before evacuate begins, it ends failed, and the guest stays there.'
 
 
-def _after_the_pivot() -> list[str]:
-    return [step.name for step in _SAGA.steps[_SAGA.steps.index(_SAGA.pivot) + 1 :]]
+def _saga(migration: Migration) -> Saga[Any]:
+    return _SAGAS[migration.migration_type]
+
+
+def _left_before(migration: Migration, journal: log.Journal) -> list[str]:
+    saga = _saga(migration)
+    steps = saga.steps[: saga.steps.index(saga.pivot) + 1]
+    return [step.name for step in steps if not _done(journal, migration.attempt, step.name)]
+
+
+def _after_the_pivot(migration: Migration) -> list[str]:
+    saga = _saga(migration)
+    return [step.name for step in saga.steps[saga.steps.index(saga.pivot) + 1 :]]
 
 
 def _done(journal: log.Journal, attempt: int, name: str) -> bool:
@@ -351,14 +428,14 @@ def _done(journal: log.Journal, attempt: int, name: str) -> bool:
     return record is not None and record.state == log.StepState.DONE
 
 
-def _left_after(journal: log.Journal, attempt: int) -> Iterator[str]:
-    yield from (name for name in _after_the_pivot() if not _done(journal, attempt, name))
+def _left_after(migration: Migration, journal: log.Journal) -> Iterator[str]:
+    yield from (name for name in _after_the_pivot(migration) if not _done(journal, migration.attempt, name))
 
 
-def _left_to_undo(journal: log.Journal, attempt: int) -> Iterator[str]:
+def _left_to_undo(migration: Migration, journal: log.Journal) -> Iterator[str]:
     """Yield the undos that are left, in the order of the saga."""
-    imagined = log.Journal(journal.all())
-    while (step := _SAGA.next_undo(imagined, attempt)) is not None:
+    imagined, attempt = log.Journal(journal.all()), migration.attempt
+    while (step := _saga(migration).next_undo(imagined, attempt)) is not None:
         assert step.undo is not None
         yield step.undo.__name__
         imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])
@@ -370,7 +447,11 @@ def _list(facts: Facts, names: Sequence[str]) -> str:
     words = []
     for name in names:
         host = None
-        if name.endswith(('_source', 'live_migration')) and name != 'pre_live_migration':
+        if name == 'end_at_destination':
+            pass
+        elif name in ('check_can_evacuate', 'evacuate'):
+            host = migration.dest_compute
+        elif name.endswith(('_source', 'live_migration')) and name != 'pre_live_migration':
             host = migration.source_compute
         elif name.endswith('_destination') or name == 'pre_live_migration':
             host = migration.dest_compute

@@ -16,7 +16,7 @@ from migrator import exception
 from migrator.cli import command
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
-from migrator.db.cleanups import Cleanup
+from migrator.db.cleanups import AFTER_EVACUATION, Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
 from migrator.saga import log
@@ -26,7 +26,13 @@ Status = MigrationStatus
 #: The steps that a host runs, by the role of that host.
 _AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
 _AT_DESTINATION = frozenset(
-    {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
+    {
+        'check_can_live_migrate_destination',
+        'pre_live_migration',
+        'post_live_migration_at_destination',
+        'check_can_evacuate',
+        'evacuate',
+    }
 )
 #: Steps in the log that the saga does not declare.
 _UNDECLARED = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
@@ -109,6 +115,11 @@ class Facts:
         """Return whether a host's compute service is up."""
         service = self.service_of(host)
         return service is not None and service.is_up(self.now, self.lease)
+
+    def reports(self, host: str) -> bool:
+        """Return whether a host's compute service reports, whether it is forced down or not."""
+        service = self.service_of(host)
+        return service is not None and service.replace(forced_down=False).is_up(self.now, self.lease)
 
     def is_in_doubt(self, host: str | None) -> bool:
         """Return whether a host has a blocked cleanup, so that the location of the guest is uncertain."""
@@ -203,13 +214,19 @@ def _end(facts: Facts) -> Iterator[str]:
     since = _since(facts, next((one.at for one in reversed(facts.entries) if one.kind == log.EntryKind.STATUS), None))
     source, destination = migration.source_compute, migration.dest_compute
     reason = f': {migration.failure}' if migration.failure else ''
-    if migration.status == Status.COMPLETED:
+    if migration.status == Status.DONE:
+        yield f'It is done{since}: the guest was started at {destination}. {source} has not cleaned up yet.'
+        yield f'Until then the migration holds its allocation at {source}.'
+    elif migration.status == Status.COMPLETED:
         where = f'had moved to {destination}' if facts.is_in_doubt(destination) else f'runs at {destination}'
         yield f'It ended completed{since}: the guest {where}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
         if migration.abandon_guest_on is None:
             yield 'Neither of its hosts has the guest: look for it.'
+    elif migration.is_evacuation:
+        yield f'It ended {migration.status}{since}, unwound{reason}'
+        yield f'The guest was left at {source}.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
         if facts.is_in_doubt(source):
@@ -263,7 +280,10 @@ def _is_abandonment_stuck(facts: Facts) -> bool:
 def _hosts(facts: Facts) -> Iterator[str]:
     for role, host in facts.hosts:
         service = facts.service_of(host)
-        if service is None:
+        if host not in facts.migration.hosts_to_poll:
+            if facts.reports(host):
+                yield f'The source {host} reports again: it keeps the guest unless that was started elsewhere.'
+        elif service is None:
             yield f'The {role} {host} has no compute service: no service of that name has ever reported.'
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
@@ -313,7 +333,7 @@ def _open(facts: Facts) -> Iterator[str]:
     # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in facts.steps:
-        moves = (step.step, step.direction) == ('live_migration', log.DO)
+        moves = step.step in ('live_migration', 'evacuate') and step.direction == log.DO
         if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
             continue
         if moves and given_up:
@@ -340,7 +360,7 @@ def _cleanups(facts: Facts) -> Iterator[str]:
         yield f'{cleanup.host} has the deferred cleanup {cleanup.step}, since{since}: {cleanup.reason}'
         if cleanup.alarm:
             yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
-        elif not facts.is_up(cleanup.host):
+        elif not (facts.reports if cleanup.step == AFTER_EVACUATION else facts.is_up)(cleanup.host):
             yield f'{cleanup.host} runs it when its compute service is back.'
 
 

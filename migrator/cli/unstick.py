@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from migrator import context, exception
-from migrator.cli import command, explain, timeline
+from migrator.cli import cleanup, command, explain, timeline
 from migrator.cli.command import Asked
 from migrator.cli.timeline import Facts
 from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
@@ -36,7 +36,7 @@ def retry(asked: Asked) -> int:
     if migration.ended:
         return _retry_cleanups(asked, facts)
     _refuse_unless_stuck(facts)
-    hosts = ' and '.join(host for _, host in facts.hosts)
+    hosts = ' and '.join(migration.hosts_to_poll)
     plan = [
         f'It is stuck: {migration.stuck_reason}',
         f'Its count of tries would be reset, and a conductor would poll {hosts} for the guest.',
@@ -65,20 +65,16 @@ def retry(asked: Asked) -> int:
 
 def _retry_cleanups(asked: Asked, facts: Facts) -> int:
     migration = facts.migration
-    blocked = [cleanup for cleanup in facts.cleanups if cleanup.alarm]
+    blocked = [one for one in facts.cleanups if one.alarm]
     if not blocked:
         raise exception.NotStuck(uuid=migration.uuid, what=_ended(facts))
-    plan = [
-        f'A conductor would have {cleanup.host} do {cleanup.step} again, which is blocked: {cleanup.alarm}'
-        for cleanup in blocked
-    ]
-    plan.append(
-        'It observes first, and destroys no guest that could run. It may remove a guest that does not run there.'
-    )
+    plan = [f'A conductor would have {one.host} do {one.step} again, which is blocked: {one.alarm}' for one in blocked]
+    plan += [cleanup.effect(host, step) for host, step in dict.fromkeys((one.host, one.step) for one in blocked)]
+    plan.append('It may remove a guest that does not run there.')
     if asked.arguments.dry_run:
         return _show_plan(asked, facts, plan, f'{asked.command} migration retry {migration.uuid}')
     asked.database.cleanups.try_again(blocked)
-    lines = [f'With its next sweep a conductor has {cleanup.host} do {cleanup.step}.' for cleanup in blocked]
+    lines = [f'With its next sweep a conductor has {one.host} do {one.step}.' for one in blocked]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}, '\n'.join(lines))
     return command.RIGHT
 
@@ -210,12 +206,13 @@ def _plan(asked: Asked, facts: Facts, guest_on: str) -> Iterator[str]:
     other = next((host for _, host in facts.hosts if host != guest_on), None)
     if other is not None:
         yield _cleaning(facts, guest_on, other)
+    polled = 'both hosts' if not migration.is_evacuation else migration.dest_compute or 'no host'
     yield (
-        'A conductor first polls both hosts for the guest. It waits for a host that is up and does not report: stop '
+        f'A conductor first polls {polled} for the guest. It waits for a host that is up and does not report: stop '
         'its compute service then. It counts as down after a while, or as soon as it is declared forced down.'
     )
     source = migration.source_compute
-    if not facts.is_up(source):
+    if not facts.is_up(source) and not migration.is_evacuation:
         yield (
             f'{source} is down now. If its compute service runs and is only unreachable, it may still have the '
             'migration in its queue: restart it before you do this, or declare it forced down.'
@@ -262,6 +259,11 @@ def _amounts(held: Mapping[str, Any], where: Mapping[str, str]) -> str:
 
 
 def _cleaning(facts: Facts, guest_on: str, other: str) -> str:
+    if other == facts.migration.source_compute and facts.migration.is_evacuation:
+        return (
+            f'{other} removes its copy of the guest when it is back, once {guest_on} reports that it has the guest. '
+            f'This is a deferred cleanup. It is blocked if {guest_on} does not report that now.'
+        )
     if other == facts.migration.source_compute:
         what = (
             f'{other} removes what is left of the guest there, if {guest_on} reports that it runs the guest, or if '

@@ -20,12 +20,14 @@ from migrator.objects import Migration, MigrationStatus
 from migrator.saga import log
 
 _T = models.CLEANUPS
+#: The cleanup at the source of an evacuation. It is the only one that may end an active copy of the guest.
+AFTER_EVACUATION = 'post_evacuation_at_source'
 #: The steps that remove a guest, or what is left of it, from a host.
 REMOVES = (
     'post_live_migration_at_source',
     'rollback_live_migration_at_destination',
     'rollback_evacuation_at_destination',
-    'post_evacuation_at_source',
+    AFTER_EVACUATION,
 )
 
 

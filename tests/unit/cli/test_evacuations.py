@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from migrator.conductor import audit
+from migrator.db import cleanups
 from migrator.placement_client import allocations
 from tests import evacuated
 
@@ -168,3 +171,141 @@ def test_purge_keeps_an_evacuation_that_is_done(operator, guest, done):
     cloud.world.threads.sleep(120)
     assert operator.json('migration', 'purge', '--before', '1m')['purged'] == 0
     assert cloud.database.migrations.get(done.uuid).status == 'done'
+
+
+# --- what it waits for -----------------------------------------------------------------------------------------------
+
+
+def shown(operator, evacuation):
+    """Return what "migration show" says about the present and the next, as one text each."""
+    document = operator.json('migration', 'show', evacuation.uuid)
+    return ' '.join(document['waits']), ' '.join(document['next'])
+
+
+def replace(cloud, cleanup, **fields):
+    cloud.database.cleanups.forget(cleanup)
+    with cloud.database.engine.writer() as session:
+        cleanups.write(session, dataclasses.replace(cleanup, **fields))
+
+
+def test_done_evacuation_waits_for_its_source_and_shows_what_to_type(operator, done):
+    waits, next_ = shown(operator, done)
+    assert 'the guest was started at host2. host1 has not cleaned up yet.' in waits
+    assert 'the migration holds its allocation at host1' in waits
+    assert 'host1 runs it when its compute service is back.' in waits
+    assert 'start its compute service, also while it is forced down' in next_
+    assert f'--config-file {operator.file} service delete host1' in next_
+    force_down(operator.cloud, 'host1')
+    operator.observed('service', 'delete', 'host1')
+    assert shown(operator, done)[1] == (
+        'A conductor releases the allocation at host1 with the next sweep, and completes the evacuation.'
+    )
+
+
+def test_done_evacuation_with_a_blocked_cleanup_shows_how_to_unblock_it(operator, done):
+    cloud = operator.cloud
+    (cleanup,) = cloud.database.cleanups.list()
+    replace(cloud, cleanup, alarm='look which host has the guest')
+    waits, next_ = shown(operator, done)
+    assert 'The cleanup is blocked and needs an operator: look which host has the guest' in waits
+    assert 'completed when the blocked cleanup at host1 is done or discarded' in next_
+    assert f'migration retry {done.uuid}' in next_
+    text = operator.observed('migration', 'retry', done.uuid, '--dry-run')
+    assert 'the copy at host1 is ended, even if it runs' in text
+    (cleanup,) = operator.json('cleanup', 'list')['cleanups']
+    text = operator.observed('cleanup', 'retry', cleanup['id'], '--dry-run')
+    assert 'Only if that reports that it has the guest, the copy at host1 is ended, even if it runs.' in text
+    text = operator.observed('cleanup', 'discard', cleanup['id'])
+    assert 'Then the evacuation is completed, and releases its allocation at host1.' in text
+    operator.observed('cleanup', 'discard', cleanup['id'], '--yes')
+    assert cloud.database.cleanups.list() == []
+
+
+def test_done_evacuation_from_a_host_of_an_old_version_says_to_upgrade_it(operator, done):
+    cloud = operator.cloud
+    cloud.versions['host1'] = 5
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(cloud.up)
+    assert 'host1 has service version 5, which cannot remove what was evacuated' in shown(operator, done)[1]
+
+
+def test_list_shows_what_the_source_of_a_done_evacuation_has_to_do(operator, done):
+    (row,) = operator.rows('migration', 'list', '--status', 'done')
+    assert (row['STATUS'], row['SOURCE'], row['DESTINATION']) == ('done', 'host1', 'host2')
+    assert row['REMARK'] == 'host1 still has to do post_evacuation_at_source'
+    assert operator.rows('migration', 'list', '--in-progress') == []
+    assert f'evacuation of instance {done.instance_uuid}' in operator.observed('migration', 'show', done.id)
+
+
+def in_progress(cloud, guest, *records, **fields):
+    """Return an evacuation of the guest to host2 in progress, with these records in its journal."""
+    accepted = evacuated.accept(cloud, guest, 'host2')
+    owned = cloud.database.migrations.adopt(accepted.uuid, accepted.epoch, evacuated.OWNER)
+    moved = evacuated.move(cloud, guest, accepted, 'host2')
+    fields = {'status': 'preparing', 'dest_compute': 'host2', **fields}
+    return evacuated.commit(cloud, owned.migration, fields=fields, records=[moved, *records])
+
+
+def test_accepted_evacuation_shows_its_steps(operator, guest):
+    evacuation = evacuated.accept(operator.cloud, guest, 'host2')
+    _, next_ = shown(operator, evacuation)
+    assert 'move_allocation, then check_can_evacuate at host2, then evacuate at host2. When the guest runs' in next_
+    assert 'update_instance_host, then hold_source_allocation, then end_at_destination.' in next_
+    assert 'If host1 comes back before evacuate begins, it ends failed' in next_
+
+
+def test_evacuation_past_its_pivot_shows_that_its_destination_starts_the_guest(operator, guest):
+    evacuation = in_progress(operator.cloud, guest, evacuated.step('evacuate', 'intent'))
+    waits, next_ = shown(operator, evacuation)
+    assert 'host2 does evacuate: begun' in waits
+    assert 'host1' not in waits, 'that its source is down is why it is evacuated'
+    assert 'host2 starts the guest, and is polled.' in next_
+    assert 'host1 starts nothing and removes nothing meanwhile' in next_
+
+
+def test_evacuation_whose_source_reports_again_says_so(operator, guest):
+    cloud = operator.cloud
+    evacuation = in_progress(cloud, guest)
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(cloud.up)
+    assert 'The source host1 reports again' in shown(operator, evacuation)[0]
+
+
+def test_start_of_the_source_is_named_as_the_requester_of_the_abort(operator, guest):
+    cloud = operator.cloud
+    now = cloud.database.services.now()
+    evacuation = in_progress(cloud, guest, abort_requested_at=now, abort_requested_by='host start')
+    assert 'the start of host1 requested an abort' in operator.observed('migration', 'show', evacuation.uuid)
+    assert 'It is undone, and ends failed. The guest stays at host1.' in shown(operator, evacuation)[1]
+
+
+def test_failed_evacuation_left_its_guest_at_the_source(operator, guest):
+    cloud = operator.cloud
+    evacuation = in_progress(cloud, guest)
+    evacuated.commit(cloud, evacuation, fields={'status': 'failed', 'failure': 'no host has room'})
+    waits, next_ = shown(operator, evacuation)
+    assert 'It ended failed' in waits
+    assert 'The guest was left at host1.' in waits
+    assert next_ == ('Nothing: the guest was left at host1. If that host is dead, the guest can be evacuated again.')
+
+
+def test_timeline_of_an_evacuation_names_its_steps(operator, done):
+    text = operator.observed('migration', 'show', done.uuid)
+    for line in (
+        'status accepted: demo requested it, to host2', 'check_can_evacuate at host2: done',
+        'evacuate at host2: done; the destination runs the guest', 'status done',
+    ):  # fmt: skip
+        assert line in text, text
+
+
+def test_abandon_of_an_evacuation_shows_that_its_source_is_not_polled(operator, guest):
+    cloud = operator.cloud
+    evacuation = in_progress(cloud, guest, evacuated.step('evacuate', 'intent'), stuck_reason='host2 is down')
+    text = operator.observed('migration', 'abandon', evacuation.uuid, '--guest-on', 'host2')
+    assert 'A conductor first polls host2 for the guest.' in text
+    assert 'host1 removes its copy of the guest when it is back, once host2 reports that it has the guest.' in text
+    assert 'may still have the migration in its queue' not in text
+    text = operator.observed('migration', 'abandon', evacuation.uuid, '--guest-on', 'host1')
+    assert 'host2 removes what was prepared for the guest there, if the guest itself is not there.' in text
+    text = operator.observed('migration', 'retry', evacuation.uuid, '--dry-run')
+    assert 'a conductor would poll host2 for the guest' in text
