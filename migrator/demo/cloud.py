@@ -8,16 +8,18 @@ import random
 import threading
 from typing import Any
 
-from migrator import executors
+from migrator import exception, executors
 from migrator.demo import options
-from migrator.objects import Instance
+from migrator.objects import COMPUTE_BINARY, Instance
 from migrator.testing import counting
 from migrator.testing.rpc import Recorded
 
-#: The host that the demo empties.
-SOURCE = 'host1'
 #: Seconds; the default of migrator is 2. No migration waits for a poll, and a smaller value makes the progress finer.
 POLL_INTERVAL = 0.4
+#: Seconds between two sweeps of the conductor, with ``--kill``. A sweep finds a host that is back.
+SWEEP_INTERVAL = 0.5
+#: Seconds until the definition of each guest has to be stored.
+PATIENCE = 60.0
 
 
 class TimedMessages(list[Recorded]):
@@ -39,8 +41,13 @@ class TimedMessages(list[Recorded]):
             super().append(message)
 
 
+class _NoReports:
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_more: None
+
+
 class DemoCloud(counting.CountingCloud):
-    """A cloud with guests, half of them on :data:`SOURCE`.
+    """A cloud with guests, half of them on :data:`.options.FIRST`.
 
     :param directory: the directory of its files.
     :ivar guests: the guests in the order of their names.
@@ -56,6 +63,7 @@ class DemoCloud(counting.CountingCloud):
             options={
                 'max_concurrent_live_migrations': settings.max_concurrent,
                 'conductor.poll_interval': POLL_INTERVAL,
+                **({'conductor.sweep_interval': SWEEP_INTERVAL} if settings.kill else {}),
             },
             vcpus=options.HOST_VCPUS,
             memory_mb=options.HOST_MEMORY_MB,
@@ -76,13 +84,54 @@ class DemoCloud(counting.CountingCloud):
         settings = self.settings
         chance = random.Random(settings.seed)  # noqa: S311 -- it shapes a demo
         others = [f'host{2 + number % (settings.hosts - 1)}' for number in range(settings.instances - settings.leaving)]
-        hosts = [SOURCE] * settings.leaving + others
+        hosts = [options.FIRST] * settings.leaving + others
         chance.shuffle(hosts)
         digits = len(str(settings.instances))
         for number, host in enumerate(hosts, 1):
             busy = chance.uniform(2 - options.BUSIEST, options.BUSIEST)
             name = f'vm-{number:0{digits}}'
             self.guests.append(self.boot(name, host, settings.guest_memory, dirty_rate=settings.dirty_rate * busy))
+
+    def leaving(self) -> list[Instance]:
+        """Return the guests that leave their host."""
+        return [guest for guest in self.guests if guest.host == self.settings.source]
+
+    def wait_for_definitions(self) -> None:
+        """Wait until the database has what other hosts need to start the guests that leave."""
+        host, definitions = self.settings.source, self.database.definitions
+        until = self.world.threads.clock.monotonic() + PATIENCE
+        while missing := [guest for guest in self.leaving() if not definitions.get(guest.uuid, host)]:
+            if self.world.threads.clock.monotonic() >= until:
+                raise exception.GuestNotFound(
+                    f'{host} has not reported the definition of {missing[0].name} within {PATIENCE:g} s.'
+                )
+            # A conductor may have asked for a guest before it was there. Let the next sweep ask again.
+            definitions.store(host, {guest.uuid: {} for guest in missing}, age=PATIENCE * 1000)
+            self.world.threads.sleep(2 * SWEEP_INTERVAL)
+
+    def kill(self, host: str) -> None:
+        """Cut the power of a host, which ends its guests and its compute service, and declare it forced down."""
+        compute = self.computes.pop(host)
+        # A service that is killed reports nothing.
+        compute.events = _NoReports()
+        self.world.hypervisors[host].power_off()
+        compute.cleanup_host()
+        self._set_forced_down(host, True)
+
+    def revive(self, host: str) -> None:
+        """Restore the power of a host, and start its compute service."""
+        self.world.hypervisors[host].power_on()
+        self.start_compute(host)
+
+    def take_back(self, host: str) -> None:
+        """Take back that a host is forced down."""
+        self._set_forced_down(host, False)
+
+    def _set_forced_down(self, host: str, value: bool) -> None:
+        (service,) = self.database.services.list(COMPUTE_BINARY, host)
+        answer = self.request('PUT', f'/os-services/{service.uuid}', {'forced_down': value})
+        if answer.status_int != 200:
+            raise exception.ServiceInUse(host=host, reason=f'{answer.status}: {answer.text}')
 
     def stop_services(self) -> None:
         """Stop the services. If no migration is in progress, the compute services stop first, as planned.

@@ -16,6 +16,9 @@ from migrator.conf import api
 PROG = 'migrator-demo'
 USAGE = 2
 
+#: The host with half of the guests, which the demo empties or kills.
+FIRST = 'host1'
+
 #: The resources of each host of the demo: enough for a hundred guests of the default size.
 HOST_VCPUS = 128
 HOST_MEMORY_MB = 262144
@@ -50,14 +53,20 @@ class Settings:
     bandwidth: float = 2048.0
     prepare: float = 0.0
     seed: int = 1
+    kill: str | None = None
     json: bool = False
     serve: Address | None = None
     placement: Address | None = None
 
     @property
     def leaving(self) -> int:
-        """The number of guests on the source host: half of all guests."""
+        """The number of guests on the first host: half of all guests."""
         return -(-self.instances // 2)
+
+    @property
+    def source(self) -> str:
+        """The host that the guests leave."""
+        return self.kill or FIRST
 
 
 class _Parser(argparse.ArgumentParser):
@@ -85,7 +94,8 @@ def _make_parser() -> argparse.ArgumentParser:
         prog=PROG,
         allow_abbrev=False,
         description='A whole cloud in one process: it empties one of its hosts while you watch, and audits every '
-        'allocation. With --serve it stays up, for the openstack client.',
+        'allocation. With --kill the host dies, and its guests are evacuated. With --serve it stays up, for the '
+        'openstack client.',
         epilog='Exit status: 0 every migration completed and no finding; 1 otherwise; 2 an option is not possible; 3 '
         'a part of it is not installed; 130 interrupted.',
     )
@@ -135,6 +145,11 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar='N',
         help='seed of the hosts and dirty rates of the guests (%(default)s)',
     )
+    add(
+        '--kill',
+        metavar='HOST',
+        help='cut the power of this host, such as host1, evacuate its guests, and let it come back to clean up',
+    )
     add('--json', action='store_true', help='one JSON report on stdout instead of the screen')
     add(
         '--serve',
@@ -150,6 +165,10 @@ def misfit(settings: Settings) -> str | None:
     """Return why the settings are not possible, or None."""
     if settings.placement and not settings.serve:
         return f'--placement is {settings.placement}: it needs --serve, so give that too'
+    if settings.kill and settings.serve:
+        return f'--kill is {settings.kill} with --serve, which kills nothing: leave one of them out'
+    if settings.kill and settings.kill not in (names := [f'host{one}' for one in range(1, settings.hosts + 1)]):
+        return f'--kill is {settings.kill!r}: the hosts are {names[0]} to {names[-1]}'
     if settings.serve and settings.json:
         return '--json is given with --serve, which reports nothing: leave one of them out'
     if settings.guest_memory > HOST_MEMORY_MB:

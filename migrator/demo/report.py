@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from migrator.demo.cloud import SOURCE, DemoCloud
+from migrator.demo.cloud import DemoCloud
 from migrator.objects import Migration, MigrationStatus
 from migrator.placement_client.audit import compare, read_all
 from migrator.testing import counting
@@ -36,7 +36,9 @@ class Report:
     :ivar seconds: from the first request to the end of the last migration.
     :ivar looked_at: how many allocations, consumers, instances and migrations the audit has compared.
     :ivar violations: states that the hypervisors recorded and that must never occur.
-    :ivar left: how many guests the source still runs.
+    :ivar source: the host that the guests leave.
+    :ivar killed: whether it was killed.
+    :ivar left: how many guests it still runs.
     """
 
     migrations: list[dict[str, Any]]
@@ -47,6 +49,8 @@ class Report:
     findings: list[dict[str, Any]]
     looked_at: dict[str, int]
     violations: list[str]
+    source: str
+    killed: bool
     left: int
 
     @property
@@ -72,6 +76,7 @@ class Report:
             'audit': {'findings': self.findings, 'looked_at': self.looked_at},
             'counts': {'per_migration': self.per_migration(), 'in_all': self.costs, 'aside': self.asides},
             'violations': self.violations,
+            'killed': self.source if self.killed else None,
             'seconds': round(self.seconds, 3),
         }
 
@@ -111,7 +116,9 @@ def make_report(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
         findings=findings,
         looked_at=looked_at,
         violations=list(cloud.world.violations),
-        left=cloud.population()[SOURCE],
+        source=cloud.settings.source,
+        killed=cloud.settings.kill is not None,
+        left=cloud.population()[cloud.settings.source],
     )
 
 

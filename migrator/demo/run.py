@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The main part of the demo: it empties one host by requests to the REST API, and reports."""
+"""The main part of the demo: it empties or kills one host, by requests to the REST API, and reports."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import rich.console
+import webob
 
 from migrator.demo import options, summary
-from migrator.demo.cloud import SOURCE, DemoCloud
+from migrator.demo.cloud import DemoCloud
 from migrator.demo.options import PROG
 from migrator.demo.report import Refusal, make_report
 from migrator.demo.screen import Lines, Screen, View, look
+from migrator.objects import FINAL, Instance, Migration
 
 WRONG, INTERRUPTED = 1, 130
 
@@ -56,7 +59,7 @@ def run(settings: options.Settings, directory: str) -> int:
         view: View = Lines(sys.stderr if settings.json else sys.stdout)
         if screen:
             view = Screen(console, summary.title(settings))
-        refused = _empty_the_source(cloud, view)
+        refused = _kill_the_source(cloud, view) if settings.kill else _empty_the_source(cloud, view)
         report = make_report(cloud, refused)
     except KeyboardInterrupt as stop:
         _ignore_signals()
@@ -90,37 +93,76 @@ def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
 
     :returns: the requests that the API refused.
     """
+    cloud.begin_counting()
+    with view:
+        return _request_all(cloud, view, lambda guest: cloud.live_migrate(guest), 202)
+
+
+def _kill_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
+    """Kill the source, evacuate its guests, and let it come back to clean up.
+
+    :returns: the requests that the API refused.
+    """
+    host = cloud.settings.source
+    cloud.wait_for_definitions()
+    cloud.begin_counting()
+    with view:
+        cloud.kill(host)
+        view.note(f'{host} has lost its power, and is declared forced down')
+
+        def evacuate(guest: Instance) -> webob.Response:
+            return cloud.request('POST', f'/servers/{guest.uuid}/action', {'evacuate': {}})
+
+        refused = _request_all(cloud, view, evacuate, 200)
+        cloud.revive(host)
+        view.note(f'{host} has power again, and removes what was evacuated from it')
+        while not _watch(cloud, view, _is_final):
+            cloud.world.threads.sleep(_TICK)
+        cloud.take_back(host)
+    return refused
+
+
+def _request_all(
+    cloud: DemoCloud, view: View, request: Callable[[Instance], webob.Response], right: int
+) -> list[Refusal]:
     refused: list[Refusal] = []
     asked, enough = cloud.world.threads.event(), cloud.world.threads.event()
 
     def ask() -> None:
         try:
-            for guest in [guest for guest in cloud.guests if guest.host == SOURCE]:
+            for guest in cloud.leaving():
                 if enough.is_set():
                     return
-                answer = cloud.live_migrate(guest)
-                if answer.status_int != 202:
+                answer = request(guest)
+                if answer.status_int != right:
                     refused.append(Refusal(guest.name, f'{answer.status}: {answer.text}'))
         finally:
             asked.set()
 
-    cloud.begin_counting()
-    with view:
-        cloud.world.threads.start(ask, name='demo-client')
-        try:
-            while True:
-                # Read the flag before the look. Otherwise the look could miss the last migrations.
-                complete = asked.is_set()
-                seen = look(cloud)
-                view.show(seen)
-                # A stuck migration waits for an operator, and the demo has none.
-                if complete and all(one.ended or one.stuck_reason for one in seen.migrations):
-                    return refused
-                cloud.world.threads.sleep(_TICK)
-        finally:
-            # The client thread must not write to a database that is being removed.
-            enough.set()
-            asked.wait()
+    cloud.world.threads.start(ask, name='demo-client')
+    try:
+        while True:
+            # Read the flag before the look. Otherwise the look could miss the last migrations.
+            complete = asked.is_set()
+            if _watch(cloud, view, lambda one: one.ended) and complete:
+                return refused
+            cloud.world.threads.sleep(_TICK)
+    finally:
+        # The client thread must not write to a database that is being removed.
+        enough.set()
+        asked.wait()
+
+
+def _watch(cloud: DemoCloud, view: View, is_right: Callable[[Migration], bool]) -> bool:
+    """Show the cloud, and return whether each migration is in the right status or stuck."""
+    seen = look(cloud)
+    view.show(seen)
+    # A stuck migration waits for an operator, and the demo has none.
+    return all(is_right(one) or one.stuck_reason for one in seen.migrations)
+
+
+def _is_final(migration: Migration) -> bool:
+    return migration.status in FINAL
 
 
 def _ignore_signals() -> None:

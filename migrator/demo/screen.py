@@ -21,7 +21,7 @@ from migrator.objects import Migration, MigrationStatus
 from migrator.testing import counting
 
 _S = MigrationStatus
-_MOVED = frozenset({_S.RUNNING_POST_COPY, _S.POST_MIGRATING, _S.COMPLETED})
+_MOVED = frozenset({_S.RUNNING_POST_COPY, _S.POST_MIGRATING, _S.DONE, _S.COMPLETED})
 _MIB = 1024 * 1024
 
 _STYLES = {
@@ -31,6 +31,7 @@ _STYLES = {
     _S.RUNNING: 'bold blue',
     _S.RUNNING_POST_COPY: 'bold magenta',
     _S.POST_MIGRATING: 'magenta',
+    _S.DONE: 'magenta',
     _S.COMPLETED: 'green',
 }
 _BAD = 'bold red'
@@ -79,9 +80,7 @@ def look(cloud: DemoCloud) -> Look:
         migrations = cloud.migrations()
         histories = cloud.histories()
     names = {guest.uuid: guest.name for guest in cloud.guests}
-    return Look(
-        migrations, histories, names, cloud.population(), cloud.settings.leaving, cloud.world.threads.clock.now()
-    )
+    return Look(migrations, histories, names, cloud.population(), len(cloud.leaving()), cloud.world.threads.clock.now())
 
 
 class View(Protocol):
@@ -95,6 +94,9 @@ class View(Protocol):
 
     def show(self, seen: Look) -> None:
         """Show a new state."""
+
+    def note(self, text: str) -> None:
+        """Show what happens to a host."""
 
 
 class Lines:
@@ -131,6 +133,10 @@ class Lines:
             print(f'{seconds:8.3f} s  {name}  {route:<16}  {status}', file=self._out, flush=True)
         self._printed = {uuid: len(history) for uuid, history in seen.histories.items()}
 
+    def note(self, text: str) -> None:
+        """Print what happens to a host."""
+        print(f'            {text}', file=self._out, flush=True)
+
 
 class Screen:
     """A table on a terminal that is redrawn for each state."""
@@ -138,6 +144,7 @@ class Screen:
     def __init__(self, console: rich.console.Console, title: str) -> None:
         self._console = console
         self._title = title
+        self._note = ''
         self._unicode = console.encoding.startswith('utf')
         self._live = rich.live.Live(console=console, auto_refresh=False, vertical_overflow='crop')
 
@@ -154,11 +161,16 @@ class Screen:
         """Draw the table."""
         self._live.update(self.drawing(seen), refresh=True)
 
+    def note(self, text: str) -> None:
+        """Show below the table what happens to a host."""
+        self._note = text
+
     def drawing(self, seen: Look) -> rich.console.Group:
         """Return the table and the line below it."""
         shown = self._that_fit(seen.migrations)
         hidden = len(seen.migrations) - len(shown)
         more = [rich.text.Text(f' and {hidden} more', style='dim')] if hidden else []
+        more += [rich.text.Text(f' {self._note}', style='yellow')] if self._note else []
         return rich.console.Group(self._table(shown, seen), *more, self._foot(seen))
 
     def _table(self, shown: Sequence[Migration], seen: Look) -> rich.table.Table:
@@ -181,7 +193,7 @@ class Screen:
 
     def _that_fit(self, migrations: Sequence[Migration]) -> Sequence[Migration]:
         """Return the migrations that fit: active ones before queued ones, and those before ended ones."""
-        room = max(3, self._console.height - _AROUND)
+        room = max(3, self._console.height - _AROUND - bool(self._note))
         if len(migrations) <= room:
             return migrations
         order = sorted(

@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator.api import devidentity
 from migrator.demo import options
-from migrator.demo.cloud import SOURCE, DemoCloud
+from migrator.demo.cloud import DemoCloud
 from migrator.runtime import http_server, signals
 
 _IDENTITY = '/identity'
@@ -93,7 +93,7 @@ def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[.
 
 
 def _instructions(cloud: DemoCloud, endpoints: dict[str, str], identity: str) -> str:
-    leaving = [guest for guest in cloud.guests if guest.host == SOURCE]
+    leaving = cloud.leaving()
     return _LINES.format(
         hosts=cloud.settings.hosts,
         instances=cloud.settings.instances,

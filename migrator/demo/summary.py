@@ -22,8 +22,10 @@ _GOOD, _BAD = 'bold green', 'bold red'
 
 def title(settings: options.Settings) -> str:
     """Return the title of the run."""
+    if settings.kill:
+        return f'Killing {settings.kill} and evacuating its guests'
     return (
-        f'Emptying {cloud.SOURCE}: {settings.leaving} guests of {settings.guest_memory} MiB, '
+        f'Emptying {settings.source}: {settings.leaving} guests of {settings.guest_memory} MiB, '
         f'{settings.max_concurrent} at a time over {settings.bandwidth:g} MiB/s'
     )
 
@@ -42,9 +44,10 @@ def show(console: rich.console.Console, report: Report) -> None:
     """Print the summary."""
     total = len(report.migrations) + len(report.refused)
     console.print()
+    what = 'evacuations' if report.killed else 'migrations'
     console.print(
-        f'{report.completed} of {total} migrations completed in {report.seconds:.1f} s; '
-        + (f'{cloud.SOURCE} still has {report.left} guests.' if report.left else f'{cloud.SOURCE} is empty.'),
+        f'{report.completed} of {total} {what} completed in {report.seconds:.1f} s; '
+        + (f'{report.source} still has {report.left} guests.' if report.left else f'{report.source} is empty.'),
         style=_GOOD if report.completed == total and not report.left else _BAD,
     )
     for refusal in report.refused:
@@ -75,15 +78,17 @@ def _costs(report: Report, box: rich.box.Box | None) -> rich.table.Table:
         title='What a migration cost',
         title_justify='left',
         title_style='bold',
-        caption='at most: one migration of an idle cloud; besides: polls, heartbeats and this screen, in all',
+        caption=('' if report.killed else 'at most: one migration of an idle cloud; ')
+        + 'besides: polls, heartbeats and this screen, in all',
         caption_justify='left',
     )
     table.add_column('')
-    for head in ('on average', 'at most', 'in all', 'besides'):
+    for head in ('on average', *(() if report.killed else ('at most',)), 'in all', 'besides'):
         table.add_column(head, justify='right')
     for name, average in report.per_migration().items():
         besides = str(report.asides.get(name, 0))
-        table.add_row(_NAMES[name], f'{average:.1f}', str(BUDGET[name]), str(report.costs[name]), besides)
+        most = [] if report.killed else [str(BUDGET[name])]
+        table.add_row(_NAMES[name], f'{average:.1f}', *most, str(report.costs[name]), besides)
     return table
 
 

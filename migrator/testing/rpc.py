@@ -21,8 +21,8 @@ from migrator.testing.bus import DirectBus, Message, Pending, Server, checkpoint
 
 __all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
 
-#: The methods with which a conductor observes migrations, whether or not anything happens.
-POLLS = frozenset({'poll_live_migrations'})
+#: The methods with which a conductor observes migrations and guests, whether or not anything happens.
+POLLS = frozenset({'poll_live_migrations', 'get_definitions'})
 #: The methods with which a service reports its own state.
 HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping'})
 #: The topic of the compute services, and the prefix of their sender names.

@@ -55,6 +55,29 @@ def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(
     assert commands.left_behind(tmp_path) == []
 
 
+def test_killed_host_has_its_guests_evacuated_and_cleans_up_when_it_is_back(tmp_path):
+    ended = commands.demo(tmp_path, *SMALL, '--kill', 'host1', '--json')
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert report['killed'] == 'host1'
+    assert len(report['migrations']) == 2
+    for one in report['migrations']:
+        assert one['source'] == 'host1' != one['destination']
+        assert [entry['status'] for entry in one['history']] == ['accepted', 'preparing', 'done', 'completed']
+    assert (report['audit']['findings'], report['violations'], report['refused']) == ([], [], [])
+    assert commands.left_behind(tmp_path) == []
+
+
+def test_lines_of_a_killed_host_say_what_happens_to_it(tmp_path):
+    ended = commands.demo(tmp_path, *SMALL, '--kill', 'host2')
+    assert ended.returncode == 0, ended.stderr
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert 'host2 has lost its power, and is declared forced down' in ended.stdout
+    assert '1 of 1 evacuations completed' in ended.stdout
+    statuses = [line[-1] for line in lines if line[3:4] == ['host2']]
+    assert statuses == ['accepted', 'preparing', 'done', 'completed']
+
+
 def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
     command = wrapped(
         'from migrator.demo import cloud; cloud.POLL_INTERVAL = 600',

@@ -73,6 +73,8 @@ def test_wrong_value_is_refused_with_option_and_allowed_values(refused, option, 
         (['--dirty-rate', 10**9], f'--dirty-rate is {10**9:g}'),
         (['--placement', '127.0.0.1:0'], '--serve'),
         (['--serve', '127.0.0.1:0', '--json'], '--json'),
+        (['--serve', '127.0.0.1:0', '--kill', 'host1'], '--kill is host1 with --serve'),
+        (['--kill', 'host5'], "--kill is 'host5': the hosts are host1 to host4"),
     ],
 )
 def test_conflicting_options_are_refused_before_anything_starts(refused, words, about):
