@@ -160,19 +160,6 @@ def test_refused_delete_of_a_source_leaves_the_allocations_of_its_evacuations(op
     assert allocations.read(cloud.placement_client, done.uuid).allocations == before
 
 
-# --- purge -----------------------------------------------------------------------------------------------------------
-
-
-def test_purge_keeps_an_evacuation_that_is_done(operator, guest, done):
-    cloud = operator.cloud
-    evacuated.cleaned_up(cloud, done)
-    assert cloud.live_migrate(cloud.database.instances.get(guest.uuid), 'host3').status_int == 202
-    cloud.wait()
-    cloud.world.threads.sleep(120)
-    assert operator.json('migration', 'purge', '--before', '1m')['purged'] == 0
-    assert cloud.database.migrations.get(done.uuid).status == 'done'
-
-
 # --- what it waits for -----------------------------------------------------------------------------------------------
 
 
@@ -309,3 +296,126 @@ def test_abandon_of_an_evacuation_shows_that_its_source_is_not_polled(operator, 
     assert 'host2 removes what was prepared for the guest there, if the guest itself is not there.' in text
     text = operator.observed('migration', 'retry', evacuation.uuid, '--dry-run')
     assert 'a conductor would poll host2 for the guest' in text
+
+
+# --- with the saga ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evacuation(operator):
+    """The evacuation of a guest from host1, which has no power and is forced down, to host2; it is done."""
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(instance.uuid, 'host1'))
+    cloud.kill('host1')
+    cloud.world.hypervisors['host1'].power_off()
+    force_down(cloud, 'host1')
+    assert evacuate(cloud, instance, 'host2').status_int == 200
+    cloud.wait()
+    (migration,) = cloud.migrations(instance)
+    assert (migration.status, migration.failure) == ('done', None)
+    return migration
+
+
+def evacuate(cloud, instance, host):
+    return cloud.request('POST', f'/servers/{instance.uuid}/action', {'evacuate': {'host': host}})
+
+
+def until(cloud, evacuation, status):
+    cloud.simulation.run_until(lambda: cloud.database.migrations.get(evacuation.uuid).status == status, timeout=300)
+
+
+def test_timeline_of_the_saga_names_each_of_its_steps(operator, evacuation):
+    text = operator.observed('migration', 'show', evacuation.uuid)
+    for line in (
+        'requested it, to host2', 'move_allocation: done', 'check_can_evacuate at host2: done',
+        'evacuate at host2: done', 'update_instance_host: done', 'hold_source_allocation: done', 'status done',
+        'host1 has the deferred cleanup post_evacuation_at_source',
+    ):  # fmt: skip
+        assert line in text, text
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'
+
+
+def test_returning_source_completes_the_evacuation_while_it_is_forced_down(operator, evacuation):
+    cloud = operator.cloud
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    until(cloud, evacuation, 'completed')
+    assert (held(cloud, evacuation.uuid), cloud.database.cleanups.list()) == ([], [])
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'
+    waits, next_ = shown(operator, evacuation)
+    assert 'It ended completed' in waits
+    assert next_ == 'Nothing: the guest runs at host2.'
+
+
+def test_deleted_source_completes_its_evacuations_with_the_next_sweep(operator, evacuation):
+    cloud = operator.cloud
+    operator.observed('service', 'delete', 'host1')
+    until(cloud, evacuation, 'completed')
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'
+
+
+def test_discarded_cleanup_completes_the_evacuation(operator, evacuation):
+    cloud = operator.cloud
+    (cleanup,) = cloud.database.cleanups.list()
+    replace(cloud, cleanup, alarm='look which host has the guest')
+    (cleanup,) = cloud.database.cleanups.list()
+    operator.observed('cleanup', 'discard', cleanup.id, '--yes')
+    until(cloud, evacuation, 'completed')
+    assert held(cloud, evacuation.uuid) == []
+
+
+def test_deleted_instance_leaves_nothing_in_placement_and_nothing_at_its_source(operator, evacuation):
+    cloud = operator.cloud
+    operator.observed('instance', 'delete', evacuation.instance_uuid)
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'
+    cloud.world.hypervisors['host2'].delete(evacuation.instance_uuid)
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    until(cloud, evacuation, 'completed')
+    assert cloud.world.hypervisors['host1'].residue(evacuation.instance_uuid) == []
+    assert held(cloud, evacuation.uuid) == []
+
+
+def test_instance_created_again_elsewhere_keeps_its_allocation_when_the_source_cleans_up(operator, evacuation):
+    cloud, uuid = operator.cloud, evacuation.instance_uuid
+    operator.observed('instance', 'delete', uuid)
+    cloud.simulation.advance(2)
+    operator.observed(
+        'instance', 'create', '--uuid', uuid, '--host', 'host2', '--vcpus', '1', '--memory', '512', '--disk', '1',
+        '--project', 'demo', '--user', 'demo',
+    )  # fmt: skip
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    until(cloud, evacuation, 'completed')
+    assert (held(cloud, uuid), held(cloud, evacuation.uuid)) == (['host2'], [])
+    assert cloud.world.hypervisors['host1'].residue(uuid) == []
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'
+
+
+@pytest.mark.parametrize('guest_on', ['host1', 'host2'])
+def test_abandoned_evacuation_ends_with_the_allocation_where_the_operator_says(operator, guest_on):
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(instance.uuid, 'host1'))
+    cloud.kill('host1')
+    force_down(cloud, 'host1')
+    stall = cloud.world.hypervisors['host2'].faults.stall('evacuate', sticky=True)
+    assert evacuate(cloud, instance, 'host2').status_int == 200
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.kill('host2')
+    force_down(cloud, 'host2')
+    (migration,) = cloud.migrations(instance)
+    cloud.simulation.run_until(lambda: cloud.database.migrations.get(migration.uuid).stuck_reason, timeout=900)
+    assert 'host2 is down and may have started the guest' in ' '.join(shown(operator, migration))
+    text = operator.status('migration', 'abandon', migration.uuid, '--guest-on', guest_on, '--yes')[1]
+    assert f'with the guest on {guest_on}' in text
+    assert cloud.database.migrations.get(migration.uuid).status == 'error'
+    assert (held(cloud, instance.uuid), held(cloud, migration.uuid)) == ([guest_on], [])
+    (cleanup,) = cloud.database.cleanups.list()
+    wanted = {
+        'host1': ('host2', 'rollback_evacuation_at_destination', False),
+        'host2': ('host1', 'post_evacuation_at_source', True),
+    }
+    assert (cleanup.host, cleanup.step, cleanup.alarm is not None) == wanted[guest_on]
+    assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'

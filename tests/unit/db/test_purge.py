@@ -85,6 +85,19 @@ def test_a_migration_accepted_long_ago_and_ended_now_stays(scene: Scene) -> None
     assert purge(scene, at(60)) == []
 
 
+def test_an_evacuation_that_is_done_stays_until_it_is_completed(scene: Scene) -> None:
+    instance = scene.instance()
+    done = scene.owned(instance=instance, migration_type='evacuation')
+    for status in ('preparing', 'done'):
+        done, _ = scene.database.migrations.commit(done, Write(fields={'status': status}))
+    ended(scene, instance)
+    scene.clock.seconds += 60
+    assert scene.database.purge.count(at(60)) == (0, 1)
+    scene.database.migrations.commit(done, Write(fields={'status': 'completed'}))
+    scene.clock.seconds += 60
+    assert scene.database.purge.count(at(120)) == (1, 1)
+
+
 def test_migrations_in_progress_or_with_a_pending_cleanup_stay(scene: Scene) -> None:
     instance = scene.instance()
     ended(scene, instance)
