@@ -20,7 +20,7 @@ from migrator.conductor import registry
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
-from migrator.db.cleanups import REMOVES, Cleanup
+from migrator.db.cleanups import AFTER_EVACUATION, REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, COMPUTE_BINARY, EVACUATES, GuestState, Migration, Service, base, protocol
 from migrator.objects.instance import Instance, stand_in
 from migrator.saga import log
@@ -28,8 +28,6 @@ from migrator.saga.saga import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 
-#: The cleanup at the source of an evacuation. It may end an active copy of the guest.
-AFTER_EVACUATION = 'post_evacuation_at_source'
 #: The states in which a host has the whole guest.
 _WHOLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 
