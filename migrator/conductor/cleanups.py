@@ -57,7 +57,9 @@ def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.dat
     if cleanup.step == AFTER_EVACUATION:
         # It runs before the operator takes back that the host is forced down.
         service = service.replace(forced_down=False)
-        if service.version < EVACUATES:
+        # The last report of a host that has just died is recent too.
+        reports = service.last_seen_up is not None and service.last_seen_up > (cleanup.created_at or now)
+        if service.version < EVACUATES or not reports:
             return False
     return service.boot_id is not None and service.is_up(now, tools.options.service_down_time)
 

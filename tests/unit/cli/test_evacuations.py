@@ -348,6 +348,16 @@ def test_returning_source_completes_the_evacuation_while_it_is_forced_down(opera
     assert next_ == 'Nothing: the guest runs at host2.'
 
 
+def test_dead_source_is_sent_no_cleanup_although_it_has_reported_lately(operator, evacuation):
+    cloud = operator.cloud
+    cloud.simulation.advance(30)
+    assert [one for one in cloud.recorder.messages if one.method == evacuated.CLEANUP] == []
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    cloud.simulation.advance(15)
+    assert cloud.database.migrations.get(evacuation.uuid).status == 'completed'
+
+
 def test_deleted_source_completes_its_evacuations_with_the_next_sweep(operator, evacuation):
     cloud = operator.cloud
     operator.observed('service', 'delete', 'host1')
