@@ -206,6 +206,8 @@ class WorldServer:
             busy = [host for host, hypervisor in self.world.hypervisors.items() if hypervisor.jobs]
             if busy:
                 raise ValueError(f'these hosts still have jobs: {", ".join(busy)}')
+            for start in list(self.world.starts.values()):
+                start.call_off()
             self._stalls.clear()
             self.world.log.clear()
             self.world.violations.clear()

@@ -120,12 +120,15 @@ class HostDriver(driver.ComputeDriver):
 
     @phase
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Cancel a pending job of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
+        """Cancel a pending job or start of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
         with self._world.lock:
             job = self.hypervisor.pending.get(instance_uuid)
             if job is not None and job.who != self.life:
                 del self.hypervisor.pending[instance_uuid]
                 job.call_off()
+            start = self._world.starts.get((self.hypervisor.host, instance_uuid))
+            if start is not None and start.who != self.life:
+                start.call_off()
             return self.hypervisor.describe(instance_uuid)
 
     # --- helpers -----------------------------------------------------------------------------------------------------

@@ -10,10 +10,64 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt.driver import state_after_evacuation
 from migrator.virt.fake.base import HostDriver, phase
-from migrator.virt.fake.hypervisor import OWNING, PARTS
+from migrator.virt.fake.hypervisor import OWNING, PARTS, FakeHypervisor
 
 #: Where the disks of a guest are, in its definition.
 SHARED, LOCAL = 'shared', 'local'
+
+
+class Start:
+    """The start of a guest without its source.
+
+    It runs in a thread of the world, so that it goes on even if the process of the driver is killed.
+
+    :param dirty_rate: the rate at which the guest dirties its memory, in MiB/s.
+    :param who: the name of the driver that requested it.
+    :ivar ended: set when the guest was started, or was not (``error``).
+    """
+
+    def __init__(self, hypervisor: FakeHypervisor, instance: Instance, dirty_rate: float, who: str) -> None:
+        self.who = who
+        self.ended = hypervisor.world.threads.event()
+        self.error: exception.MigratorException | None = None
+        self._hypervisor = hypervisor
+        self._instance = instance
+        self._dirty_rate = dirty_rate
+
+    def call_off(self) -> None:
+        """Prevent the start; the caller holds the world's lock, and the guest was not started."""
+        self._fail('the start was cancelled before it began')
+
+    def _fail(self, reason: str) -> None:
+        if not self.ended.is_set():
+            del self._hypervisor.world.starts[self._hypervisor.host, self._instance.uuid]
+            self.error = exception.DriverError(host=self._hypervisor.host, phase='booting', reason=reason)
+            self.ended.set()
+
+    def run(self) -> None:
+        """Start the guest, in a thread of the world."""
+        hypervisor, world, uuid = self._hypervisor, self._hypervisor.world, self._instance.uuid
+        fault = hypervisor.faults.take('booting', uuid, after=False)
+        if fault is not None and fault.stall is not None:
+            fault.stall.hang()
+        with world.lock:
+            if fault is not None and fault.stall is None:
+                self._fail(fault.reason)
+            elif not hypervisor.powered:
+                self._fail('the host has no power')
+            if self.error is not None:
+                return
+            source = world.hypervisors.get(self._instance.host)
+            copy = source.guests.get(uuid) if source is not None else None
+            if copy is not None and copy.state in OWNING:
+                copy.superseded = True
+            world.record(hypervisor.host, 'evacuated', uuid, self.who)
+            guest = hypervisor.add_guest(self._instance, state_after_evacuation(self._instance), self.who)
+            guest.dirty_rate = self._dirty_rate
+            hypervisor.residues[uuid] = set(PARTS[:2])
+            world.note_if_active_twice(uuid)
+            del world.starts[hypervisor.host, uuid]
+            self.ended.set()
 
 
 class EvacuatingDriver(HostDriver):
@@ -51,20 +105,23 @@ class EvacuatingDriver(HostDriver):
             if guest is not None and guest.state != GuestState.WAITING:
                 return
             self._refuse_start(instance, migrate_data)
-            source = world.hypervisors.get(instance.host)
-            copy = source.guests.get(instance.uuid) if source is not None else None
-            if copy is not None and copy.state in OWNING:
-                copy.superseded = True
-            world.record(hypervisor.host, 'evacuated', instance.uuid, self.life)
-            guest = hypervisor.add_guest(instance, state_after_evacuation(instance), self.life)
-            guest.dirty_rate = float(migrate_data.source['dirty_rate'])
-            hypervisor.residues[instance.uuid] = set(PARTS[:2])
-            world.note_if_active_twice(instance.uuid)
+            new, start = None, world.starts.get((hypervisor.host, instance.uuid))
+            if start is None:
+                new = start = Start(hypervisor, instance, float(migrate_data.source['dirty_rate']), self.life)
+                world.starts[hypervisor.host, instance.uuid] = new
+        if new is not None:
+            world.threads.start(new.run, name=f'start-{instance.uuid}')
+        start.ended.wait()
+        if start.error is not None:
+            raise start.error
 
     @phase
     def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
+        """Cancel a pending start; see :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
         with self._world.lock:
+            start = self._world.starts.get((self.hypervisor.host, instance.uuid))
+            if start is not None:
+                start.call_off()
             self._refuse_if_owned(instance, 'rollback_evacuation_at_destination')
             self.hypervisor.remove(instance.uuid, self.life)
 

@@ -8,7 +8,7 @@
     ...
     stall.release()
 
-A phase is the name of a driver method or one of these phases of a job:
+A phase is the name of a driver method or one of these phases of a job, or of the start of an evacuated guest:
 
 ============ ==========================================================================================
 ``starting`` the hypervisor has received the request and has no job yet
@@ -16,6 +16,7 @@ A phase is the name of a driver method or one of these phases of a job:
 ``cutover``  the source is paused, and the destination does not run the guest yet
 ``postcopy`` the destination runs the guest, and the rest of its memory follows
 ``arrived``  the destination runs the guest, and the job has not ended
+``booting``  the hypervisor has received the request to start a guest, and has not started it
 ============ ==========================================================================================
 
 Several faults of one phase strike one after the other. A fault strikes once, or each time if it is ``sticky``.
@@ -31,8 +32,8 @@ from migrator import exception, executors
 
 T = TypeVar('T')
 
-#: The phases of a job, in the order in which they occur. Every other phase is a driver method.
-JOB_PHASES = ('starting', 'copying', 'cutover', 'postcopy', 'arrived')
+#: The phases of a job in the order in which they occur, and that of a start. Every other phase is a driver method.
+JOB_PHASES = ('starting', 'copying', 'cutover', 'postcopy', 'arrived', 'booting')
 
 
 class Stall:

@@ -101,6 +101,17 @@ class RunningJob(Protocol):
         """Wake the job so that it checks what has changed."""
 
 
+class PendingStart(Protocol):
+    """The part of a start that a driver uses; see :class:`migrator.virt.fake.evacuation.Start`."""
+
+    who: str
+    ended: executors.Event
+    error: exception.MigratorException | None
+
+    def call_off(self) -> None:
+        """Prevent the start."""
+
+
 class FakeWorld:
     """All fake hypervisors, by host.
 
@@ -122,6 +133,8 @@ class FakeWorld:
         self.violations: list[str] = []
         self.acts = acts.Acts()
         self.connects: collections.Counter[str] = collections.Counter()
+        #: (host, instance) -> the start of an evacuated guest that was requested and has not ended.
+        self.starts: dict[tuple[str, str], PendingStart] = {}
         #: Guards all guests and jobs of all hosts. Its holder never waits and takes no other lock.
         self.lock = threads.lock()
 

@@ -6,6 +6,7 @@ import pytest
 
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
+from migrator.virt.fake.driver import FakeDriver
 from migrator.virt.fake.hypervisor import PARTS
 from tests.unit.virt.fake_bench import FakeBench
 
@@ -80,6 +81,51 @@ def test_planted_fault_strikes_before_or_after_the_start(bench: FakeBench, metho
     with pytest.raises(exception.DriverError, match='disk full'):
         getattr(bench.destination, method)(bench.instance, data)
     assert bench.at_destination().active == (after and method == 'evacuate')
+
+
+@pytest.mark.parametrize('next_call', ['none', 'evacuate', 'rollback', 'settle'])
+def test_start_outlives_its_process_until_a_later_one_cancels_it(bench: FakeBench, next_call: str) -> None:
+    data = checked(bench)
+    bench.alpha.power_off()
+    stall = bench.beta.faults.stall('booting')
+    bench.processes['beta'].start(lambda: bench.destination.evacuate(bench.instance, data), name='evacuate')
+    bench.run_until(stall.reached.is_set)
+    bench.simulation.kill(bench.processes['beta'])
+    again = FakeDriver(bench.beta, bench.simulation.process('beta'))
+    assert not again.get_guest(bench.instance.uuid).present
+    if next_call == 'evacuate':
+        bench.start(again.evacuate, bench.instance, data)
+        bench.simulation.run_ready()
+    elif next_call == 'rollback':
+        again.rollback_evacuation_at_destination(bench.instance, data)
+    elif next_call == 'settle':
+        again.settle(bench.instance.uuid)
+    stall.release()
+    bench.simulation.run_ready()
+    assert again.get_guest(bench.instance.uuid).active == (next_call in ('none', 'evacuate'))
+    assert len(bench.world.effects('evacuated')) == (next_call in ('none', 'evacuate'))
+    assert bench.world.starts == {}
+
+
+@pytest.mark.parametrize('fault', ['fails', 'loses power'])
+def test_start_that_fails_leaves_nothing_and_a_later_one_succeeds(bench: FakeBench, fault: str) -> None:
+    data = checked(bench)
+    bench.alpha.power_off()
+    stall = bench.beta.faults.stall('booting') if fault == 'loses power' else None
+    if stall is None:
+        bench.beta.faults.fail('booting', 'no memory')
+    call = bench.in_thread(bench.destination.evacuate, bench.instance, data)
+    if stall is not None:
+        bench.run_until(stall.reached.is_set)
+        bench.beta.power_off()
+        stall.release()
+    bench.run_until(lambda: call.ended)
+    with pytest.raises(exception.DriverError, match=r'no memory|no power'):
+        call.result()
+    bench.beta.power_on()
+    assert bench.beta.residue(bench.instance.uuid) == []
+    bench.destination.evacuate(bench.instance, data)
+    assert bench.at_destination().active
 
 
 def test_rollback_keeps_an_active_guest_and_removes_one_that_is_shut_off(bench: FakeBench) -> None:
