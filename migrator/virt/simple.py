@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception, executors
@@ -115,6 +115,17 @@ class SixMethods(driver.ComputeDriver):
 class EvacuatingDriver(SixMethods):
     """The part of :class:`SimpleDriver` that evacuates guests, if a subclass can start them."""
 
+    settle_seconds = 5.0
+
+    def __init__(self, threads: executors.Threads | None = None) -> None:
+        self.threads = threads or executors.NativeThreads()
+        self._connected_at = self.threads.clock.monotonic()
+
+    def init_host(self, host: str) -> None:
+        """See :meth:`driver.ComputeDriver.init_host`."""
+        self.host = host
+        self._connected_at = self.threads.clock.monotonic()
+
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
         """See :meth:`driver.ComputeDriver.get_definition`."""
         if self.get_guest(instance_uuid).state in _NOT_HERE:
@@ -142,7 +153,8 @@ class EvacuatingDriver(SixMethods):
 
     def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
         """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
-        guest = self.get_guest(instance.uuid)
+        # An earlier process may have asked for a start.
+        guest = self._look_again(instance.uuid, (*_NOT_HERE, GuestState.SHUTDOWN))
         self._remove(guest, _is_used(guest), 'rollback_evacuation_at_destination')
 
     def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -165,6 +177,18 @@ class EvacuatingDriver(SixMethods):
             raise
         except Exception as error:
             raise exception.DriverError(host=self.host, phase=phase, reason=exception.message_of(error)) from error
+
+    def _look_again(self, instance_uuid: str, states: Sequence[GuestState]) -> Guest:
+        """Return a guest, after a wait if a request of an earlier process may still change it.
+
+        :param states: those in which such a request may begin.
+        """
+        guest = self.get_guest(instance_uuid)
+        remaining = self._connected_at + self.settle_seconds - self.threads.clock.monotonic()
+        if guest.state not in states or guest.job or remaining <= 0:
+            return guest
+        self.threads.sleep(remaining)
+        return self.get_guest(instance_uuid)
 
     def _refuse_if_present(self, instance: Instance) -> None:
         guest = self.get_guest(instance.uuid)
@@ -195,27 +219,21 @@ class SimpleDriver(EvacuatingDriver):
 
     :param totals: resource class -> the amount that this host has, such as ``{'VCPU': 16, 'MEMORY_MB': 65536}``.
     :param threads: the threads of the process. The default is right for a real process.
-    :cvar settle_seconds: how long after the death of a process the hypervisor may still begin a migration that the
-        process has requested. A start of the service waits this long if a guest is here without a job.
+    :cvar settle_seconds: how long after the death of a process the hypervisor may still begin a migration or a start
+        that the process has requested. A start of the service waits this long if a guest is here without a job, and so
+        does the rollback of an evacuation if the guest is not here.
     :cvar hypervisor_type: the kind of hypervisor, as the API lists it.
     """
 
-    settle_seconds = 5.0
     hypervisor_type = 'simple'
 
     def __init__(self, totals: Mapping[str, int], threads: executors.Threads | None = None) -> None:
+        super().__init__(threads)
         self._totals = dict(totals)
-        self.threads = threads or executors.NativeThreads()
         self._lock = self.threads.lock()
         self._jobs: dict[str, _Job] = {}
-        self._connected_at = self.threads.clock.monotonic()
 
     # --- host and guests ---------------------------------------------------------------------------------------------
-
-    def init_host(self, host: str) -> None:
-        """See :meth:`driver.ComputeDriver.init_host`."""
-        self.host = host
-        self._connected_at = self.threads.clock.monotonic()
 
     def get_node(self) -> compute_node.ComputeNode:
         """See :meth:`driver.ComputeDriver.get_node`."""
@@ -250,12 +268,7 @@ class SimpleDriver(EvacuatingDriver):
 
     def settle(self, instance_uuid: str) -> Guest:
         """Wait until no request of an earlier process can begin; see :meth:`driver.ComputeDriver.settle`."""
-        guest = self.get_guest(instance_uuid)
-        remaining = self._connected_at + self.settle_seconds - self.threads.clock.monotonic()
-        if guest.state not in _MOVABLE or guest.job or remaining <= 0:
-            return guest
-        self.threads.sleep(remaining)
-        return self.get_guest(instance_uuid)
+        return self._look_again(instance_uuid, _MOVABLE)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -348,6 +348,22 @@ def test_failed_start_leaves_nothing_and_reports_the_text_of_the_error(evacuatio
     assert evacuation.beta.residue(evacuation.instance.uuid) == []
 
 
+def test_rollback_waits_for_a_start_that_an_earlier_process_has_requested(evacuation):
+    again, uuid = evacuation.connect('beta'), evacuation.instance.uuid
+    evacuation.alpha.power_off()
+
+    def late():
+        evacuation.simulation.world.sleep(Evacuating.settle_seconds / 2)
+        evacuation.beta.spawn(evacuation.instance)
+
+    evacuation.simulation.world.start(late, name='hypervisor')
+    call = evacuation.in_thread(again.rollback_evacuation_at_destination, evacuation.instance, None)
+    evacuation.run_until(lambda: call.ended)
+    with pytest.raises(exception.GuestStillHere):
+        call.result()
+    assert again.get_guest(uuid).active
+
+
 def test_copy_that_does_not_stop_is_kept(evacuation):
     evacuation.source.stops = False
     with pytest.raises(exception.GuestStillHere):
