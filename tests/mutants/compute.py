@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 INHERITED = 'migrator/compute/inherited_jobs.py'
 LIVE = 'migrator/compute/steps.py'
 QUEUE = 'migrator/compute/live_migration_queue.py'
+EVACUATION = 'migrator/compute/evacuation.py'
 REGISTRATION = 'migrator/compute/registration.py'
 RUNNER = 'migrator/compute/step_runner.py'
 WORK = 'migrator/compute/work.py'
@@ -118,6 +119,27 @@ MUTANTS = (
         'if guest.present and guest.state != GuestState.WAITING:\n        raise exception.GuestStillHere(',
         'if guest.job:\n        raise exception.GuestStillHere(',
         'The cleanup of the destination removes a guest that has arrived and runs there.',
+    ),
+    Mutant(
+        'evacuated-copy-ended-without-another-that-runs',
+        EVACUATION,
+        'and runs_at in (None, host):',
+        'and runs_at == host:',
+        'A source that was never dead ends its copy of a guest, although no other host is known to run the guest.',
+    ),
+    Mutant(
+        'rollback-of-an-evacuation-does-not-observe',
+        EVACUATION,
+        'if guest.job or guest.state not in (GuestState.ABSENT, GuestState.WAITING, GuestState.SHUTDOWN):',
+        'if guest.job:',
+        'A guest in cut-over is removed by the rollback of an evacuation.',
+    ),
+    Mutant(
+        'rollback-of-an-evacuation-does-not-cancel',
+        EVACUATION,
+        'cancels=instance,',
+        'cancels=None,',
+        'A destination that is given up still starts the guest, and the next one may start it too.',
     ),
     Mutant(
         'source-restored-under-a-running-job',
