@@ -247,7 +247,7 @@ class Runner:
             LOG.exception('Could not write that migration %s is stuck', subject.row.uuid)
 
     def _after(self, run: _Run, pause: Parked | Stuck | None) -> None:
-        subject, uuid = run.subject, run.subject.row.uuid
+        subject, uuid, replies = run.subject, run.subject.row.uuid, run.subject.replies
         if isinstance(pause, Parked):
             pause = waiting.wait_for(subject, pause)
         else:
@@ -258,7 +258,7 @@ class Runner:
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration %(migration)s is stuck: %(reason)s', {'migration': uuid, 'reason': pause.reason})
-        elif isinstance(pause, Parked) and says_stuck and not subject.replies.unheard:
+        elif isinstance(pause, Parked) and says_stuck and not (replies.unheard or replies.polls.are_cut_short):
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
             LOG.info(

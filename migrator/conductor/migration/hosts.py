@@ -347,7 +347,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     try:
         found = m.tools.hosts.ask(host, [command(m, host, 'poll')], in_line=True)
     except HostBusy:
-        m.replies.polls.cut_short()
+        m.replies.polls.are_cut_short = True
         # The host was not polled, so a missing answer says nothing about it.
         m.replies.unasked.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)

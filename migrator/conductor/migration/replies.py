@@ -20,21 +20,19 @@ class Polls:
 
     The next run does not repeat them. Otherwise migrations that need slots of the same two hosts could take them from
     each other for ever. An old answer does no harm, since a conductor may be slow between any two polls.
+
+    :ivar are_cut_short: whether a host had no free call slot for this run.
     """
 
     def __init__(self) -> None:
+        self.are_cut_short = False
         self._answers: list[tuple[str, settle_table.Host]] = []
         self._before: list[tuple[str, settle_table.Host]] = []
-        self._cut_short = False
 
     def begin_run(self) -> None:
         """Keep the answers of the run before if it was cut short."""
-        self._before = self._answers if self._cut_short else []
-        self._answers, self._cut_short = [], False
-
-    def cut_short(self) -> None:
-        """Note that a host has no free call slot for this run."""
-        self._cut_short = True
+        self._before = self._answers if self.are_cut_short else []
+        self._answers, self.are_cut_short = [], False
 
     def note(self, host: str, answer: settle_table.Host) -> None:
         """Note the answer of a host."""
@@ -124,7 +122,7 @@ class Replies:
 
     def note_unsent(self, attempt: int, epoch: int, step: str) -> None:
         """Note that a step was not sent yet because its host had no free call slot."""
-        self.polls.cut_short()
+        self.polls.are_cut_short = True
         self._sent.setdefault((attempt, epoch, step), False)
 
     def is_unsent(self, attempt: int, epoch: int, step: str) -> bool:

@@ -62,9 +62,11 @@ def _begin(m: MigrationContext, pause: Parked, hosts: tuple[str, ...], patience:
     now, ledger, progress = m.tools.threads.clock.monotonic(), m.ledger, _progress(m)
     begun: dict[float, float] = {}
     boots = dict(m.boots)
-    if ledger.last is None and _is_kept_stuck(m, pause):
+    goes_on = ledger.last is not None and ledger.progress == progress
+    # A new owner may have to wait for a call slot first.
+    if (ledger.last is None or (goes_on and patience not in ledger.begun)) and _is_kept_stuck(m, pause):
         begun = {patience: now - patience}
-    elif ledger.last is not None and ledger.progress == progress:
+    elif goes_on:
         restarted = _have_restarted(m, ledger.boots, hosts)
         if restarted and ledger.restarts < _RESTARTS:
             ledger.restarts += 1
@@ -107,7 +109,7 @@ def _progress(m: MigrationContext) -> Any:
     done = [one for one in m.journal.all() if one.state != log.StepState.INTENT]
     row, seen = m.row, m.replies.seen.get(m.source)
     # The figures of a copy count only after the outcome forward. The progress of a copy under abort means nothing.
-    figures = seen.progress if seen is not None and row.outcome == Outcome.FORWARD else None
+    figures = (seen.progress or None) if seen is not None and row.outcome == Outcome.FORWARD else None
     requests = row.abort_requested_at, row.abandon_requested_at
     return row.status, row.outcome, row.attempt, requests, len(done), figures
 

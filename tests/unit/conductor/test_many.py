@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from migrator.conductor.compute_client import CALLS_PER_HOST
 from tests.unit.conductor import stage as stages
 
@@ -139,6 +141,26 @@ def test_unreachable_hosts_do_not_prevent_polls_of_others(build: Callable[..., S
         stage.simulation.advance(1)
         assert pool.waiting <= len(hosts)
     assert asked(stage, since)['host1'] >= 10
+
+
+@pytest.mark.parametrize('step', ['pre_live_migration', 'post_live_migration_at_destination'])
+def test_stuck_migrations_stay_stuck_when_another_conductor_takes_them_over(
+    build: Callable[..., Stage], step: str
+) -> None:
+    """Those that had to wait for a call slot first counted their wait anew."""
+    stage = build(conductors=2, **ROOM)
+    stall = stage.host('host2').faults.stall(step, sticky=True)
+    migrations = begin(stage, 16)
+    stage.until(lambda: all(stage.row(migration).stuck_reason for migration in migrations), 600)
+    dead = stage.cloud.conductors['conductor1'].tools.owner
+    stage.kill('conductor1')
+    for _second in range(120):
+        stage.simulation.advance(1)
+        assert all(stage.row(migration).stuck_reason for migration in migrations)
+    assert all(stage.row(migration).owner != dead for migration in migrations)
+    stage.host('host2').faults.clear(step)
+    stall.release()
+    assert {stage.end(migration).status for migration in migrations} == {'completed'}
 
 
 def test_migrations_retried_at_once_do_not_wake_each_other_without_a_pause(build: Callable[..., Stage]) -> None:
