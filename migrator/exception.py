@@ -330,7 +330,7 @@ class ForcedWithNestedAllocations(NoValidHost):
 
     msg_fmt = (
         "The instance's allocation is on {count} resource providers ({providers}; a sharing provider counts), and a "
-        'forced live migration can move only an allocation on a single provider: leave force out.'
+        'forced migration can move only an allocation on a single provider: leave force out.'
     )
 
 
