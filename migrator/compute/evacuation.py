@@ -33,13 +33,10 @@ def check_can_evacuate(
 
 
 def evacuate(driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken) -> None:
-    """Start the guest without its source, unless it is here (destination).
+    """Start the guest without its source, or finish what an interrupted call has left undone (destination).
 
     :raises migrator.exception.Cancelled: the work was cancelled, and the driver was not called.
     """
-    guest = driver.get_guest(instance.uuid)
-    if guest.present and guest.state != GuestState.WAITING:
-        return
     token.raise_if_cancelled()
     driver.evacuate(instance, migrate_data)
 

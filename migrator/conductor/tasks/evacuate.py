@@ -80,7 +80,11 @@ def check_can_evacuate(m: MigrationContext) -> Verdict:
     assert m.destination is not None
     definition = m.tools.database.definitions.get(m.row.instance_uuid, m.source)
     data = LiveMigrateData(source=definition)
-    return hosts.keep(hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data))
+    try:
+        found = hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data)
+    except exception.ServiceTooOld as error:
+        return Failed(str(error))
+    return hosts.keep(found)
 
 
 # --- 3 evacuate ------------------------------------------------------------------------------------------------------
@@ -145,12 +149,14 @@ def settle(m: MigrationContext) -> Settlement:
         report = m.replies.reports.get((host, 'evacuate'))
         if report is not None and report.state == protocol.WorkState.RUNNING:
             return Parked(f'{host} to start the guest')
-        if found.observed in (Observed.RUNS, Observed.BROKEN):
+        runs, done = found.observed is Observed.RUNS, report is not None and report.state == protocol.WorkState.DONE
+        if runs and report is not None:
             return Forward()
-        if m.abort_reason is None and (report is None or report.state == protocol.WorkState.DONE):
-            # The host has lost the command, or what it had started.
+        if runs or (m.abort_reason is None and (report is None or done)):
+            # The host has lost the command, and may not have finished it; or it has lost what it had started.
             m.replies.reports.pop((host, 'evacuate'), None)
-            return evacuate(m)
+            sent = evacuate(m)
+            return Parked(sent.reason) if runs and isinstance(sent, Failed) else sent
         if m.replies.settling:
             why = report.reason if report is not None else 'it was not asked to'
             return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)

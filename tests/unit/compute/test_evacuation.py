@@ -99,6 +99,14 @@ class TestDestination:
         assert run(dead, host, EVACUATE, epoch=2).state == 'done'
         assert len(dead.world.effects('evacuated')) == 1
 
+    def test_repeated_command_finishes_an_interrupted_start(self, dead: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The guest ran already, but was not persisted: libvirt would forget it at its next stop."""
+        host, calls = dead.host('beta'), []
+        assert run(dead, host, EVACUATE).state == 'done'
+        monkeypatch.setattr(host.manager.driver, 'evacuate', lambda *args: calls.append(args))
+        assert run(dead, host, EVACUATE, epoch=2).state == 'done'
+        assert len(calls) == 1
+
     def test_failed_start_is_reported_and_tried_again_only_in_a_newer_epoch(self, dead: Scene) -> None:
         host = dead.host('beta')
         dead.beta.faults.fail(EVACUATE, 'disk full')
