@@ -250,10 +250,6 @@ class ProcessCloud(Face):
         self._changed.clear()
         self.clear_allocations()
         forget_rows(self.database)
-        with self.database.engine.writer() as connection:
-            connection.execute(
-                sa.update(models.Service).values(disabled=False, disabled_reason=None, forced_down=False)
-            )
 
     def clear_allocations(self) -> None:
         """Remove every allocation from Placement."""
@@ -268,11 +264,12 @@ class ProcessCloud(Face):
 
 
 def forget_rows(database: Database) -> None:
-    """Remove every row but those of services, which go on."""
+    """Remove every row but those of services, which go on, enabled and not forced down."""
     with database.engine.writer() as connection:
         for table in reversed(models.Base.metadata.sorted_tables):
             if table.name not in _KEPT:
                 connection.execute(sa.delete(table))
+        connection.execute(sa.update(models.Service).values(disabled=False, disabled_reason=None, forced_down=False))
 
 
 def clear_allocations(client: PlacementClient, way: adapter.Adapter) -> None:

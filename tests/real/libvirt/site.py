@@ -120,6 +120,16 @@ class Cloud:
         self.request('POST', f'/servers/{guest.uuid}/action', **{'os-migrateLive': body})
         return self.migrations(guest)[-1]
 
+    def evacuate(self, guest: guests.Guest) -> Migration:
+        """Ask for the evacuation of a guest; return its migration."""
+        self.request('POST', f'/servers/{guest.uuid}/action', evacuate={})
+        return self.migrations(guest)[-1]
+
+    def force_down(self, host: str, forced_down: bool = True) -> None:
+        """Declare that a host is fenced, or that it is not."""
+        found = self.request('GET', f'/os-services?binary={COMPUTE_BINARY}&host={host}').json()['services']
+        self.request('PUT', f'/os-services/{found[0]["id"]}', forced_down=forced_down)
+
     def abort(self, migration: Migration) -> None:
         """Ask for the abort of a migration."""
         self.request('DELETE', f'/servers/{migration.instance_uuid}/migrations/{migration.id}')

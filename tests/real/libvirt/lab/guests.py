@@ -37,6 +37,9 @@ HZ = 100
 #: The most ticks between two lines. (A line that is on its way while the guest is moved can be lost.)
 GAP = HZ
 
+#: The byte of a mark in a disk.
+_MARK = 90
+
 _TICK = re.compile(rb'^T (\d+) A (\d+) P (\d+) W (\d+) B (\d+)\r?\n', re.MULTILINE)
 _BOOT = re.compile(rb'^BOOT\r?\n', re.MULTILINE)
 
@@ -179,6 +182,15 @@ class Guest:
             host.virsh('create', '/dev/stdin', given=self.xml)
         if wait:
             process.wait_until(lambda: self.last_tick(host), f'{self.name} to count on {host.name}', 60)
+
+    def write(self, host: hosts.Host, mib: int) -> None:
+        """Have its QEMU on a host write a mark into a MiB of its first disk; see :func:`marked`."""
+        disk = '/machine/peripheral/virtio-disk0/virtio-backend'
+        for command in (f'write -P {_MARK} {mib}M 64k', 'flush'):
+            # What QEMU says of its success goes to its log.
+            said = host.virsh('qemu-monitor-command', self.uuid, '--hmp', f'qemu-io -d {disk} "{command}"').strip()
+            if said:
+                raise process.ServerError(f'{self.name} at {host.name}: {command}: {said}')
 
     # --- what it says ------------------------------------------------------------------------------------------------
 
@@ -337,4 +349,13 @@ def same_image(one: pathlib.Path, other: pathlib.Path) -> bool:
     )
     if done.returncode > 1:
         raise process.ServerError(f'{one} and {other} cannot be compared: {done.stderr}')
+    return done.returncode == 0
+
+
+def marked(path: pathlib.Path, mib: int) -> bool:
+    """Whether an image has the mark that :meth:`Guest.write` writes; a guest may have it open."""
+    command = ['qemu-io', '-r', '-U', '-f', 'qcow2', '-c', f'read -P {_MARK} {mib}M 64k', str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if 'read 65536/65536' not in done.stdout:
+        raise process.ServerError(f'{path} cannot be read: {done.stdout}{done.stderr}')
     return done.returncode == 0
