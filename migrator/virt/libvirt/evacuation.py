@@ -76,9 +76,9 @@ class EvacuatingDriver(HostDriver):
         if not self._is_active(instance):
             # An earlier migration of the guest away from here left this record. The guest has gone since.
             self._records.remove(records.OUTGOING, instance.uuid)
-            self._incoming.begin(instance.uuid)
             # The storage may have gone since the check.
             self._check('evacuate', instance, migrate_data)
+            self._incoming.begin(instance.uuid)
             for path in storage.logs_of(ElementTree.fromstring(migrate_data.source['xml'])):  # noqa: S314 -- libvirt wrote it
                 if storage.is_below(path, self.conf.instances_path):
                     self._incoming.make_log_directory(instance.uuid, path)
