@@ -22,8 +22,11 @@ _KEPT = 3600.0
 #: Seconds after which a guest is asked for again whose host has reported no definition. Its hypervisor may have been
 #: busy, or the guest was registered before it was there.
 _AGAIN = 60.0
-#: Guests whose definitions one sweep fetches.
-_AT_ONCE = 500
+#: Guests whose definitions one sweep fetches, of all hosts and of one.
+_AT_ONCE, _OF_A_HOST = 500, 20
+#: Seconds for a reply, half of which the host waits for its driver, which may read the disks of each guest. A host that
+#: does not answer holds a thread for polls as long.
+_TIMEOUT = 4.0
 
 
 def fetch_all(tools: Tools, pool: executors.BoundedExecutor, services: Sequence[Service]) -> None:
@@ -37,12 +40,12 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor, services: Sequence[
     for host, uuids in tools.database.definitions.outdated(up, _KEPT, _AT_ONCE).items():
         if host not in tools.defining:
             tools.defining.add(host)
-            pool.submit(_fetch, tools, host, uuids)
+            pool.submit(_fetch, tools, host, uuids[:_OF_A_HOST])
 
 
 def _fetch(tools: Tools, host: str, uuids: list[str]) -> None:
     try:
-        found = tools.hosts.api.get_definitions(context.admin_context(), host, uuids, tools.options.poll_interval)
+        found = tools.hosts.api.get_definitions(context.admin_context(), host, uuids, _TIMEOUT)
         tools.database.definitions.store(host, {uuid: found.get(uuid) or {} for uuid in uuids}, _KEPT - _AGAIN)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         LOG.warning(
