@@ -437,7 +437,7 @@ def evacuated_back(operator: Operator, begin: Callable[[], None]) -> None:
 def evacuated_and_brought_back(operator: Operator, begin: Callable[[], None]) -> None:
     """Let an embedding service bring an evacuated guest back to its first host before the cleanup.
 
-    An operator discards the cleanup.
+    It is shut off there. An operator discards the cleanup.
     """
     instance = _lost(operator)
     _faults(operator).fail('post_evacuation_at_source', 'planned: it cannot', sticky=True)
@@ -446,13 +446,41 @@ def evacuated_and_brought_back(operator: Operator, begin: Callable[[], None]) ->
     operator.supervisor.bring_back('host1')
     operator.user.wait(10.0)
     begin()
-    deeds.bring_back(operator.cloud, instance, 'host1', shut_off=False)
+    deeds.bring_back(operator.cloud, instance, 'host1', shut_off=True)
     _faults(operator).clear()
     database = operator.cloud.database
     operator.user.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
     for cleanup in database.cleanups.list():
         database.cleanups.discard(cleanup)
     _completes(operator)
+
+
+def evacuation_starts_slowly(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the start at the destination take longer than a host may be down.
+
+    Another host is free.
+    """
+    instance = _lost(operator)
+    stall = _faults(operator, 'host2').stall('evacuate')
+    begin()
+    operator.user.evacuate(instance)
+    operator.user.wait(LATE)
+    stall.release()
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
+def both_hosts_lost(operator: Operator, begin: Callable[[], None]) -> None:
+    """Lose the host to which a guest was evacuated, and bring back the first one, where a copy runs."""
+    instance = _lost(operator, has_power=True)
+    operator.user.evacuate(instance, 'host2')
+    _ends(operator, instance)
+    operator.supervisor.lose_power('host2', None)
+    operator.user.wait(3 * LATE)
+    begin()
+    operator.supervisor.bring_back('host1')
+    operator.user.wait(LATE)
 
 
 def source_returns_before_the_start(operator: Operator, begin: Callable[[], None]) -> None:
@@ -523,6 +551,8 @@ PATHS = (
     Path('evacuated then migrated', evacuated_then_migrated, (_S.COMPLETED,), hosts=3),
     Path('evacuated back', evacuated_back, (_S.COMPLETED,)),
     Path('evacuated and brought back', evacuated_and_brought_back, (_S.COMPLETED,)),
+    Path('evacuation starts slowly', evacuation_starts_slowly, (_S.COMPLETED,), hosts=3),
+    Path('both hosts lost', both_hosts_lost, (_S.DONE,)),
     Path('source returns before the start', source_returns_before_the_start, (_S.FAILED,)),
     Path('source returns during the start', source_returns_during_the_start, (_S.COMPLETED,)),
     Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),

@@ -22,6 +22,7 @@ from tests.simulation import (
     plant,
     planted_allocations,
     planted_epoch_check,
+    planted_evacuations,
     planted_guests,
     planted_hosts,
     planted_queue,
@@ -35,6 +36,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_hosts.SHELF,
     *planted_epoch_check.SHELF,
     *planted_guests.SHELF,
+    *planted_evacuations.SHELF,
 )
 
 BY_NAME = {one.name: one for one in PLANTS}

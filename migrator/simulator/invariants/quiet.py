@@ -42,7 +42,10 @@ def power(world: World) -> Iterator[str]:
     """
     for instance in _settled(world):
         if instance.vm_state == 'error' and world.newest(instance.uuid) is not None:
-            yield f'instance {instance.uuid} is in error, but its last migration is not'
+            # A migration that failed, such as the evacuation of a guest in error, has left the vm_state as it was.
+            mine = [one.status for one in world.migrations.values() if one.instance_uuid == instance.uuid]
+            if next((one for one in reversed(mine) if one not in (_S.FAILED, _S.CANCELLED)), None) != _S.ERROR:
+                yield f'instance {instance.uuid} is in error, but its last migration is not'
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
