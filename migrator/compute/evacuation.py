@@ -33,7 +33,7 @@ def check_can_evacuate(
 
 
 def evacuate(driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken) -> None:
-    """Start the guest without its source, or finish what an interrupted call has left undone (destination).
+    """Start the guest without its source, or finish what an interrupted call has begun (destination).
 
     :raises migrator.exception.Cancelled: the work was cancelled, and the driver was not called.
     """
