@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a live migration: complete in its bounds, and able to find planted bugs."""
+"""The models of migrations and evacuations: complete in their bounds, and able to find planted bugs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.simulation.model import __main__, cleanups, plants, search, tenure, world
+from tests.simulation.model import __main__, cleanups, evacuation, plants, search, tenure, world
 
 LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
 #: Seconds; on one core of a machine that does other things as well.
@@ -106,6 +106,33 @@ def test_a_cleanup_and_the_next_migration_of_the_guest_never_act_on_it_together(
 )
 def test_a_mistake_with_tenures_is_caught(kind, plant, word):
     found = explored(tenure.system(kind, 1, 1, frozenset({plant})), f'planted: {plant}')
+    fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
+    assert fitting, sorted({**found.traps, **found.violations})
+    print('caught in {} steps: {}'.format(*min(fitting)))
+
+
+def test_an_evacuation_starts_the_guest_once_and_its_source_keeps_the_last_copy():
+    found = explored(evacuation.system(crashes=1, messages=1, failures=1), 'an evacuation, one crash, one message')
+    is_well(found)
+    assert {sketch.split()[0] for sketch in found.quiet} == {'completed', 'done', 'failed'}
+
+
+@LONG
+def test_the_same_with_two_crashes_and_two_failures():
+    is_well(explored(evacuation.system(2, 1, 2), 'an evacuation, two crashes, one message, two failures'))
+
+
+@pytest.mark.parametrize(
+    ('plant', 'word'),
+    [
+        ('no-abort', 'the source is back'),
+        ('no-epoch', 'started twice'),
+        ('unasked', 'the last copy'),
+        ('released-early', 'released before'),
+    ],
+)
+def test_a_mistake_of_an_evacuation_is_caught(plant, word):
+    found = explored(evacuation.system(1, 1, 1, frozenset({plant})), f'planted: {plant}')
     fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
     assert fitting, sorted({**found.traps, **found.violations})
     print('caught in {} steps: {}'.format(*min(fitting)))

@@ -37,5 +37,6 @@ itself.
 ``python -m tests.simulation.model --crashes 1 --messages 2`` searches one variant. The files: :mod:`.state`,
 :mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
 :mod:`.conductor`, :mod:`.settling`, :mod:`.placement`, :mod:`.hosts`, :mod:`.messages`, :mod:`.faults`,
-:mod:`.cleanup`, :mod:`.safety`, :mod:`.world` (puts it together), :mod:`.plants`, :mod:`.cleanups`, :mod:`.tenure`.
+:mod:`.cleanup`, :mod:`.safety`, :mod:`.world` (puts it together), :mod:`.plants`, :mod:`.cleanups`, :mod:`.tenure`,
+:mod:`.evacuation` (a system of its own).
 """
