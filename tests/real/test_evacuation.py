@@ -260,7 +260,7 @@ def test_a_host_whose_process_alone_was_killed_ends_its_copies_and_none_runs_twi
     assert cloud.world.active_on(back.uuid) == [DEAD]
     for guest in guests:
         ended = [one for one in looks if _was_ended(one, guest)]
-        # In a switchover it is none for a moment.
+        # During a switchover no copy runs for a moment.
         assert max(len(running_at(one, guest.uuid)) for one in ended) == 1
     assert {effect.effect for effect in cloud.world.log if effect.host == DEAD and effect.who == 'user'} == {'running'}
     cloud.site.manage('placement', 'audit')

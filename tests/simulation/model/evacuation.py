@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of one evacuation: its row, the source that may come back, two candidates, and two conductors.
+"""The model of one evacuation: a source that may come back, two candidates, and two conductors.
 
-It begins when the allocation is moved and the first candidate is checked. The source S is dead or only silent, with a
-copy that is shut off or runs. A candidate starts the guest, or fails to. Placement is one bit: whether the migration
+It begins when the allocation is moved and the first candidate is checked. The source S is down, with a copy
+that is shut off or runs. A candidate starts the guest, or fails to. Placement is one bit: whether the migration
 holds the source's allocation. What is here is the pivot, the return of the source, the next candidate, and the cleanup.
 """
 
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
     ``status``: preparing, forward (the outcome is committed), done, completed, failed. ``intended``: whether the start
     at the present candidate is intended. ``came``: whether S was registered after that intent. ``abort``: requested by
-    the start of S. ``cleanup``: none, owed, done. ``at``: where the database has the guest.
+    the start of S. ``cleanup``: none, deferred, done. ``at``: where the database has the guest.
     """
 
     status: str = 'preparing'
@@ -226,7 +226,7 @@ def _arrive(
 
 def _cleaned(row: Row) -> Row:
     """The report of S. If it is lost, the next sweep has S report again."""
-    return row._replace(cleanup='done') if row.cleanup == 'owed' else row
+    return row._replace(cleanup='done') if row.cleanup == 'deferred' else row
 
 
 # --- conductors ------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class _Conduct:
             return
         intended = row._replace(intended=True, came=False)
         if 'unasked' in self.plants:
-            intended = intended._replace(cleanup='owed')
+            intended = intended._replace(cleanup='deferred')
         yield self._plan(me, row, intended, 'intends the start')
 
     def _settle(
@@ -282,7 +282,7 @@ class _Conduct:
             return
         polled = host._replace(seen=max(host.seen, row.epoch))
         if host.guest:
-            forward = row._replace(status='forward', cleanup='owed', at=name)
+            forward = row._replace(status='forward', cleanup='deferred', at=name)
             yield self._plan(me, row, forward, f'finds the guest at {name}', {name: polled})
         elif host.work == 'failed' and me.settling:
             back = row._replace(intended=False, candidate=1)
@@ -305,7 +305,7 @@ class _Conduct:
         """A sweep of any conductor: the cleanup at S, or the completion."""
         order = Order('clean', 'S', row.epoch, 0)
         reported = (row.at != 'S' and host.up and host.guest) or 'unasked' in self.plants
-        if row.cleanup == 'owed' and source.back and reported and order not in net:
+        if row.cleanup == 'deferred' and source.back and reported and order not in net:
             yield Step(f'{self.side} sends {order}', {'net': tuple(sorted({*net, order}))})
         if row.cleanup == 'done' and row.status == 'done':
             yield self._plan(me, row, row._replace(status='completed', held=False), 'completes it')
