@@ -176,13 +176,16 @@ class Definitions:
     def outdated(self, hosts: Sequence[str], seconds: float, limit: int) -> dict[str, list[str]]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
 
+        A guest with a task_state is left out: during a migration its definition may lack what its host has set aside.
+
         :param hosts: only these hosts.
         :param limit: the greatest number of guests.
         """
         fresh = sa.exists().where(
             _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later(-seconds)
         )
-        query = sa.select(_T.c.host, _T.c.uuid).where(_T.c.host.in_(list(hosts)), ~fresh).order_by(_T.c.id).limit(limit)
+        wanted = (_T.c.host.in_(list(hosts)), _T.c.task_state.is_(None), ~fresh)
+        query = sa.select(_T.c.host, _T.c.uuid).where(*wanted).order_by(_T.c.id).limit(limit)
         found: dict[str, list[str]] = {}
         with self._engine.reader() as session:
             for host, uuid in session.execute(query):

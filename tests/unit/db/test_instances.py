@@ -156,6 +156,14 @@ class TestDefinitions:
         assert scene.database.definitions.get(new.uuid, 'host1') == {'xml': 'its'}
         assert self.outdated(scene) == {}
 
+    def test_a_guest_is_not_asked_for_during_its_migration(self, scene: Scene) -> None:
+        """Its host has set its autostart aside, so an evacuation would start it without."""
+        one = scene.instance()
+        scene.database.instances.update(one.uuid, task_state='migrating')
+        assert self.outdated(scene) == {}
+        scene.database.instances.update(one.uuid, task_state=None)
+        assert self.outdated(scene) == {'host1': [one.uuid]}
+
     def test_the_definition_of_an_earlier_host_is_replaced(self, scene: Scene) -> None:
         one = scene.instance()
         scene.database.definitions.store('host1', {one.uuid: {'xml': 'old'}}, self.AGE)
