@@ -256,6 +256,62 @@ def test_refused_forced_migration_succeeds_without_force(cloud):
     assert [one['status'] for one in state.migrations(cloud, instance)] == ['completed', 'failed']
 
 
+# --- the same by evacuation ------------------------------------------------------------------------------------------
+
+
+def lose_the_source(cloud, instance):
+    """Let a conductor fetch the guest's definition, then cut the power of its host and declare it forced down."""
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(instance.uuid, 'from'))
+    cloud.kill('from')
+    cloud.world.hypervisors['from'].power_off()
+    state.force_down(cloud, 'from')
+
+
+def evacuated(cloud, instance, version, **more):
+    """Evacuate a guest to ``to``, and return how that ended."""
+    body = {'evacuate': {'host': 'to', **more}}
+    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version=version)
+    assert (response.status_int, response.body) == (200, b'')
+    cloud.wait()
+    return cloud.migrations(instance)[-1]
+
+
+@pytest.mark.parametrize('version', ['2.29', '2.67'])
+@pytest.mark.parametrize(
+    ('_case', 'source', 'destination', 'force', 'ends'), [one for one in TABLE if one[3]], ids=NAMES[1::2]
+)
+def test_forced_evacuation_ends_as_a_forced_migration_does(cloud, _case, source, destination, force, ends, version):
+    instance = between(cloud, source, destination)
+    lose_the_source(cloud, instance)
+    before = look(cloud)
+    evacuation = evacuated(cloud, instance, version, force=force)
+    if ends is moves:
+        assert evacuation.status == 'done'
+        assert held(cloud) == {
+            instance.uuid: KINDS[destination][1]('to'),
+            evacuation.uuid: KINDS[source][1]('from'),
+        }
+        return
+    assert evacuation.status == 'failed'
+    assert held(cloud) == before.held
+    if ends is fails_at_once:
+        assert ledger(cloud) == before.ledger
+        for uuid in (page.uuid for page in before.ledger.values() if instance.uuid in page.holders):
+            assert uuid in evacuation.failure
+    else:
+        assert 'Placement refused the allocation at to' in evacuation.failure
+
+
+@pytest.mark.parametrize('destination', list(KINDS))
+@pytest.mark.parametrize('source', list(KINDS))
+def test_without_force_every_nested_case_is_evacuated(cloud, source, destination):
+    instance = between(cloud, source, destination)
+    lose_the_source(cloud, instance)
+    evacuation = evacuated(cloud, instance, '2.68')
+    assert evacuation.status == 'done'
+    assert held(cloud) == {instance.uuid: KINDS[destination][1]('to'), evacuation.uuid: KINDS[source][1]('from')}
+
+
 # --- a whole tree on the way -----------------------------------------------------------------------------------------
 
 
