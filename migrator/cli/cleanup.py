@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.db.cleanups import AFTER_EVACUATION
+from migrator.objects.protocol import AFTER_EVACUATION
 
 if TYPE_CHECKING:
     from migrator.db.cleanups import Cleanup

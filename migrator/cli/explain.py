@@ -17,8 +17,8 @@ from migrator.cli.timeline import Facts
 from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.db import actions
-from migrator.db.cleanups import AFTER_EVACUATION
 from migrator.objects import EVACUATES, Migration, MigrationStatus, MigrationType, Outcome
+from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 from migrator.saga.saga import Saga
 

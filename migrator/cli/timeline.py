@@ -16,9 +16,10 @@ from migrator import exception
 from migrator.cli import command
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
-from migrator.db.cleanups import AFTER_EVACUATION, Cleanup
+from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
+from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 
 Status = MigrationStatus

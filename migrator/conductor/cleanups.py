@@ -20,9 +20,10 @@ from migrator.conductor import registry
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
-from migrator.db.cleanups import AFTER_EVACUATION, REMOVES, Cleanup
+from migrator.db.cleanups import REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, COMPUTE_BINARY, EVACUATES, GuestState, Migration, Service, base, protocol
 from migrator.objects.instance import Instance, stand_in
+from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 

@@ -17,11 +17,10 @@ from migrator.db import models, saga_log, tenures
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 from migrator.objects import Migration, MigrationStatus
+from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 
 _T = models.CLEANUPS
-#: The cleanup at the source of an evacuation. It is the only one that may end an active copy of the guest.
-AFTER_EVACUATION = 'post_evacuation_at_source'
 #: The steps that remove a guest, or what is left of it, from a host.
 REMOVES = (
     'post_live_migration_at_source',

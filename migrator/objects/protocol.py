@@ -18,6 +18,8 @@ STORABLE = 2**31 - 1
 #: From this number on an epoch or tenure that a host reports counts as invalid. Conductors count in ones and never come
 #: near it, and it is far enough below STORABLE for them to count on from it.
 HIGHEST = 2**30
+#: The cleanup at the source of an evacuation. It is the only one that may end an active copy of the guest.
+AFTER_EVACUATION = 'post_evacuation_at_source'
 
 
 class GuestState(enum.StrEnum):
