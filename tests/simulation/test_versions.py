@@ -17,6 +17,8 @@ SEEDS, CHUNK = 40, 10
 EVERY = 83
 #: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
+#: The paths on which a host is lost. Old computes are no destination, so its guests stay, and nothing moves them.
+EVACUATIONS = [path.name for path in scenarios.PATHS][scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -48,6 +50,8 @@ def of_version(path, version):
     ends = path.ends
     if version < service.ABORTS_QUEUED and path.name in NOT_ABORTED:
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
+    if version < service.EVACUATES and path.name in EVACUATIONS:
+        ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
     options = {**path.options, 'compute.service_version_cap': version}
     return dataclasses.replace(path, options=options, ends=ends)
 
