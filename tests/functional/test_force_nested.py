@@ -260,7 +260,7 @@ def test_refused_forced_migration_succeeds_without_force(cloud):
 
 
 def lose_the_source(cloud, instance):
-    """Let a conductor fetch the guest's definition, then cut the power of its host and declare it forced down."""
+    """Let a conductor fetch the definition, then cut the power of the host and force it down."""
     cloud.simulation.run_until(lambda: cloud.database.definitions.get(instance.uuid, 'from'))
     cloud.kill('from')
     cloud.world.hypervisors['from'].power_off()
