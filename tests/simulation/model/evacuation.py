@@ -3,7 +3,7 @@
 
 It begins when the allocation is moved and the first candidate is checked. The source S is down, with a copy
 that is shut off or runs. A candidate starts the guest, or fails to. Placement is one bit: whether the migration
-holds the source's allocation. What is here is the pivot, the return of the source, the next candidate, and the cleanup.
+holds the source's allocation. The model has the pivot, the return of the source, the next candidate, and the cleanup.
 """
 
 from __future__ import annotations
