@@ -19,10 +19,18 @@ LIMITS = {
     'commits': test_cost.LIMITS['commits'],
 }
 MESSAGES = test_cost.LIMITS['RPC messages'] - 2
+#: The steps whose end a host reports.
+REPORTS = 5
+
+
+def messages(costs):
+    """Return the messages per migration. On a slow machine a host repeats a report that nobody acknowledged in time."""
+    repeated = max(0, costs['rpc_by_method']['step_ended cast'] - REPORTS)
+    return round(costs['rpc']['messages'] - repeated, 1)
 
 
 def above(costs):
-    counts = {**{name: costs[name] for name in LIMITS}, 'messages': costs['rpc']['messages']}
+    counts = {**{name: costs[name] for name in LIMITS}, 'messages': messages(costs)}
     return {name: count for name, count in counts.items() if count > {**LIMITS, 'messages': MESSAGES}[name]}
 
 
@@ -37,7 +45,7 @@ def test_cost_of_a_migration_does_not_grow_with_the_guests_on_the_source():
         costs = reported['one_at_a_time']['per_migration']
         assert above(costs) == {}
         assert costs['placement_requests'] == 4
-        assert costs['rpc']['messages'] == MESSAGES
+        assert messages(costs) == MESSAGES
         assert costs['rpc']['bytes'] > 1000
         assert costs['rpc_polls']['messages'] >= 2
         assert sum(costs['sql_by_table'].values()) == pytest.approx(costs['sql_statements'])
