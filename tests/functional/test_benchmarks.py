@@ -24,7 +24,7 @@ REPORTS = 5
 
 
 def messages(costs):
-    """Return the messages per migration. On a slow machine a host repeats a report that nobody acknowledged in time."""
+    """Return the messages per migration. Reports that a host has repeated are not counted."""
     repeated = max(0, costs['rpc_by_method']['step_ended cast'] - REPORTS)
     return round(costs['rpc']['messages'] - repeated, 1)
 
