@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.api.request import Request
-from migrator.objects import COMPUTE_BINARY, Instance
+from migrator.objects import Instance
 
 #: The largest integer id that the database can hold.
 MAX_ID = 2**31 - 1
@@ -113,7 +113,7 @@ def without_hosts(request: Request, texts: Sequence[str | None], allowed: bool) 
     """
     if allowed or not any(texts):
         return list(texts)
-    names = [service.host for service in request.services.database.services.list(COMPUTE_BINARY)]
+    names = request.services.database.services.hosts_in('\n'.join(text for text in texts if text))
     return [text and mask(text, names) for text in texts]
 
 

@@ -320,7 +320,11 @@ class Service(Times, Base):
     """A compute service or a conductor."""
 
     __tablename__ = 'services'
-    __table_args__ = (sa.UniqueConstraint('host', 'binary', name='uniq_services'),)
+    __table_args__ = (
+        sa.UniqueConstraint('host', 'binary', name='uniq_services'),
+        sa.Index('ix_services_version', 'binary', 'version'),
+        sa.Index('ix_services_forced_down', 'binary', 'forced_down'),
+    )
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
@@ -351,7 +355,7 @@ class ComputeNode(Times, Base):
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
     #: Whether a conductor has written these providers to Placement.
-    in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
+    in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true(), index=True)
 
 
 class Cleanup(Base):

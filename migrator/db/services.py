@@ -138,13 +138,16 @@ class Services:
         if not found.rowcount:
             session.execute(sa.insert(_N).values(**values))
 
-    def list(self, binary: str | None = None, host: str | None = None) -> builtins.list[Service]:
-        """Return the services, by id."""
+    def list(self, binary: str | None = None, host: str | builtins.list[str] | None = None) -> builtins.list[Service]:
+        """Return the services, by id.
+
+        :param host: only those of this host, or of these hosts.
+        """
         query = sa.select(_T).order_by(_T.c.id)
         if binary:
             query = query.where(_T.c.binary == binary)
-        if host:
-            query = query.where(_T.c.host == host)
+        if host not in (None, ''):
+            query = query.where(models.matches(_T.c.host, host))
         with self._engine.reader() as session:
             return [models.service(row) for row in session.execute(query)]
 
@@ -169,6 +172,20 @@ class Services:
         if not found:
             raise exception.ComputeHostNotFound(host=host)
         return found[0]
+
+    def lowest_version(self) -> int:
+        """Return the lowest version of the compute services, or that of this release if there are none."""
+        query = sa.select(sa.func.min(_T.c.version)).where(_T.c.binary == COMPUTE_BINARY)
+        with self._engine.reader() as session:
+            lowest: int | None = session.execute(query).scalar_one()
+            return CURRENT_VERSION if lowest is None else lowest
+
+    def hosts_in(self, text: str) -> builtins.list[str]:
+        """Return the compute hosts whose names may occur in a text."""
+        # An underscore in a name matches any character, so a host may be returned that does not occur.
+        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, sa.literal(text, sa.Text).contains(_T.c.host))
+        with self._engine.reader() as session:
+            return builtins.list(session.execute(query).scalars())
 
     @retried
     def update(self, service_id: int, **values: Any) -> None:

@@ -37,9 +37,8 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
     if force and host is None:
         raise exception.ForcedWithoutHost()
     password = _password(request, wanted)
-    computes = request.services.database.services.list(COMPUTE_BINARY)
     if host is not None:
-        if host not in {service.host for service in computes}:
+        if not request.services.database.services.list(COMPUTE_BINARY, host):
             raise exception.ComputeHostNotFound(host=host)
         if host == instance.host:
             raise exception.Invalid(
@@ -49,7 +48,7 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
     live_migrations.check_state(request, instance, 'evacuate', EVACUABLE_VM_STATES)
     _check_source_is_down(request, instance)
     migration = live_migrations.new_migration(
-        request, instance, host, computes, migration_type=MigrationType.EVACUATION.value, force=force
+        request, instance, host, migration_type=MigrationType.EVACUATION.value, force=force
     )
     live_migrations.accept(request, migration, actions.EVACUATE, task_state='rebuilding', vm_states=EVACUABLE_VM_STATES)
     live_migrations.wake(request, migration)

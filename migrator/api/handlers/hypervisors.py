@@ -155,7 +155,7 @@ class _Views:
         guests: dict[str, list[Instance]] = {node.host: [] for node in nodes}
         for instance in database.instances.list({'host': list(guests)}):
             guests[instance.host].append(instance)
-        found = database.services.list(COMPUTE_BINARY)
+        found = database.services.list(COMPUTE_BINARY, list(guests))
         return cls(request, {service.host: service for service in found}, guests, database.services.now())
 
     def view(self, node: ComputeNode, detailed: bool, with_servers: bool) -> dict[str, Any]:

@@ -19,12 +19,10 @@ from migrator.api.schemas import server_actions
 from migrator.db import actions
 from migrator.objects import (
     COMPUTE_BINARY,
-    CURRENT_VERSION,
     MIGRATABLE_VM_STATES,
     Instance,
     Migration,
     MigrationStatus,
-    Service,
     Strategy,
 )
 
@@ -50,16 +48,14 @@ def migrate_live(request: Request, server_id: str) -> webob.Response:
         request.authorize(MIGRATE_LIVE_HOST, common.target(instance))
     common.check_unlocked(request, instance)
     check_state(request, instance, 'os-migrateLive', MIGRATABLE_VM_STATES)
-    computes = request.services.database.services.list(COMPUTE_BINARY)
     force = schemas.boolean(wanted.get('force', False))
-    _check_destination(request, instance, host, force, computes)
+    _check_destination(request, instance, host, force)
     _check_queue(request, instance)
     block_migration = wanted['block_migration']
     migration = new_migration(
         request,
         instance,
         host,
-        computes,
         force=force,
         block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
         disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
@@ -89,18 +85,12 @@ def check_state(request: Request, instance: Instance, method: str, vm_states: Se
             )
 
 
-def _check_destination(
-    request: Request,
-    instance: Instance,
-    host: str | None,
-    force: bool,
-    computes: Sequence[Service],
-) -> None:
+def _check_destination(request: Request, instance: Instance, host: str | None, force: bool) -> None:
     if host is None:
         if force:
             raise exception.ForcedWithoutHost()
         return
-    if host not in {service.host for service in computes}:
+    if not request.services.database.services.list(COMPUTE_BINARY, host):
         raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
     if host == instance.host and not request.since(ASYNCHRONOUS):
         raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
@@ -116,15 +106,14 @@ def _check_queue(request: Request, instance: Instance) -> None:
         raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
 
 
-def new_migration(
-    request: Request, instance: Instance, host: str | None, computes: Sequence[Service], **more: Any
-) -> Migration:
+def new_migration(request: Request, instance: Instance, host: str | None, **more: Any) -> Migration:
     """Return the migration that a request asks for.
 
+    The lowest version of the compute services chooses the strategy.
+
     :param host: the requested destination.
-    :param computes: the compute services, whose lowest version chooses the strategy.
     """
-    lowest = min((service.version for service in computes), default=CURRENT_VERSION)
+    lowest = request.services.database.services.lowest_version()
     return Migration(
         uuid=request.services.threads.new_uuid(),
         instance_uuid=instance.uuid,

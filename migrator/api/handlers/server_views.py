@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from migrator.api import common
@@ -77,7 +77,7 @@ class Details:
         target = common.target(instances[0]) if alone else None
         hosts = None
         if request.since(16) and request.can(HOST_STATUS, target):
-            hosts = _host_statuses(request)
+            hosts = _host_statuses(request, {instance.host for instance in instances})
         return cls(
             request=request,
             alone=alone,
@@ -167,9 +167,9 @@ class Details:
         return view | {'extra_specs': flavor.extra_specs} if self.extra_specs else view
 
 
-def _host_statuses(request: Request) -> dict[str, str]:
+def _host_statuses(request: Request, hosts: Iterable[str]) -> dict[str, str]:
     now = request.services.database.services.now()
-    computes = request.services.database.services.list(COMPUTE_BINARY)
+    computes = request.services.database.services.list(COMPUTE_BINARY, sorted(hosts))
     return {service.host: _host_status(request, service, now) for service in computes}
 
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The work of SQLite for a part of a test, in statements and in instructions of its virtual machine.
+
+Each row that a statement looks at takes a few instructions, whether it is returned or not. So a count that stays the
+same in a larger cloud shows that nothing reads all rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db import models
+from migrator.db.engine import Engine
+
+
+@dataclasses.dataclass
+class Work:
+    """What SQLite was asked for."""
+
+    statements: list[str] = dataclasses.field(default_factory=list)
+    instructions: int = 0
+
+
+@contextlib.contextmanager
+def counted(engine: Engine) -> Iterator[Work]:
+    """Count the work of every thread of an engine within the block."""
+    work = Work()
+
+    def count() -> int:
+        work.instructions += 1
+        return 0
+
+    def at_statement(connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
+        work.statements.append(text)
+        # It stays after the statement, since the rows are fetched later.
+        connection.connection.dbapi_connection.set_progress_handler(count, 1)
+
+    sa.event.listen(engine.sa_engine, 'before_cursor_execute', at_statement)
+    try:
+        yield work
+    finally:
+        sa.event.remove(engine.sa_engine, 'before_cursor_execute', at_statement)
+
+
+def add_hosts(engine: Engine, like: str, count: int) -> None:
+    """Add copies of a compute host to the database until it has a number of them."""
+    with engine.writer() as session:
+        there = session.execute(sa.select(sa.func.count()).select_from(models.COMPUTE_NODES)).scalar_one()
+        for table in (models.SERVICES, models.COMPUTE_NODES) if there < count else ():
+            row = dict(session.execute(sa.select(table).where(table.c.host == like)).mappings().one())
+            del row['id']
+            more = [row | {'uuid': str(uuid.uuid4()), 'host': f'more{number}'} for number in range(there, count)]
+            session.execute(sa.insert(table), more)
