@@ -43,7 +43,8 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
     if not cleanups:
         return
     now = tools.database.services.now()
-    services = {service.host: service for service in tools.database.services.list(COMPUTE_BINARY)}
+    hosts = sorted({cleanup.host for cleanup in cleanups})
+    services = {service.host: service for service in tools.database.services.list(COMPUTE_BINARY, hosts)}
     for cleanup in cleanups:
         service = services.get(cleanup.host)
         # A host of an older release replies when it is done. Repeated commands would use up its call slots.

@@ -7,13 +7,11 @@ Another host needs the definition to start the guest once its host is dead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.migration.context import Tools
-from migrator.objects import EVACUATES, Service
+from migrator.objects import EVACUATES
 
 LOG = logging.getLogger(__name__)
 
@@ -29,15 +27,12 @@ _AT_ONCE, _OF_A_HOST = 500, 20
 _TIMEOUT = 4.0
 
 
-def fetch_all(tools: Tools, pool: executors.BoundedExecutor, services: Sequence[Service]) -> None:
+def fetch_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
     """Fetch the definitions that are missing or old, from the hosts that are up.
 
     :param pool: limits the hosts that are asked at a time.
-    :param services: every compute service.
     """
-    now, down_time = tools.database.services.now(), tools.options.service_down_time
-    up = [one.host for one in services if one.version >= EVACUATES and one.is_up(now, down_time)]
-    for host, uuids in tools.database.definitions.outdated(up, _KEPT, _AT_ONCE).items():
+    for host, uuids in tools.database.definitions.outdated(EVACUATES, _KEPT, _AT_ONCE).items():
         if host not in tools.defining:
             tools.defining.add(host)
             pool.submit(_fetch, tools, host, uuids[:_OF_A_HOST])

@@ -20,7 +20,7 @@ from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
-from migrator.objects import COMPUTE_BINARY, protocol
+from migrator.objects import protocol
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def sweep(
     with tools.database.one_session() as database:
         orphans = database.migrations.orphans()
         owned = database.migrations.owned_by(tools.owner)
-        services = database.services.list(binary=COMPUTE_BINARY)
+        fenced = database.services.forced_down()
         deferred = database.cleanups.list()
         cleaned = database.cleanups.cleaned_evacuations()
     count(deferred)
@@ -70,7 +70,6 @@ def sweep(
             # The message about a request, or about the restart of a host, was lost.
             runs.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
-    fenced = {service.host for service in services if service.forced_down}
     for subject in runs.held():
         # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
         concerned = not subject.ledger.waits_on or not fenced.isdisjoint(subject.row.hosts_to_poll)
@@ -79,7 +78,7 @@ def sweep(
     runs.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
-        definitions.fetch_all(tools, pool, services)
+        definitions.fetch_all(tools, pool)
     cleanups.complete_all(tools, pool, cleaned)
 
 

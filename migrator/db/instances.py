@@ -18,7 +18,7 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import cleanups, models, tenures
 from migrator.db.engine import Engine, retried
-from migrator.objects import ENDS, Instance, MigrationStatus, MigrationType, times
+from migrator.objects import COMPUTE_BINARY, ENDS, Instance, MigrationStatus, MigrationType, times
 
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _S = MigrationStatus
@@ -173,19 +173,28 @@ class Definitions:
         with self._engine.reader() as session:
             return dict(session.execute(query).scalar() or {})
 
-    def outdated(self, hosts: Sequence[str], seconds: float, limit: int) -> dict[str, list[str]]:
+    def outdated(self, version: int, seconds: float, limit: int) -> dict[str, list[str]]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
 
-        A guest with a task_state is left out: during a migration its definition may lack what its host has set aside.
+        Only hosts that are up count. A guest with a task_state is left out: during a migration its definition may lack
+        what its host has set aside.
 
-        :param hosts: only these hosts.
+        :param version: only hosts whose compute service has this version or a later one.
         :param limit: the greatest number of guests.
         """
+        services = models.SERVICES
+        is_up = (
+            services.c.binary == COMPUTE_BINARY,
+            services.c.forced_down.is_(False),
+            services.c.last_seen_up.is_not(None),
+            services.c.down_since.is_(None),
+        )
         fresh = sa.exists().where(
             _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later(-seconds)
         )
-        wanted = (_T.c.host.in_(list(hosts)), _T.c.task_state.is_(None), ~fresh)
-        query = sa.select(_T.c.host, _T.c.uuid).where(*wanted).order_by(_T.c.id).limit(limit)
+        wanted = (*is_up, services.c.version >= version, _T.c.task_state.is_(None), ~fresh)
+        query = sa.select(_T.c.host, _T.c.uuid).join(services, services.c.host == _T.c.host)
+        query = query.where(*wanted).order_by(_T.c.id).limit(limit)
         found: dict[str, list[str]] = {}
         with self._engine.reader() as session:
             for host, uuid in session.execute(query):

@@ -180,6 +180,12 @@ class Services:
             lowest: int | None = session.execute(query).scalar_one()
             return CURRENT_VERSION if lowest is None else lowest
 
+    def forced_down(self) -> set[str]:
+        """Return the compute hosts that an operator has declared forced down."""
+        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down.is_(True))
+        with self._engine.reader() as session:
+            return set(session.execute(query).scalars())
+
     def hosts_in(self, text: str) -> builtins.list[str]:
         """Return the compute hosts whose names may occur in a text."""
         # An underscore in a name matches any character, so a host may be returned that does not occur.

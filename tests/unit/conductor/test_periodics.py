@@ -8,6 +8,7 @@ from typing import Any
 
 from migrator.conductor import periodics
 from migrator.objects import protocol
+from tests import work
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -56,6 +57,18 @@ class TestSweep:
         server = stage.database.conductors.server_of(stage.row(migration).owner or '') or ''
         held = {subject.row.uuid: subject.row for subject in stage.cloud.conductors[server].runner.held()}
         assert held[migration.uuid].epoch == stage.row(migration).epoch > 1
+
+    def test_sweep_costs_the_same_among_many_hosts(self, still: Stage) -> None:
+        conductor, engine = still.cloud.conductors['conductor1'], still.database.engine
+        costs = []
+        for hosts in (10, 10, 300):
+            work.add_hosts(engine, 'host3', hosts)
+            with work.counted(engine) as done:
+                still.do(conductor._sweep)
+            costs.append(done)
+        _, few, many = costs
+        assert many.statements == few.statements
+        assert many.instructions <= 1.2 * few.instructions + 100
 
     def test_error_with_one_migration_does_not_stop_the_sweep(self, still: Stage) -> None:
         """A host that registered at that moment ended the whole sweep. The others waited for the next one."""

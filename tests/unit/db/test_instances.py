@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from migrator import exception
-from migrator.objects import Flavor
+from migrator.objects import COMPUTE_BINARY, Flavor
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -127,8 +127,26 @@ def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:
 class TestDefinitions:
     AGE = 3540.0
 
+    VERSION = 6
+
+    @pytest.fixture(autouse=True)
+    def hosts(self, scene: Scene) -> None:
+        for host in ('host1', 'host2'):
+            scene.database.services.report(host, COMPUTE_BINARY, self.VERSION, scene.uuid())
+
     def outdated(self, scene: Scene) -> dict[str, list[str]]:
-        return scene.database.definitions.outdated(['host1', 'host2'], 3600, 10)
+        return scene.database.definitions.outdated(self.VERSION, 3600, 10)
+
+    def test_only_hosts_that_are_up_and_new_enough_are_asked(self, scene: Scene) -> None:
+        one, services = scene.instance(), scene.database.services
+        assert scene.database.definitions.outdated(self.VERSION + 1, 3600, 10) == {}
+        services.update(services.get_compute('host1').id, forced_down=True)
+        assert self.outdated(scene) == {}
+        services.update(services.get_compute('host1').id, forced_down=False)
+        assert self.outdated(scene) == {'host1': [one.uuid]}
+        scene.clock.seconds += 61
+        services.call_down(60)
+        assert self.outdated(scene) == {}
 
     def test_a_stored_definition_is_asked_for_again_after_an_hour(self, scene: Scene) -> None:
         one = scene.instance()
