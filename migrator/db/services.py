@@ -33,7 +33,6 @@ class Place:
 
     :ivar uuid: the root provider of its tree in Placement.
     :ivar service: its compute service.
-    :ivar inbound: the number of migrations in progress to this host.
     :ivar has_cleanup: whether it has a deferred cleanup of the instance.
     :ivar hypervisor: the type and version of its hypervisor.
     :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
@@ -43,7 +42,6 @@ class Place:
     node: str
     uuid: str
     service: Service
-    inbound: int
     has_cleanup: bool
     hypervisor: tuple[str, int]
     source_hypervisor: tuple[str, int] | None
@@ -275,12 +273,6 @@ class Services:
         :param uuids: only hosts whose root provider is among these.
         :param host: only this host.
         """
-        moving = models.MIGRATIONS
-        inbound = (
-            sa.select(sa.func.count())
-            .where(moving.c.dest_compute == _N.c.host, moving.c.in_progress_instance_uuid.is_not(None))
-            .scalar_subquery()
-        )
         cleanup = models.CLEANUPS
         has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
         guest = models.INSTANCES
@@ -294,7 +286,6 @@ class Services:
                 _SOURCE.c.hypervisor_type.label('source_type'),
                 _SOURCE.c.hypervisor_version.label('source_version'),
                 _N.c.uuid.label('root'),
-                inbound.label('inbound'),
                 has_cleanup.label('has_cleanup'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
@@ -312,13 +303,27 @@ class Services:
                     node=row.node,
                     uuid=row.root,
                     service=models.service(row),
-                    inbound=int(row.inbound),
                     has_cleanup=bool(row.has_cleanup),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
                 )
                 for row in session.execute(query)
             ]
+
+    def inbound(self) -> dict[str, int]:
+        """Return host -> the number of migrations in progress to it, of the hosts that have any."""
+        moving = models.MIGRATIONS
+        # Every uuid is greater than the empty text. SQLite uses an index for this, but not for IS NOT NULL; and in the
+        # order of that index it does not scan the index of all destinations instead.
+        in_progress = (
+            sa.select(moving.c.dest_compute)
+            .where(moving.c.in_progress_instance_uuid > '', moving.c.dest_compute.is_not(None))
+            .order_by(moving.c.in_progress_instance_uuid)
+            .subquery()
+        )
+        query = sa.select(in_progress.c.dest_compute, sa.func.count()).group_by(in_progress.c.dest_compute)
+        with self._engine.reader() as session:
+            return {host: int(count) for host, count in session.execute(query)}
 
     def now(self) -> datetime.datetime:
         """Return the database's time."""

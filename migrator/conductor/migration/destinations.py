@@ -118,7 +118,8 @@ def _choose(
     ]
     if not usable:
         raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
-    best = min(usable, key=lambda place: (place.inbound, place.host))
+    inbound = database.services.inbound()
+    best = min(usable, key=lambda place: (inbound.get(place.host, 0), place.host))
     return Destination(best.host, best.node, held.allocations, by_root[best.uuid][0].allocations, held.generation)
 
 
