@@ -59,8 +59,9 @@ class Asked:
     threads: executors.Threads
     client: RPC | None = None
 
+    @functools.cached_property
     def engine(self) -> Engine:
-        """Return the engine of the configured database, without retries, because an operator waits."""
+        """The engine of the configured database, without retries, because an operator waits."""
         from migrator.db.engine import engine_from_conf
 
         return engine_from_conf(self.conf, self.threads, max_retries=0)
@@ -76,9 +77,13 @@ class Asked:
         from migrator.db.api import Database
         from migrator.db.schema import sync
 
-        engine = self.engine()
-        sync.check(engine)
-        return Database('', self.threads, engine=engine)
+        sync.check(self.engine)
+        return Database('', self.threads, engine=self.engine)
+
+    def close(self) -> None:
+        """Close the connections to the database, if there are any."""
+        if 'engine' in vars(self):
+            self.engine.dispose()
 
     @property
     def command(self) -> str:

@@ -14,7 +14,7 @@ def sync_(asked: Asked) -> int:
     """Upgrade the schema to this release."""
     from migrator.db.schema import sync
 
-    engine = asked.engine()
+    engine = asked.engine
     before = sync.version(engine)
     after = sync.sync(engine)
     changed = before != after
@@ -27,7 +27,7 @@ def version(asked: Asked) -> int:
     """Show the version of the schema; exit 1 if it is not that of this release."""
     from migrator.db.schema import sync
 
-    engine = asked.engine()
+    engine = asked.engine
     found, wanted = sync.version(engine), sync.head()
     document = {'version': found, 'wanted': wanted, 'current': found == wanted}
     asked.answer(document, f'The database schema is at {found or "nothing"}; this release needs {wanted}.')

@@ -15,6 +15,7 @@ an exit status:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import sys
@@ -147,7 +148,8 @@ def main(
     try:
         conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
-        return run(Asked(conf, arguments, threads or executors.NativeThreads(), client))
+        with contextlib.closing(Asked(conf, arguments, threads or executors.NativeThreads(), client)) as asked:
+            return run(asked)
     except BrokenPipeError:  # this is not an error: see pipes.quiet
         raise
     except exception.ConfigurationError as error:

@@ -8,6 +8,7 @@ succeed, 1 with warnings, 2 if something has to be done first, 255 after an unex
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
 
+    @functools.cached_property
     def _engine(self) -> Engine:
         from migrator.db.engine import engine_from_conf
 
@@ -57,15 +59,19 @@ class Checks(upgradecheck.UpgradeCommands):
         from migrator.db.api import Database
         from migrator.db.schema import sync
 
-        engine = self._engine()
-        sync.check(engine)
-        return Database('', executors.NativeThreads(), engine=engine)
+        sync.check(self._engine)
+        return Database('', executors.NativeThreads(), engine=self._engine)
+
+    def close(self) -> None:
+        """Close the connections to the database, if there are any."""
+        if '_engine' in vars(self):
+            self._engine.dispose()
 
     def _schema(self) -> Result:
         """Check whether the schema is this release's."""
         from migrator.db.schema import sync
 
-        sync.check(self._engine())
+        sync.check(self._engine)
         return Result(Code.SUCCESS, f'at {sync.head()}')
 
     def _placement(self) -> Result:
@@ -150,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(upgradecheck.run(conf))
     finally:
         upgradecheck.CONF = before
+        checks.close()
 
 
 if __name__ == '__main__':

@@ -35,19 +35,19 @@ _READ_ONLY = '25006'
 _READ_ONLY_NUMBERS = (1792, 1836)
 _OPTION_FORBIDS = 1290
 _READ_ONLY_FILE = 'SQLITE_READONLY'
+#: The connections to a file of SQLite that stay open. More are opened when they are needed, and closed after their use.
+_KEPT = 64
 #: The class name that SQLAlchemy puts before a driver's text.
 _CLASS_PREFIX = re.compile(r'^\([\w.]+\) ')
 
 
 class Engine:
-    """One database, for one process.
+    """One database, for one process. The owner disposes it, which closes the connections.
 
     :param connection: an SQLAlchemy URL. SQLite serves a single process only.
     :param threads: the source of SQLite's time. The other databases have their own clock.
     :param lease: seconds of ``[conductor] lease``. On PostgreSQL no transaction waits for a lock, or holds one idly,
         for as long as a third of that. So a conductor with one hanging transaction does not lose its lease.
-    :param keep_connections: on SQLite, keep connections open instead of opening one for each transaction. This is
-        faster by a third, and :meth:`dispose` closes the connections.
     :param options: further ``[database]`` options of oslo.db.
     """
 
@@ -58,11 +58,9 @@ class Engine:
         connection: str,
         threads: executors.Threads,
         lease: float = 15.0,
-        keep_connections: bool = False,
         **options: Any,
     ) -> None:
         self._threads = threads
-        self._keep_connections = keep_connections
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
         self._facade.configure(connection=connection, **options)
@@ -88,17 +86,18 @@ class Engine:
             return engine
         # oslo.db opened one connection to test the URL, without the listeners above. Replace it.
         engine.dispose()
-        if self._keep_connections:
-            # oslo.db always uses a NullPool for files of SQLite. The new pool needs the listeners of the old one.
+        if isinstance(engine.pool, sa.pool.NullPool):
+            # oslo.db opens a file of SQLite again for each transaction, which takes a third of the transaction's time.
+            # The new pool needs the listeners of the old one, as they replace the connections of a parent process.
             old = engine.pool
             engine.pool = sa.pool.QueuePool(
-                old._creator, pool_size=64, max_overflow=-1, dialect=engine.dialect, _dispatch=old.dispatch
+                old._creator, _KEPT, max_overflow=-1, use_lifo=True, dialect=engine.dialect, _dispatch=old.dispatch
             )
         return engine
 
     @property
     def connections_in_use(self) -> int:
-        """The number of connections in use, if connections are kept open."""
+        """The number of connections in use. A database in memory has one connection, which does not count."""
         pool = self.sa_engine.pool
         return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
 
@@ -136,8 +135,9 @@ class Engine:
         self.boundary('committed')
 
     def dispose(self) -> None:
-        """Close every connection."""
-        self.sa_engine.dispose()
+        """Close every connection. The engine connects again when it is used again."""
+        if 'sa_engine' in vars(self):
+            self.sa_engine.dispose()
 
 
 class OneSession:

@@ -116,7 +116,9 @@ class Process:
         from migrator.db.engine import engine_from_conf
 
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
-        return engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
+        made = engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
+        self.on_stop(made.dispose)
+        return made
 
     def placement(self) -> PlacementClient:
         """Return the client of Placement.
@@ -167,7 +169,6 @@ class Process:
                 raise
 
         self.wait_for('The database', check)
-        self.on_stop(engine.dispose)
         return Database('', self.threads, engine=engine)
 
     def rpc(self, transport: Any, wait: bool = True) -> logs.TracedRPC:

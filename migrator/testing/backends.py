@@ -9,7 +9,6 @@ Making them takes longer than a migration. Thousands of clouds that run one afte
 from __future__ import annotations
 
 import collections
-import contextlib
 import gc
 import os
 import pathlib
@@ -50,6 +49,7 @@ class Backend:
         self.directory = pathlib.Path(directory)
         self.writes: collections.Counter[str] = collections.Counter()
         self.tables = tables.Tables(str(self.directory / _FILE))
+        self._engines: list[Engine] = []
 
     def engine(self, threads: executors.Threads) -> Engine:
         """Return the engine for the services of a new cloud.
@@ -78,35 +78,26 @@ class Backend:
         return InProcessPlacement(self.directory)
 
     def leave(self, engine: Engine, placement: Any) -> None:
-        """Close the engine and the Placement of a cloud that has ended."""
-        engine.dispose()
+        """Close the engines and the Placement of a cloud that has ended."""
         placement.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the engines and the table reader."""
+        for engine in self._engines:
+            engine.dispose()
         self.tables.close()
 
     def connections(self) -> int:
-        """Return how many connections to the database are in use.
+        """Return how many connections to the database are in use; idle ones are not counted."""
+        return sum(engine.connections_in_use for engine in self._engines)
 
-        They are counted by the open files of this process. Without ``/proc`` the result is 0.
-        """
-        self.tables.close()
-        wanted = os.path.realpath(self.directory / _FILE)
-        found = 0
-        with contextlib.suppress(OSError):
-            for number in os.listdir('/proc/self/fd'):
-                with contextlib.suppress(OSError):
-                    found += os.readlink(f'/proc/self/fd/{number}') == wanted
-        return found
-
-    def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> Engine:
+    def _new_engine(self, threads: executors.Threads) -> Engine:
         # A cloud in one process need not survive a crash of the machine, so commits do not wait for the disk. oslo.db's
         # thread_checkin yields the processor after each transaction, and no other thread needs it.
-        return Engine(
-            f'sqlite:///{self.directory}/{_FILE}',
-            threads,
-            sqlite_synchronous=False,
-            thread_checkin=False,
-            keep_connections=keep_connections,
-        )
+        url = f'sqlite:///{self.directory}/{_FILE}'
+        self._engines.append(Engine(url, threads, sqlite_synchronous=False, thread_checkin=False))
+        return self._engines[-1]
 
 
 class SharedBackend(Backend):
@@ -122,12 +113,12 @@ class SharedBackend(Backend):
         super().__init__(directory)
         self._placement = placement or service.FakePlacement
         self._kept: Any = None
-        self._engines: dict[str, Engine] = {}
+        self._known: dict[str, Engine] = {}
         self._left = 0
 
     def engine(self, threads: executors.Threads) -> Engine:
         """Return the shared engine with empty tables."""
-        known = 'services' in self._engines
+        known = 'services' in self._known
         engine = self._shared('services', threads)
         if known:
             self._empty()
@@ -156,20 +147,10 @@ class SharedBackend(Backend):
         if not gc.isenabled() and self._left % _CLOUDS_PER_COLLECTION == 0:
             gc.collect()
 
-    def connections(self) -> int:
-        """Return how many connections are in use; idle ones in the pool are not counted."""
-        return sum(engine.connections_in_use for engine in self._engines.values())
-
-    def close(self) -> None:
-        """Close the engines and the table reader."""
-        for engine in self._engines.values():
-            engine.dispose()
-        self.tables.close()
-
     def _shared(self, name: str, threads: executors.Threads) -> Engine:
-        engine = self._engines.get(name)
+        engine = self._known.get(name)
         if engine is None:
-            engine = self._engines[name] = self._new_engine(threads, keep_connections=True)
+            engine = self._known[name] = self._new_engine(threads)
         # The hooks and the threads belong to the previous cloud.
         engine.boundary = lambda what: None
         engine.on_commit = lambda: None

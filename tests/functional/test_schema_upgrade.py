@@ -44,6 +44,15 @@ def stored(moment):
     return None if moment is None else moment.strftime('%Y-%m-%d %H:%M:%S.%f')
 
 
+def upgrade(file):
+    """Upgrade the schema of a database, and return its version."""
+    engine = Engine(f'sqlite:///{file}', executors.NativeThreads())
+    try:
+        return sync.sync(engine)
+    finally:
+        engine.dispose()
+
+
 def downgrade(cloud):
     """Write the rows as the release before the log has them; return the file of the database."""
     file = cloud.backend.directory / 'migrator.sqlite'
@@ -90,7 +99,7 @@ def test_a_migration_in_progress_goes_on_after_the_upgrade(cloud, status):
     steps, history = cloud.database.migrations.steps(migration.uuid), cloud.history_of(migration)
 
     file = downgrade(cloud)
-    assert sync.sync(Engine(f'sqlite:///{file}', executors.NativeThreads())) == sync.head()
+    assert upgrade(file) == sync.head()
 
     assert cloud.database.migrations.steps(migration.uuid) == steps
     assert cloud.history_of(migration) == history
@@ -113,7 +122,7 @@ def test_deferred_cleanups_are_kept_by_the_upgrade(cloud):
     assert [(one.host, one.step) for one in before] == [('host1', 'post_live_migration_at_source')]
 
     file = downgrade(cloud)
-    sync.sync(Engine(f'sqlite:///{file}', executors.NativeThreads()))
+    upgrade(file)
 
     assert cloud.database.cleanups.list() == before
     with sqlite3.connect(file) as connection:

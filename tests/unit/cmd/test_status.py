@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 
@@ -92,7 +93,7 @@ def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys)
 
 def test_migrations_without_uuid_are_a_warning_with_the_command(tmp_path, placement, capsys):
     arguments = configure(tmp_path, placement('1.39'))
-    with sqlite3.connect(tmp_path / 'migrator.sqlite') as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / 'migrator.sqlite')) as connection, connection:
         bare.insert(connection.execute, 2)
     found, said = check(arguments, capsys)
     assert found == 1

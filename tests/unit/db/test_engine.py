@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sqlite3
 
@@ -237,3 +238,65 @@ def test_watch_reports_statements_and_commits_but_no_transaction_control(tmp_pat
         assert session.execute(sa.text('SELECT a FROM t')).scalar() == 1
     engine.dispose()
     assert seen == ['CREATE TABLE t (a INTEGER)', 'INSERT INTO t VALUES (1)', 'a commit', 'SELECT a FROM t']
+
+
+def _open_files(file: pathlib.Path) -> int:
+    """Return how often this process has a file open."""
+    names = (pathlib.Path('/proc/self/fd', name) for name in os.listdir('/proc/self/fd'))
+    return sum(os.path.realpath(name) == str(file) for name in names)
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs /proc')
+def test_a_sqlite_file_stays_open_between_transactions_and_is_closed_by_dispose(tmp_path, threads):
+    file = tmp_path / 'x.sqlite'
+    engine = Engine(f'sqlite:///{file}', threads)
+    assert _open_files(file) == 0
+    for number in range(3):
+        with engine.writer() as session:
+            session.exec_driver_sql('CREATE TABLE IF NOT EXISTS t (a INTEGER)')
+            session.execute(sa.text('INSERT INTO t VALUES (:number)'), {'number': number})
+            assert engine.connections_in_use == 1
+        with engine.reader() as session:
+            assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == number + 1
+        assert (_open_files(file), engine.connections_in_use) == (1, 0)
+    engine.dispose()
+    assert _open_files(file) == 0
+    with engine.reader() as session:
+        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 3
+    engine.dispose()
+    assert _open_files(file) == 0
+
+
+def test_dispose_of_an_unused_engine_does_not_connect(tmp_path, threads):
+    Engine(f'sqlite:///{tmp_path}/x.sqlite', threads).dispose()
+    assert not (tmp_path / 'x.sqlite').exists()
+
+
+def test_a_fork_opens_a_sqlite_file_for_itself(tmp_path, threads):
+    engine = Engine(f'sqlite:///{tmp_path}/x.sqlite', threads)
+    with engine.writer() as session:
+        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+    opened = []
+    sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: opened.append(connection))
+    child = os.fork()
+    if not child:
+        try:
+            with engine.writer() as session:
+                session.exec_driver_sql('INSERT INTO t VALUES (1)')
+        finally:
+            os._exit(len(opened))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    with engine.writer() as session:
+        session.exec_driver_sql('INSERT INTO t VALUES (2)')
+        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 2
+    assert not opened
+    engine.dispose()
+
+
+def test_a_database_in_memory_is_kept_between_transactions(threads):
+    engine = Engine('sqlite://', threads)
+    with engine.writer() as session:
+        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+    with engine.reader() as session:
+        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 0
+    engine.dispose()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -16,8 +17,10 @@ from tests.unit.db import conftest
 
 
 @pytest.fixture
-def empty(tmp_path: pathlib.Path) -> Engine:
-    return Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
+def empty(tmp_path: pathlib.Path) -> Iterator[Engine]:
+    engine = Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
+    yield engine
+    engine.dispose()
 
 
 def test_an_empty_database_is_upgraded_to_the_newest_schema(empty: Engine) -> None:
