@@ -32,6 +32,7 @@ class Work:
 def counted(engine: Engine) -> Iterator[Work]:
     """Count the work of every thread of an engine within the block."""
     work = Work()
+    connections: set[Any] = set()
 
     def count() -> int:
         work.instructions += 1
@@ -40,6 +41,7 @@ def counted(engine: Engine) -> Iterator[Work]:
     def at_statement(connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
         work.statements.append(text)
         # It stays after the statement, since the rows are fetched later.
+        connections.add(connection.connection.dbapi_connection)
         connection.connection.dbapi_connection.set_progress_handler(count, 1)
 
     sa.event.listen(engine.sa_engine, 'before_cursor_execute', at_statement)
@@ -47,6 +49,9 @@ def counted(engine: Engine) -> Iterator[Work]:
         yield work
     finally:
         sa.event.remove(engine.sa_engine, 'before_cursor_execute', at_statement)
+        # The engine keeps its connections.
+        for connection in connections:
+            connection.set_progress_handler(None, 0)
 
 
 def add_hosts(engine: Engine, like: str, count: int) -> None:
