@@ -253,20 +253,28 @@ def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
     elif migration.status == Status.FAILED and migration.is_evacuation:
         yield (
-            f'Nothing: the guest was left at {migration.source_compute}. If that host is dead, the guest can be '
-            'evacuated again.'
+            f'Nothing: the guest was left at {migration.source_compute}. If that host is dead, remedy the reason of '
+            'the failure, and evacuate the guest again.'
         )
     elif migration.status != Status.ERROR:
         yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'
     elif migration.abandon_guest_on is not None:
-        yield (
-            f'Nothing by itself. The instance is in vm_state error at {migration.abandon_guest_on}: look whether its '
-            'guest runs there. If it runs on no host, the instance must be created again.'
-        )
+        yield from _in_error(facts, 'look whether its guest runs there')
+    else:
+        yield from _in_error(facts, 'look for its guest on both hosts')
+
+
+def _in_error(facts: Facts, look: str) -> Iterator[str]:
+    """Yield what to do about an instance whose migration ended in error."""
+    instance = facts.instance
+    if instance is None:
+        yield 'Nothing: the instance was deleted.'
+    elif instance.vm_state != 'error':
+        yield f'Nothing: the instance is in vm_state {instance.vm_state} at {instance.host} by now.'
     else:
         yield (
-            'Nothing by itself. The instance is in vm_state error: look for its guest on both hosts. If it is on '
-            'neither, the instance must be created again.'
+            f'Nothing by itself. The instance is in vm_state error at {instance.host}: {look}. If it runs on no host, '
+            f'evacuate it if {instance.host} is dead, or else create the instance again.'
         )
 
 
@@ -308,7 +316,7 @@ def _cleanups(facts: Facts, program: str) -> Iterator[str]:
     is_done = facts.migration.status == Status.DONE
     for cleanup in facts.cleanups:
         if not cleanup.alarm and not (is_done and cleanup.step == AFTER_EVACUATION):
-            when = 'with the next sweep' if facts.is_up(cleanup.host) else 'when its compute service is back'
+            when = 'with the next sweep' if facts.is_up(cleanup.host) else facts.when_back(cleanup.host)
             yield f'{cleanup.host} does {cleanup.step} {when}; until then it is no destination for this instance.'
 
 

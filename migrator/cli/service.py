@@ -127,7 +127,7 @@ def delete(asked: Asked) -> int:
     if done:
         text += (
             f'\nEvacuations from it that waited for its cleanup: {len(done)}. The next sweep of a conductor completes '
-            'them.'
+            f'them. Host {found[0].host} does not remove these guests any more: erase it before it is used again.'
         )
     asked.answer(document, text)
     return command.RIGHT

@@ -122,6 +122,12 @@ class Facts:
         service = self.service_of(host)
         return service is not None and service.replace(forced_down=False).is_up(self.now, self.lease)
 
+    def when_back(self, host: str) -> str:
+        """Return when a host that is not up runs its deferred cleanups."""
+        if self.reports(host):
+            return f'once it is not forced down any more (openstack compute service set --up {host} {COMPUTE_BINARY})'
+        return 'when its compute service is back'
+
     def is_in_doubt(self, host: str | None) -> bool:
         """Return whether a host has a blocked cleanup, so that the location of the guest is uncertain."""
         return any(cleanup.alarm is not None and cleanup.host == host for cleanup in self.cleanups)
@@ -362,7 +368,7 @@ def _cleanups(facts: Facts) -> Iterator[str]:
         if cleanup.alarm:
             yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
         elif not (facts.reports if cleanup.step == AFTER_EVACUATION else facts.is_up)(cleanup.host):
-            yield f'{cleanup.host} runs it when its compute service is back.'
+            yield f'{cleanup.host} runs it {facts.when_back(cleanup.host)}.'
 
 
 def _since(facts: Facts, at: datetime.datetime | str | None) -> str:

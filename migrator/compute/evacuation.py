@@ -2,8 +2,8 @@
 
 """This host's part of an evacuation: the bodies of the steps, and the calls that run them.
 
-As the bodies of a live migration (:mod:`migrator.compute.steps`), each observes before it acts, and may run twice. Only
-:func:`post_evacuation_at_source` may end a guest that is active here.
+Like the bodies of a live migration (:mod:`migrator.compute.steps`), each observes before it acts and may run twice.
+Only :func:`post_evacuation_at_source` may end a guest that is active here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def evacuate(driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrat
 def rollback_evacuation_at_destination(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
-    """Remove everything that the evacuation has made on this host, but no disk.
+    """Remove all that the evacuation has made on this host, except disks.
 
     :raises migrator.exception.GuestStillHere: the guest itself is in use here.
     """

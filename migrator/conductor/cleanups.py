@@ -3,8 +3,9 @@
 """Deferred cleanups: steps that a host could not do for a migration, and does when it is back.
 
 A cleanup runs like a step after the pivot. The host observes before it acts, and each sweep sends the command again
-until the host reports that it is done. A cleanup never destroys an active guest: if the host reports one, the cleanup
-is blocked and needs an operator. The same holds if the host has lost the guest that it should have.
+until the host reports that it is done. Except for ``post_evacuation_at_source``, a cleanup never destroys an active
+guest: if the host reports one, the cleanup is blocked and needs an operator. The same holds if the host has lost the
+guest that it should have.
 """
 
 from __future__ import annotations
@@ -308,12 +309,21 @@ def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.reason:
         tools.database.cleanups.note_failure(cleanup, report.reason)
     if facts.get('here'):
-        why = f'{cleanup.host} was to do {cleanup.step}, but the guest is there and could run: look which host runs it.'
-        _block(tools, cleanup, why)
+        _block(tools, cleanup, _why_here(tools, cleanup))
     elif facts.get('gone') and _is_gone(tools, cleanup):
         return True
     tools.database.cleanups.let_go(cleanup)
     return False
+
+
+def _why_here(tools: Tools, cleanup: Cleanup) -> str:
+    """Return what an operator has to do about a guest that a cleanup has found at its host."""
+    found = f'{cleanup.host} was to do {cleanup.step}, but the guest is there and could run'
+    try:
+        tools.database.instances.get(cleanup.instance_uuid)
+    except exception.InstanceNotFound:
+        return f'{found}. The instance was deleted: destroy the guest at {cleanup.host}, then retry the cleanup.'
+    return f'{found}: look which host runs it.'
 
 
 def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:

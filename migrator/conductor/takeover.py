@@ -10,6 +10,8 @@ host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from oslo_log import log as logging
 
 from migrator.conductor.migration import hosts
@@ -96,7 +98,7 @@ def compute_started(
     :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
     """
     found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
-    _report_unknown_guests(tools, report)
+    _report_unknown_guests(tools, report, {entry.owned.migration.instance_uuid for entry in found})
     assignments = []
     for entry in found:
         owned, server = entry.owned, entry.owner_server
@@ -145,13 +147,28 @@ def compute_started(
     return assignments, [entry.owned.migration.uuid for entry in found]
 
 
-def _report_unknown_guests(tools: Tools, report: protocol.HostReport) -> None:
-    """Log the guests of a host that are unknown to the database. They are never changed."""
+def _report_unknown_guests(tools: Tools, report: protocol.HostReport, moving: Set[str]) -> None:
+    """Log the guests of a host that the database does not know or has elsewhere. They are never changed.
+
+    :param moving: the instances with a migration in progress that names the host.
+    """
     states = {guest.instance_uuid: guest.state for guest in report.guests}
     if not states:
         return
-    known = {instance.uuid for instance in tools.database.instances.list({'uuid': list(states)})}
-    known |= {getattr(instance, 'uuid', '') for instance in report.adoptable}
+    hosts = {instance.uuid: instance.host for instance in tools.database.instances.list({'uuid': list(states)})}
+    pending = {cleanup.instance_uuid for cleanup in tools.database.cleanups.list(host=report.host)}
+    elsewhere = [
+        f'{uuid} ({states[uuid]}; database: {host})'
+        for uuid, host in sorted(hosts.items())
+        if host != report.host and uuid not in moving | pending
+    ]
+    if elsewhere:
+        LOG.warning(
+            'Guests on host %(host)s that the database has on other hosts: %(guests)s. No cleanup removes them. Look '
+            'which copy of each is right, and remove the other one.',
+            {'host': report.host, 'guests': ', '.join(elsewhere)},
+        )
+    known = hosts.keys() | {getattr(instance, 'uuid', '') for instance in report.adoptable}
     unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
     if unknown:
         LOG.warning(

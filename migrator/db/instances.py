@@ -18,7 +18,7 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import cleanups, models, tenures
 from migrator.db.engine import Engine, retried
-from migrator.objects import COMPUTE_BINARY, ENDS, Instance, MigrationStatus, MigrationType, times
+from migrator.objects import COMPUTE_BINARY, ENDS, Instance, Migration, MigrationStatus, MigrationType, times
 
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _S = MigrationStatus
@@ -227,6 +227,13 @@ class Definitions:
             ]
             if values:
                 session.execute(sa.insert(_D).values(values))
+
+
+def keep_definition(session: Any, migration: Migration) -> None:
+    """Keep a guest's definition for its new host, until that host reports its own."""
+    mine = (_D.c.instance_uuid == migration.instance_uuid, _D.c.host == migration.source_compute)
+    long_ago = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+    session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, stored_at=long_ago))
 
 
 def _has_migration(uuid: str) -> Any:

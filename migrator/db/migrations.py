@@ -63,6 +63,8 @@ class Write:
     :ivar cleanups_run: migration, host and step of cleanups to remove, since they were run; None as step: every step.
     :ivar raise_epoch: the new epoch; None: the epoch stays.
     :ivar raise_tenure: the tenure above which the instance's tenure is raised for this migration; None: it stays.
+    :ivar keeps_definition: whether the guest's definition at its source counts for the destination, until the
+        destination reports its own. So a guest whose next host dies too can be evacuated again.
     :ivar boots_of: the hosts whose boot_id this transaction reads.
     """
 
@@ -75,6 +77,7 @@ class Write:
     cleanups_run: builtins.list[tuple[str, str, str | None]] = dataclasses.field(default_factory=list)
     raise_epoch: int | None = None
     raise_tenure: int | None = None
+    keeps_definition: bool = False
     boots_of: Sequence[str] = ()
 
 
@@ -360,6 +363,8 @@ class Migrations:
                 cleanups.forget(session, uuid, host, step)
             for cleanup in write.cleanups:
                 cleanups.write(session, cleanup)
+            if write.keeps_definition:
+                instances.keep_definition(session, known)
             if ends:
                 _finish_actions(session, known, str(status), fields)
             if write.raise_tenure is not None:

@@ -333,7 +333,8 @@ class Service(Times, Base):
     version: orm.Mapped[int] = orm.mapped_column(Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    #: When a conductor that was reachable all the time declared the service down, after too long without a report.
+    #: When an operator forced the service down, or a conductor that was reachable all the time declared it down after
+    #: too long without a report. A report clears it.
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))

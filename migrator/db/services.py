@@ -193,7 +193,12 @@ class Services:
 
     @retried
     def update(self, service_id: int, **values: Any) -> None:
-        """Change the columns that an operator may change: disabled, disabled_reason, forced_down."""
+        """Change the columns that an operator may change: disabled, disabled_reason, forced_down.
+
+        A service that is forced down is down from now on, until it reports.
+        """
+        if values.get('forced_down'):
+            values['down_since'] = models.now()
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 

@@ -37,9 +37,9 @@ class Service(base.Versioned):
     """One row of ``services``. Times are UTC.
 
     :ivar last_seen_up: the time of its last report; None: it stopped as planned, and has not reported since.
-    :ivar down_since: when a conductor declared a compute service down: the service had not reported for
-        ``service_down_time``, while the conductor's messages to itself came through the broker. None: no conductor has
-        declared it down. So a host keeps its state while the broker or every conductor is away.
+    :ivar down_since: when an operator forced a compute service down, or a conductor declared it down: the service had
+        not reported for ``service_down_time``, while the conductor's messages to itself came through the broker. None:
+        it has reported since. So a host keeps its state while the broker or every conductor is away.
     """
 
     id: int = 0

@@ -90,6 +90,79 @@ def test_a_source_that_returns_before_the_start_keeps_its_guest(cloud):
     assert state.host_of(cloud, instance) == 'host1'
 
 
+def test_a_guest_stays_if_its_host_has_reported_since_it_was_forced_down(cloud):
+    """The host was forced down by mistake, and runs its guests."""
+    instance = boot(cloud, 'one', 'host1')
+    state.force_down(cloud, 'host1')
+    cloud.simulation.advance(20)
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'failed'
+    failure = cloud.database.migrations.get(evacuation.uuid).failure
+    assert 'after it was forced down' in failure
+    assert 'force it down again' in failure
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+
+
+def test_a_guest_stays_if_its_host_came_back_and_is_forced_down_until_others_are_removed(cloud):
+    first, second = boot(cloud, 'one', 'host1'), boot(cloud, 'two', 'host1')
+    state.kill(cloud, 'host1')
+    state.force_down(cloud, 'host1')
+    evacuated = evacuate(cloud, first, 'host2')
+    cloud.wait()
+    cloud.start_compute('host1')
+    cloud.simulation.advance(60)
+    assert status(cloud, evacuated) == 'completed'
+    evacuation = evacuate(cloud, second, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'failed'
+    assert cloud.world.active_on(second.uuid) == ['host1']
+
+
+def test_a_host_that_is_killed_after_all_and_forced_down_again_is_dead(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    state.force_down(cloud, 'host1')
+    cloud.simulation.advance(20)
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+
+
+def test_a_guest_whose_next_host_dies_too_is_evacuated_again(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    first = evacuate(cloud, instance, 'host2')
+    cloud.simulation.run_until(lambda: status(cloud, first) == 'done')
+    lose(cloud, 'host2')
+    second = evacuate(cloud, instance, 'host3')
+    cloud.wait()
+    assert status(cloud, second) == 'done'
+    for host in ('host1', 'host2'):
+        come_back(cloud, host)
+    cloud.simulation.advance(60)
+    assert (status(cloud, first), status(cloud, second)) == ('completed', 'completed')
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+
+
+def test_a_guest_is_evacuated_from_a_destination_that_died_while_it_started_the_guest(cloud, operator):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    faults(cloud, 'host2').stall('evacuate')
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.simulation.run_until(lambda: cloud.database.migrations.get(evacuation.uuid).queued_at is not None)
+    lose(cloud, 'host2')
+    cloud.simulation.advance(200)
+    code, said = operator('migration', 'show', evacuation.uuid)
+    assert code == 0
+    assert 'abandon the migration with the guest on host2' in said
+    assert operator('migration', 'abandon', evacuation.uuid, '--guest-on', 'host2', '--yes', '--wait', '60')[0] == 0
+    again = evacuate(cloud, instance, 'host3')
+    cloud.wait()
+    assert status(cloud, again) == 'done'
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+
+
 def test_each_destination_that_fails_is_followed_by_the_next(cloud):
     instance = boot(cloud, 'one', 'host1')
     lose(cloud, 'host1')

@@ -241,6 +241,7 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     m.writes.cleanups_run.append((m.row.uuid, guest_on, _cleans(m, guest_on)))
     node = m.row.source_node if guest_on == m.source else m.row.dest_node
     m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
+    m.writes.keeps_definition = m.row.is_evacuation and guest_on != m.source
     m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
 
 

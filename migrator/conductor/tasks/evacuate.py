@@ -93,8 +93,8 @@ def check_can_evacuate(m: MigrationContext) -> Verdict:
 def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Record that the guest may be started from now on, unless the source is back.
 
-    A source that registers while ``queued_at`` is not set requests an abort. So either this commit fails, or the source
-    finds it.
+    A source that registers while ``queued_at`` is not set requests an abort. So either this commit fails, or the
+    registration sees ``queued_at``.
     """
     back = _is_back(m)
     if back is not None:
@@ -130,7 +130,7 @@ def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
 def settle(m: MigrationContext) -> Settlement:
     """Poll the destination for the guest, and decide whether it was started.
 
-    It was not if the destination does not run it, and refuses every command that was sent before.
+    It was not started if the destination does not run it and refuses every command that was sent before.
     """
     if m.record('evacuate') is None:
         return Back(m.abort_reason) if m.abort_reason is not None else GoOn()
@@ -175,6 +175,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     # An earlier cleanup could restore or resume the source's copy. The new one removes it.
     for older in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
         m.writes.cleanups_run.append((older.migration_uuid, older.host, older.step))
+    m.writes.keeps_definition = True
     data = {'migrate_data': m.result('check_can_evacuate').get('migrate_data')}
     m.defer(m.source, 'post_evacuation_at_source', f'{m.source} was down when the guest was evacuated from it', data)
     return Done()
@@ -199,14 +200,23 @@ def end_at_destination(_m: MigrationContext) -> Verdict:
 
 
 def _is_back(m: MigrationContext) -> Failed | None:
-    """Return that the source is back, or None. A host that an operator has declared forced down is not."""
+    """Return a failure if the source has reported since an operator or a conductor declared it down."""
     tools, source = m.tools, m.source
     try:
         service = tools.database.services.get_compute(source)
     except exception.ComputeHostNotFound:
         return None
-    if service.is_up(tools.database.services.now(), tools.options.service_down_time):
-        return Failed(f'Source {source} reports again, so it is not dead: its guests were left there.')
+    if service.last_seen_up is not None and service.down_since is None:
+        reported = f'last reported at {service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
+        if service.forced_down:
+            return Failed(
+                f'Source {source} {reported}, after it was forced down: the guest was left there. If nothing runs '
+                'there, stop its compute service, and force it down again.'
+            )
+        return Failed(
+            f'Source {source} is not down, and {reported}: the guest was left there. If nothing runs there, force it '
+            'down.'
+        )
     earlier = m.journal.find(m.attempt - 1, 'evacuate')
     if earlier is not None and (earlier.input or {}).get('source_boot_id') != service.boot_id:
         return Failed(f'The compute service of source {source} was started, so the host is not dead.')

@@ -141,7 +141,8 @@ def test_delete_of_a_forced_down_source_deletes_its_cleanups_and_frees_what_was_
     text = operator.observed('service', 'delete', 'host1')
     assert text.splitlines() == [
         'nova-compute of host1 is deleted.',
-        'Evacuations from it that waited for its cleanup: 1. The next sweep of a conductor completes them.',
+        'Evacuations from it that waited for its cleanup: 1. The next sweep of a conductor completes them. Host host1 '
+        'does not remove these guests any more: erase it before it is used again.',
     ]
     assert cloud.database.cleanups.list() == []
     assert held(cloud, done.uuid) == []
@@ -273,7 +274,10 @@ def test_failed_evacuation_left_its_guest_at_the_source(operator, guest):
     waits, next_ = shown(operator, evacuation)
     assert 'It ended failed' in waits
     assert 'The guest was left at host1.' in waits
-    assert next_ == ('Nothing: the guest was left at host1. If that host is dead, the guest can be evacuated again.')
+    assert next_ == (
+        'Nothing: the guest was left at host1. If that host is dead, remedy the reason of the failure, and evacuate '
+        'the guest again.'
+    )
 
 
 def test_timeline_of_an_evacuation_names_its_steps(operator, done):

@@ -121,6 +121,20 @@ class TestComputeStarted:
         self.started(still, 'host1')
         assert 'Unknown guests' not in caplog.text
 
+    def test_guests_that_the_database_has_on_another_host_are_logged(
+        self, still: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mine = protocol.Guest(instance_uuid=still.instance.uuid, state='running')
+        self.started(still, 'host2', mine)
+        (line,) = [record.getMessage() for record in caplog.records if 'has on other hosts' in record.getMessage()]
+        assert (
+            f'on host host2 that the database has on other hosts: {mine.instance_uuid} (running; database: host1)'
+            in line
+        )
+        caplog.clear()
+        self.started(still, 'host1', mine)
+        assert 'has on other hosts' not in caplog.text
+
     def test_host_without_migrations_gets_no_assignment(self, still: Stage) -> None:
         self.queued(still)
         assert self.started(still, 'host3') == []
