@@ -11,6 +11,7 @@
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
+#   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
 #   make lint | docs | genconfig | genpolicy | clean
 #

@@ -16,6 +16,8 @@ database and each number of guests on the source it prints
 ``sqlite`` is a whole cloud in this process (:mod:`migrator.testing.counting`), ``services`` two conductors, one API
 and four computes in processes of their own, on a private RabbitMQ, PostgreSQL and Placement. Polls, heartbeats and
 whatever else goes on by itself are counted apart. Exit status: 0; 2 an option cannot be; 3 a server is not installed.
+
+``--check`` compares instead with the goals: :mod:`benchmarks.check`.
 """
 
 from __future__ import annotations
@@ -31,14 +33,21 @@ from typing import Any
 
 TREE = pathlib.Path(__file__).resolve().parents[1]
 PROG = 'control_plane.py'
+CHECK = '--check'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, print what it has found, and return the exit status."""
-    asked = _parse(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     if str(TREE) not in sys.path:
         # started by its path, a script has its own directory there and not the tree
         sys.path.insert(0, str(TREE))
+    if CHECK in words:
+        from benchmarks import check
+
+        words.remove(CHECK)
+        return check.main(words)
+    asked = _parse(words)
     from benchmarks import in_process, on_services, runs
 
     size = runs.QUICK if asked.quick else runs.FULL
@@ -80,6 +89,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add('--on', choices=('sqlite', 'services', 'both'), default='both', help='what to run it on (%(default)s)')
     add('--guests', type=_numbers, default=[1, 200], metavar='N,N', help='guests on the source (1,200)')
     add('--migrations', type=_number, metavar='N', help='how many migrations one at a time (40)')
+    add(CHECK, action='store_true', help='compare with the goals instead; --check --help has its options')
     add('--quick', action='store_true', help='a few of each: the counts are right, the times are not')
     return parser.parse_args(argv)
 

@@ -131,7 +131,7 @@ class Services:
             )
 
     def _cpu(self) -> dict[str, float]:
-        return {name: _cpu_of(each.pid) for name, each in self._processes.items()}
+        return {name: cpu_of(each.pid) for name, each in self._processes.items()}
 
     def _requests(self, since: int) -> list[str]:
         with self._log.open('rb') as file:
@@ -140,7 +140,7 @@ class Services:
             return [runs.request_of(one[1], one[2], int(one[3])) for one in found]
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     """Return the CPU seconds of a process and its descendants, those that have ended included."""
     ticks = 0
     for one in reaper.descendants(pid):

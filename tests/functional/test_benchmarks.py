@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""The benchmark runs, and what it counts is right; how long anything took is not asked."""
+"""The benchmarks run, and what they count is right; how long anything took is not asked."""
 
 import json
 import sys
 
 import pytest
 
-from benchmarks import control_plane
+from benchmarks import check, control_plane
 from tests import forked
 from tests.functional import test_cost
 
@@ -75,3 +75,50 @@ def test_invalid_arguments_are_reported_in_one_line(capsys, words, said):
         control_plane.main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_check_counts_every_figure_and_fails_while_one_is_above_its_goal(capsys):
+    status = control_plane.main(['--check', '--quick'])
+    head, *lines, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ['figure', 'goal', '/', 'here']
+    figures = {name.strip(): rest.split() for name, rest in (line.split('  ', 1) for line in lines)}
+    assert {
+        'one migration alone: statements',
+        'abort of a queued one: commits',
+        '60 to 120 hosts: POST os-migrateLive, rows',
+        '60 to 120 hosts: heartbeats, commits a second',
+        '0 to 300 ended: changes-since, rows',
+    } <= figures.keys()
+    assert all(float(goal) > 0 < float(here) for goal, _slash, here, *_verdict in figures.values())
+    assert figures['0 to 300 ended: list 50, rows'] == ['1.2', '/', '1']
+    assert [line for line in lines if check.GROWN in line] == []
+    too_high = [line for line in lines if check.ABOVE in line]
+    assert last == f'{len(too_high)} of {len(lines)} figures are too high'
+    assert status == (1 if too_high else 0)
+
+
+@pytest.mark.parametrize(
+    ('here', 'exact', 'before', 'verdicts'),
+    [
+        (10.0, True, 10, []),
+        (10.0, True, None, []),
+        (10.0, True, 9, ['HAS GROWN FROM 9']),
+        (11.0, True, 11, ['ABOVE ITS GOAL']),
+        (12.0, True, 11, ['ABOVE ITS GOAL', 'HAS GROWN FROM 11']),
+        (10.0, False, 8, []),
+        (10.0, False, 7.9, ['HAS GROWN FROM 7.9']),
+    ],
+)
+def test_figure_above_its_goal_or_above_what_was_reached_is_too_high(capsys, here, exact, before, verdicts):
+    figure = check.Figure('statements', 10, here, exact, recorded=True)
+    assert figure.verdicts(before) == verdicts
+    assert check.show([figure], {} if before is None else {'statements': before}) == bool(verdicts)
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split(maxsplit=4)[4:] == ([', '.join(verdicts)] if verdicts else [])
+
+
+def test_check_on_a_database_that_is_not_served_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        control_plane.main(['--check', '--on', 'services'])
+    assert ended.value.code == 2
+    assert "--on: invalid choice: 'services'" in capsys.readouterr().err

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A simulated cloud with thousands of hosts or a long history, in rows inserted in bulk."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks import databases
+from migrator.conductor.migration import destinations
+from migrator.context import admin_context
+from migrator.db import models
+from migrator.objects import (
+    COMPUTE_BINARY,
+    CURRENT_VERSION,
+    Instance,
+    Migration,
+    MigrationStatus,
+    MigrationType,
+    Strategy,
+    protocol,
+)
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.fake_placement.candidates import Provider
+
+#: Hosts with a compute service. The others have their rows and their providers, and report as a figure needs it.
+SERVED = 2
+#: Migrations in progress, which another conductor owns.
+IN_PROGRESS = 100
+#: The hosts that they leave and go to, so that there are as many in each cloud.
+BUSY = 50
+OTHER = '00000000-0000-4000-8000-00000000ffff'
+_AT_ONCE = 10_000
+
+
+def uuid_of(kind: int, number: int) -> str:
+    """Return the uuid of a service (1), a node (2), a boot (3), a guest (4) or a migration (5)."""
+    return f'00000000-0000-4000-800{kind}-{number:012d}'
+
+
+class Crowded:
+    """A cloud of one conductor with many hosts, and with many migrations that have ended.
+
+    :param hosts: in all, at least :data:`BUSY` and two more.
+    :param ended: migrations that have ended.
+    :ivar counter: counts what is sent to the database.
+    """
+
+    def __init__(self, site: databases.Site, hosts: int, ended: int) -> None:
+        backend = site.backend()
+        self.cloud = SimulatedCloud(backend.directory, hosts=SERVED, backend=backend)
+        self.conductor = self.cloud.conductors['conductor1']
+        self.counter = databases.Counter(self.cloud.database.engine)
+        self.began = self.cloud.database.services.now()
+        self.names = [f'host{number:05d}' for number in range(SERVED + 1, hosts + 1)]
+        self._guests = self._flavors = 0
+        #: CPU seconds of Placement so far.
+        self.placement_cpu = 0.0
+        self._answer = self.cloud.placement.answer
+        self.cloud.placement.answer = self._timed_answer
+        self._insert_hosts()
+        self._insert_in_progress(min(IN_PROGRESS, 2 * hosts))
+        self._insert_ended(ended)
+        if self.cloud.database.engine.sa_engine.dialect.name != databases.SQLITE:
+            with self.cloud.database.engine.sa_engine.connect() as connection:
+                connection.execute(sa.text('ANALYZE'))
+                connection.commit()
+        #: The first sweep of a conductor finds more to do than the later ones.
+        self.sweep()
+
+    def close(self) -> None:
+        """End the cloud."""
+        self.cloud.stop()
+
+    # --- what is measured --------------------------------------------------------------------------------------------
+
+    def guest(self) -> Instance:
+        """Return a new guest at the first host."""
+        self._guests += 1
+        return self.cloud.boot(f'guest{self._guests}', 'host1', memory_mb=1)
+
+    def live_migrate(self, guest: Instance) -> None:
+        """Ask for a live migration, which no conductor begins."""
+        answer = self.cloud.live_migrate(guest)
+        assert answer.status_int == 202, answer.text
+
+    def sweep(self) -> None:
+        """Run one sweep of the conductor, and what it has handed on to other threads."""
+        with self.cloud.processes['conductor1'].acting():
+            self.conductor._sweep()
+        self.cloud.simulation.run_ready()
+
+    def choose(self, guest: Instance, memory_mb: int = 1) -> None:
+        """Choose a destination for a guest, as the first step of its migration does.
+
+        :param memory_mb: of its flavor. What is kept for a flavor is not there for another one.
+        """
+        wanted = Migration(
+            uuid=uuid_of(5, 0),
+            instance_uuid=guest.uuid,
+            project_id=guest.project_id,
+            user_id=guest.user_id,
+            source_compute=guest.host,
+            source_node=guest.node,
+        )
+        sized = guest.replace(flavor=guest.flavor.replace(memory_mb=memory_mb))
+        tools = self.conductor.tools
+        with self.cloud.processes['conductor1'].acting():
+            destinations.choose(tools.database, tools.placement, wanted, sized, {})
+
+    def choose_first(self, guest: Instance) -> None:
+        """Choose a destination for a guest of a flavor that was not seen before."""
+        self._flavors += 1
+        self.choose(guest, 1 + self._flavors)
+
+    def candidates_asked(self, choices: int) -> int:
+        """Return how often Placement is asked for candidates in some choices for one flavor."""
+        guest, first = self.guest(), len(self.cloud.placement.requests)
+        for _ in range(choices):
+            self.choose(guest)
+        asked = self.cloud.placement.requests[first:]
+        return sum(one.url.startswith('/allocation_candidates') for one in asked)
+
+    def load(self, guest: Instance) -> None:
+        """Read the load of the hosts that Placement offers, of which there are 1,000 at most."""
+        roots = [uuid_of(2, number) for number in range(SERVED + 1, min(len(self.names), 1000) + 1)]
+        self.cloud.database.services.places(guest.uuid, uuids=roots)
+
+    def heartbeats(self, seconds: int) -> None:
+        """Let some seconds pass, in which each host reports once in ten."""
+        each = max(1, len(self.names) // 10)
+        for second in range(seconds):
+            for number in range(each):
+                place = (second * each + number) % len(self.names)
+                report = protocol.HostReport(
+                    host=self.names[place], boot_id=uuid_of(3, SERVED + 1 + place), version=CURRENT_VERSION
+                )
+                with self.cloud.processes['conductor1'].acting():
+                    self.conductor.compute_heartbeat(admin_context(), report)
+            self.cloud.simulation.advance(1)
+
+    def list(self, query: str) -> None:
+        """List migrations by REST."""
+        answer = self.cloud.request('GET', f'/os-migrations?{query}')
+        assert answer.status_int == 200, answer.text
+        assert answer.json['migrations']
+
+    def _timed_answer(self, *args: Any) -> Any:
+        began = time.process_time()
+        try:
+            return self._answer(*args)
+        finally:
+            self.placement_cpu += time.process_time() - began
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _insert(self, table: Any, rows: list[dict[str, Any]]) -> None:
+        for first in range(0, len(rows), _AT_ONCE):
+            with self.cloud.database.engine.sa_engine.begin() as connection:
+                connection.execute(sa.insert(table), rows[first : first + _AT_ONCE])
+
+    def _insert_hosts(self) -> None:
+        node = next(one for one in self.cloud.database.services.list_nodes() if one.host == 'host1')
+        numbered = list(enumerate(self.names, SERVED + 1))
+        self._insert(
+            models.SERVICES,
+            [
+                {
+                    'uuid': uuid_of(1, number),
+                    'host': host,
+                    'binary': COMPUTE_BINARY,
+                    'version': CURRENT_VERSION,
+                    'boot_id': uuid_of(3, number),
+                    'last_seen_up': self.began,
+                }
+                for number, host in numbered
+            ],
+        )
+        self._insert(
+            models.COMPUTE_NODES,
+            [
+                {
+                    'uuid': uuid_of(2, number),
+                    'host': host,
+                    'node': host,
+                    'hypervisor_type': node.hypervisor_type,
+                    'hypervisor_version': node.hypervisor_version,
+                    'host_ip': '192.0.2.1',
+                    'cpu_info': {},
+                    'providers': [],
+                }
+                for number, host in numbered
+            ],
+        )
+        known: dict[str, Provider] = self.cloud.placement._providers
+        like = known[node.uuid]
+        # Its requests would look at all others each time.
+        for number, host in numbered:
+            uuid = uuid_of(2, number)
+            known[uuid] = Provider(number + 1000, uuid, host, None, 1, dict(like.inventory), list(like.traits))
+
+    def _insert_in_progress(self, number: int) -> None:
+        until = self.began + datetime.timedelta(days=1)
+        self._insert(models.CONDUCTORS, [{'id': OTHER, 'server': 'conductor9', 'lease_until': until}])
+        numbers = range(1, number + 1)
+        self._insert(
+            models.INSTANCES,
+            [
+                {
+                    'uuid': uuid_of(4, one),
+                    'name': f'moving{one}',
+                    'project_id': 'demo',
+                    'user_id': 'demo',
+                    'host': self._busy(one),
+                    'node': self._busy(one),
+                    'flavor': {'name': 'm1', 'vcpus': 1, 'memory_mb': 1, 'root_gb': 1},
+                    'vm_state': 'active',
+                    'power_state': 1,
+                    'task_state': 'migrating',
+                }
+                for one in numbers
+            ],
+        )
+        self._insert(
+            models.MIGRATIONS,
+            [
+                {
+                    **self._migration(one, self.began),
+                    'in_progress_instance_uuid': uuid_of(4, one),
+                    'status': MigrationStatus.QUEUED.value,
+                    'owner': OTHER,
+                    'epoch': 1,
+                }
+                for one in numbers
+            ],
+        )
+
+    def _insert_ended(self, number: int) -> None:
+        began = self.began - datetime.timedelta(days=100)
+        ended = {'status': MigrationStatus.COMPLETED.value, 'outcome': 'forward', 'owner': OTHER, 'epoch': 1}
+        rows = (
+            {**self._migration(one, began + datetime.timedelta(seconds=one)), **ended}
+            for one in range(IN_PROGRESS + 1, IN_PROGRESS + number + 1)
+        )
+        self._insert(models.MIGRATIONS, list(rows))
+
+    def _migration(self, number: int, at: datetime.datetime) -> dict[str, Any]:
+        source, destination = self._busy(number), self._busy(number + 1)
+        return {
+            'uuid': uuid_of(5, number),
+            # A guest of a long history has migrated a hundred times.
+            'instance_uuid': uuid_of(4, number if number <= IN_PROGRESS else number % 1000),
+            'project_id': 'demo',
+            'user_id': 'demo',
+            'migration_type': MigrationType.LIVE_MIGRATION.value,
+            'source_compute': source,
+            'source_node': source,
+            'dest_compute': destination,
+            'dest_node': destination,
+            'strategy': Strategy.MIGRATION_OWNED.value,
+            'created_at': at,
+            'updated_at': at,
+        }
+
+    def _busy(self, number: int) -> str:
+        return self.names[number % min(BUSY, len(self.names))]
