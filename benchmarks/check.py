@@ -161,7 +161,7 @@ def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
         ('one sweep', lambda cloud: cloud.sweep),
         ('choice, first of a flavor', _for_guest(crowded.Crowded.choose_first)),
         ('choice, each further', _for_guest(crowded.Crowded.choose)),
-        ("destinations' load", _for_guest(crowded.Crowded.load)),
+        ("destinations' load", lambda cloud: cloud.load),
     ):
         yield from pair.figures(f'{growth}: {name}', prepare)
     asked = pair.clouds[1].candidates_asked(_CHOICES)

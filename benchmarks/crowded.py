@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks import databases
-from migrator.conductor.migration import destinations
+from migrator.conductor.migration import allocations
+from migrator.conductor.migration.context import MigrationContext
 from migrator.context import admin_context
 from migrator.db import models
+from migrator.db.migrations import Owned
 from migrator.objects import (
     COMPUTE_BINARY,
     CURRENT_VERSION,
@@ -108,9 +111,10 @@ class Crowded:
             source_node=guest.node,
         )
         sized = guest.replace(flavor=guest.flavor.replace(memory_mb=memory_mb))
-        tools = self.conductor.tools
+        owned = Owned(migration=wanted, instance=sized, entries=[])
         with self.cloud.processes['conductor1'].acting():
-            destinations.choose(tools.database, tools.placement, wanted, sized, {})
+            found = allocations.choose_destination(MigrationContext(self.conductor.tools, owned, settling=False))
+        assert isinstance(found, Mapping), found
 
     def choose_first(self, guest: Instance) -> None:
         """Choose a destination for a guest of a flavor that was not seen before."""
@@ -125,10 +129,9 @@ class Crowded:
         asked = self.cloud.placement.requests[first:]
         return sum(one.url.startswith('/allocation_candidates') for one in asked)
 
-    def load(self, guest: Instance) -> None:
-        """Read the load of the hosts that Placement offers, of which there are 1,000 at most."""
-        roots = [uuid_of(2, number) for number in range(SERVED + 1, min(len(self.names), 1000) + 1)]
-        self.cloud.database.services.places(guest.uuid, uuids=roots)
+    def load(self) -> None:
+        """Count the migrations in progress to each host."""
+        self.cloud.database.services.inbound()
 
     def heartbeats(self, seconds: int) -> None:
         """Let some seconds pass, in which each host reports once in ten."""
