@@ -19,6 +19,7 @@ from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.conf import upgrade_levels
 from migrator.context import RequestContext, admin_context
+from migrator.db import slots
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, MigrationType, protocol
 from migrator.placement_client.client import PlacementClient
@@ -94,6 +95,7 @@ class ConductorManager:
             audits = metrics.Audits(self.metrics.registry)
             self._watch = audit.Watch(database, placement_client, threads.clock, audits)
         self.tools.hosts.on_free = self.runner.wake
+        self.runner.on_end = functools.partial(periodics.wake_waiters, self.tools, self.runner)
         reached.on_change = self.runner.wake_all
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------
@@ -330,6 +332,10 @@ class ConductorManager:
         this one.
         """
         services = self.tools.database.services
+        # Each conductor receives some of the heartbeats. A bound alone needs the limit.
+        if self.tools.options.bounds and self.tools.slots.limits.get(report.host) != report.limit:
+            services.write_slots(report.host, report.boot_id, report.limit)
+            self.tools.slots.limits[report.host] = report.limit
         if services.heartbeat(report.host, report.boot_id):
             return
         found = services.list(binary=COMPUTE_BINARY, host=report.host)
@@ -406,4 +412,9 @@ def _options(conf: cfg.ConfigOpts) -> Options:
         service_down_time=conf.service_down_time,
         poll_interval=conf.conductor.poll_interval,
         post_max_attempts=conf.conductor.post_max_attempts,
+        bounds=slots.Bounds(
+            inbound=conf.max_concurrent_inbound_live_migrations,
+            cluster=conf.conductor.max_cluster_live_migrations,
+            ahead=conf.conductor.prepare_ahead,
+        ),
     )

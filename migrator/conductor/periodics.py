@@ -105,6 +105,7 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
 
     :param pool: limits the hosts that are polled at a time.
     """
+    wake_waiters(tools, runs)
     now = tools.threads.clock.monotonic()
     unreported: dict[str, list[MigrationContext]] = collections.defaultdict(list)
     for subject in runs.held():
@@ -122,6 +123,16 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
         if host not in tools.asking and not _is_long_unreachable(tools, host):
             tools.asking.add(host)
             pool.submit(_poll_once, tools, runs, host, unreported[host])
+
+
+def wake_waiters(tools: Tools, runs: runner.Runner) -> None:
+    """Wake the migrations that wait for a slot and may find it free, the first in their order first."""
+    waiters = {subject.row.uuid: subject.ledger.candidates for subject in runs.held() if subject.row.waits_for_slot}
+    if waiters:
+        found = tools.database.slots.read(tools.options.bounds)
+        tools.slots.note(found, tools.options.poll_interval)
+        for uuid in found.due(waiters):
+            runs.wake(uuid)
 
 
 def _is_long_unreachable(tools: Tools, host: str) -> bool:

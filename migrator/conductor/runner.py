@@ -78,6 +78,8 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
+        #: Called when a migration has ended.
+        self.on_end: Callable[[], None] = lambda: None
 
     # --- called from outside -----------------------------------------------------------------------------------------
 
@@ -207,6 +209,11 @@ class Runner:
             LOG.info('Reading migration %(migration)s again: %(error)s', {'migration': uuid, 'error': error})
             with self._lock:
                 run.dirty = run.woken = True
+        except exception.NoSlot as error:
+            LOG.debug('Migration %(migration)s chooses again: %(error)s', {'migration': uuid, 'error': error})
+            subject.writes = Write()
+            with self._lock:
+                run.woken = True
         except exception.BrokerAway as error:
             LOG.debug('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
@@ -270,6 +277,7 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
+            self.on_end()
 
     def _try_later(self, run: _Run) -> None:
         run.dirty = True

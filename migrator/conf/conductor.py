@@ -23,6 +23,17 @@ default_opts: list[cfg.Opt] = [
         'wait longer before they decide without the host. A service that stops as planned is no destination from then '
         'on.',
     ),
+    cfg.IntOpt(
+        'max_concurrent_inbound_live_migrations',
+        default=0,
+        min=0,
+        mutable=True,
+        help='How many migrations may be on their way to one host at once; 0: no bound. A live migration counts from '
+        'the choice of its destination until it ends, also while it is stuck; so does an evacuation. Further ones wait '
+        'in status accepted, unless they may take another host. A lower value interrupts nothing. '
+        'A change while the service runs (SIGHUP) applies from the next poll on. All conductors must have the same '
+        'value.',
+    ),
 ]
 conductor_opts: list[cfg.Opt] = [
     cfg.FloatOpt(
@@ -73,6 +84,25 @@ conductor_opts: list[cfg.Opt] = [
         mutable=True,
         help='How often the conductor tries a step after the pivot, or a cleanup. After that it becomes a deferred '
         'cleanup of its host, and the migration goes on without it.',
+    ),
+    cfg.IntOpt(
+        'max_cluster_live_migrations',
+        default=0,
+        min=0,
+        mutable=True,
+        help='How many live migrations may have a destination at once, in all; 0: no bound. Further ones wait in '
+        'status accepted, the oldest first. A lower value interrupts nothing. A change while the service runs (SIGHUP) '
+        'applies from the next poll on. All conductors must have the same value.',
+    ),
+    cfg.IntOpt(
+        'prepare_ahead',
+        default=-1,
+        min=-1,
+        mutable=True,
+        help='How many live migrations of one source may have a destination beyond its max_concurrent_live_migrations, '
+        'so that they are prepared or queued when a slot of the source becomes free; -1: no bound. With 0 each waits '
+        'in status accepted until the source can run it. A smaller value chooses destinations later. A change while '
+        'the service runs (SIGHUP) applies from the next poll on. All conductors must have the same value.',
     ),
 ]
 

@@ -15,7 +15,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, instances, models, saga_log, tenures
+from migrator.db import actions, cleanups, instances, models, saga_log, slots, tenures
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
 from migrator.db.services import Services, alive
@@ -66,6 +66,7 @@ class Write:
     :ivar keeps_definition: whether the guest's definition at its source counts for the destination, until the
         destination reports its own. So a guest whose next host dies too can be evacuated again.
     :ivar boots_of: the hosts whose boot_id this transaction reads.
+    :ivar slots: the slots that this transaction takes for the destination in ``fields``; None: no bound is set.
     """
 
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -79,6 +80,7 @@ class Write:
     raise_tenure: int | None = None
     keeps_definition: bool = False
     boots_of: Sequence[str] = ()
+    slots: slots.Request | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,6 +334,7 @@ class Migrations:
         :raises migrator.exception.NotOwner: the owner or epoch differs, a request was added, or the migration already
             has an outcome. Nothing was written; read the migration again.
         :raises migrator.exception.IllegalMove: the table of legal moves has no such move.
+        :raises migrator.exception.NoSlot: a slot of ``write.slots`` is not free. Nothing was written.
         """
         fields = dict(write.fields)
         if write.raise_epoch is not None:
@@ -347,14 +350,13 @@ class Migrations:
         if ends:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
+            slots.take(session, known, fields, write.slots)
             # The guard is also the lock, so it comes first even if it changes nothing.
             written: Any = session.execute(_guard(known, fields, ends).values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
             saga_log.append(session, known, entries, fields.get('epoch', known.epoch))
-            instance = dict(write.instance)
-            if ends:
-                instance['task_state'] = None
+            instance = {**write.instance, 'task_state': None} if ends else write.instance
             if instance:
                 session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
             if write.cleanups_held is not None:
@@ -418,7 +420,7 @@ class Migrations:
             known = services.lock_boot(session, report.host)
             if known not in (replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
-            services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id)
+            services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, report.limit)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             # A migration of epoch 0 never had an owner, so nothing was sent for it.

@@ -339,6 +339,18 @@ class Service(Times, Base):
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: The max_concurrent_live_migrations that a compute service has reported; None: it has not reported one.
+    slots: orm.Mapped[int | None] = orm.mapped_column(Whole())
+
+
+class SlotLock(Base):
+    """The one row that a transaction locks while it takes slots; see :mod:`migrator.db.slots`."""
+
+    __tablename__ = 'slot_lock'
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
+    #: The number of such transactions.
+    taken: orm.Mapped[int] = orm.mapped_column(Whole(64), default=0, server_default='0')
 
 
 class ComputeNode(Times, Base):
@@ -414,6 +426,7 @@ MIGRATIONS: Any = Migration.__table__
 SAGA_LOG: Any = SagaLog.__table__
 CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
+SLOT_LOCK: Any = SlotLock.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
 CLEANUPS: Any = Cleanup.__table__
 GUEST_DEFINITIONS: Any = GuestDefinition.__table__

@@ -63,9 +63,16 @@ class Services:
         with self._engine.writer() as session:
             self.write_report(session, host, binary, version, boot_id)
 
-    def write_report(self, session: Any, host: str, binary: str, version: int, boot_id: str | None) -> None:
-        """Write the report of a service within an open transaction."""
+    def write_report(
+        self, session: Any, host: str, binary: str, version: int, boot_id: str | None, slots: int | None = None
+    ) -> None:
+        """Write the report of a service within an open transaction.
+
+        :param slots: the number of live migrations that may leave the host at once; None: the stored one stays.
+        """
         values: dict[str, Any] = {'version': version, 'last_seen_up': models.now(), 'down_since': None}
+        if slots is not None:
+            values['slots'] = slots
         if boot_id is not None:
             values['boot_id'] = boot_id
         found = session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary).values(**values))
@@ -91,6 +98,13 @@ class Services:
                 .values(last_seen_up=models.now(), down_since=None)
             )
             return bool(found.rowcount)
+
+    @retried
+    def write_slots(self, host: str, boot_id: str, slots: int) -> None:
+        """Write how many live migrations may leave a host at once, as its registered boot has reported."""
+        mine = (_T.c.host == host, _T.c.binary == COMPUTE_BINARY, _T.c.boot_id == boot_id)
+        with self._engine.writer() as session:
+            session.execute(sa.update(_T).where(*mine).values(slots=slots))
 
     @retried
     def call_down(self, seconds: float) -> int:

@@ -111,6 +111,10 @@ def check_move(migration_uuid: str, old: str, new: str) -> None:
         raise exception.IllegalMove(migration_uuid=migration_uuid, old=old, new=new)
 
 
+#: How ``waits_for`` begins while a migration waits for a slot (:mod:`migrator.db.slots`), and has prepared nothing.
+WAITS_FOR_SLOT = ('for an inbound slot ', 'for a slot ')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
@@ -201,6 +205,11 @@ class Migration(base.Versioned):
     def ended(self) -> bool:
         """Whether it is no longer in progress."""
         return not self.in_progress
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether it waits for a slot before anything is prepared."""
+        return (self.waits_for or '').startswith(WAITS_FOR_SLOT)
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that name it in a log line."""

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.migration import destinations, hosts, waiting
+from migrator.conductor.migration import destinations, hosts, slots, waiting
 from migrator.conductor.migration.context import MigrationContext
+from migrator.db.slots import Request
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
@@ -34,13 +35,20 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     tried = destinations.tried(m.journal, m.attempt)
     try:
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable)
+        turn = slots.turn(m)
+        if turn is not None:
+            turn.check(m.row.requested_host)
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable, turn)
+    except exception.NoSlot as error:
+        return slots.wait(m, error)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         waiting.note_waiting(m, str(error))
         return Parked(f'Placement: {error}')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
     m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
+    if turn is not None:
+        m.writes.slots = Request(tools.options.bounds, tools.slots.was_full)
     return dataclasses.asdict(chosen)
 
 

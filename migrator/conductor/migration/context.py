@@ -20,6 +20,7 @@ from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import destinations
 from migrator.conductor.migration.ledger import Ledger
 from migrator.conductor.migration.replies import Replies
+from migrator.db import slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
@@ -40,6 +41,7 @@ class Options:
     service_down_time: float
     poll_interval: float
     post_max_attempts: int
+    bounds: slots.Bounds
 
 
 @dataclasses.dataclass
@@ -53,6 +55,7 @@ class Tools:
     :ivar completing: the uuids of the evacuations that are being completed.
     :ivar defining: the hosts that are being asked for the definitions of their guests.
     :ivar asking: the hosts that are being polled about all their migrations.
+    :ivar slots: when each kind of slot was last seen in use.
     """
 
     owner: str
@@ -70,6 +73,7 @@ class Tools:
         self.completing: set[str] = set()
         self.defining: set[str] = set()
         self.asking: set[str] = set()
+        self.slots = slots.Watch(self.threads.clock)
         self.placement.on_result = broker.Outage('Placement', self.threads).on_result
 
     def is_down(self, host: str) -> bool:

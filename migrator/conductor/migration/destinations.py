@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.services import Place
+from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
 from migrator.placement_client import allocation_state, allocations, candidates
 from migrator.placement_client.client import PlacementClient
@@ -60,6 +61,7 @@ def choose(
     instance: Instance,
     tried: Mapping[str, str],
     reachable: bool = True,
+    turn: Turn | None = None,
 ) -> Destination:
     """Return the next destination to try.
 
@@ -68,6 +70,8 @@ def choose(
 
     :param tried: the hosts that this migration has tried, each with the reason of its failure.
     :param reachable: whether this conductor was reachable long enough to know which hosts are down.
+    :param turn: the slots that the migration may take; None: no bound is set.
+    :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
@@ -76,12 +80,12 @@ def choose(
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
     try:
-        return _choose(database, client, migration, instance, tried, by_state=True)
+        return _choose(database, client, migration, instance, tried, True, turn)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, client, migration, instance, tried, by_state=False)
+    return _choose(database, client, migration, instance, tried, False, turn)
 
 
 def _choose(
@@ -91,6 +95,7 @@ def _choose(
     instance: Instance,
     tried: Mapping[str, str],
     by_state: bool,
+    turn: Turn | None,
 ) -> Destination:
     named = migration.requested_host
     tree = None
@@ -118,9 +123,25 @@ def _choose(
     ]
     if not usable:
         raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
+    if turn is not None:
+        usable = _with_slot(usable, turn)
     inbound = database.services.inbound()
     best = min(usable, key=lambda place: (inbound.get(place.host, 0), place.host))
     return Destination(best.host, best.node, held.allocations, by_root[best.uuid][0].allocations, held.generation)
+
+
+def _with_slot(usable: Sequence[Place], turn: Turn) -> list[Place]:
+    """Return the hosts at which the migration may take a slot now.
+
+    :raises migrator.exception.NoSlot: it may take one at none of the hosts.
+    """
+    found = [place for place in usable if turn.has_slot(place.host)]
+    if not found:
+        hosts = tuple(place.host for place in usable)
+        if len(hosts) == 1:
+            turn.check(hosts[0])
+        raise exception.NoSlot(what=f'an inbound slot at one of {len(hosts)} hosts', candidates=hosts)
+    return found
 
 
 def _candidates(

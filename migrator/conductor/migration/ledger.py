@@ -48,6 +48,7 @@ class Ledger:
         migration may alternate between waiting for a host and waiting for its call slot. Neither restarts the other.
     :ivar restarts: the number of restarts of the awaited hosts since the last progress.
     :ivar in_status: whether the status of the migration shows what it waits for.
+    :ivar candidates: the candidates that had no free slot for the migration, if it waits for one.
     :ivar written: the text that was last written to ``waits_for``.
     """
 
@@ -63,10 +64,11 @@ class Ledger:
         self.restarts = 0
         self.in_status = False
         self.written: str | None = None
+        self.candidates: tuple[str, ...] = ()
 
     def begin_run(self) -> None:
         """Forget what the run before waited for, and when it was due."""
-        self.waits_on, self.wake_at = set(), None
+        self.waits_on, self.wake_at, self.candidates = set(), None, ()
 
     def wake_by(self, moment: float) -> None:
         """Wake the run at a moment (monotonic seconds), unless it will be woken earlier."""

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Slots: how many migrations may come in at a host, be in progress, or be prepared at a source.
+
+A migration takes its slots in the commit that chooses its destination, and keeps them until it ends. No table has the
+slots: the rows of the migrations in progress are counted. See ``doc/source/decisions/0027-slots.rst``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator import exception, executors
+from migrator.db import models
+from migrator.db.engine import Engine
+from migrator.db.services import alive
+from migrator.objects import COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, MigrationStatus, MigrationType
+
+_T = models.MIGRATIONS
+_S = models.SERVICES
+_IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
+#: The API writes a requested destination when it accepts a migration, but never its node. A migration that tries
+#: another destination has none for a moment, and keeps its slots of the cluster and of the source.
+_ADMITTED = sa.or_(_T.c.dest_node.is_not(None), _T.c.attempt > 1)
+_WAITS = sa.and_(
+    _IN_PROGRESS,
+    _T.c.dest_node.is_(None),
+    sa.or_(*(_T.c.waits_for.startswith(text) for text in WAITS_FOR_SLOT)),
+    _T.c.stuck_reason.is_(None),
+    _T.c.abort_requested_at.is_(None),
+    _T.c.abandon_requested_at.is_(None),
+    # The next owner looks soon. Without one the migration must not hold back others.
+    alive(_T.c.owner),
+)
+_ADMITTED_ROWS = (
+    sa.select(
+        *(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome),
+        sa.func.count().label('number'),
+    )
+    .where(_IN_PROGRESS, _ADMITTED)
+    .group_by(*(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome))
+)
+_WAITERS = sa.select(
+    *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type)
+).where(_WAITS)
+
+#: What is bounded: the kind, and the host if the kind has one.
+Axis = tuple[str, str]
+CLUSTER: Axis = ('cluster', '')
+
+
+def into(host: str) -> Axis:
+    """Return the axis of what comes in at a host."""
+    return ('inbound', host)
+
+
+def out_of(host: str) -> Axis:
+    """Return the axis of what leaves a host."""
+    return ('source', host)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The bounds of the configuration.
+
+    :ivar inbound: per destination; 0: no bound.
+    :ivar cluster: in the whole cluster; 0: no bound.
+    :ivar ahead: per source, beyond its ``max_concurrent_live_migrations``; -1: no bound.
+    """
+
+    inbound: int = 0
+    cluster: int = 0
+    ahead: int = -1
+
+    def __bool__(self) -> bool:
+        """Return whether a bound is set."""
+        return self != Bounds()
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiter:
+    """A migration that wants slots: one that waits for them, or one whose destination is being chosen."""
+
+    id: int
+    uuid: str
+    source: str
+    requested_host: str | None
+    is_retry: bool
+    is_evacuation: bool
+
+    @classmethod
+    def of(cls, row: Any) -> Waiter:
+        """Return a row of ``migrations``, or a migration, as a waiter."""
+        is_evacuation = row.migration_type == MigrationType.EVACUATION
+        return cls(row.id, row.uuid, row.source_compute, row.requested_host, row.attempt > 1, is_evacuation)
+
+    @property
+    def axes(self) -> list[Axis]:
+        """The axes on which it needs a slot, except for a destination of its own choice.
+
+        An evacuation leaves no queue and copies nothing. A next attempt has kept the other slots.
+        """
+        found = [] if self.is_evacuation or self.is_retry else [CLUSTER, out_of(self.source)]
+        return found if self.requested_host is None else [*found, into(self.requested_host)]
+
+
+class Watch:
+    """When each axis last had no free slot, as one conductor has seen it.
+
+    :ivar limits: host -> the ``max_concurrent_live_migrations`` that this conductor has written last.
+    """
+
+    def __init__(self, clock: executors.Clock) -> None:
+        self._clock = clock
+        self._full_at: dict[Axis, float] = {}
+        self.limits: dict[str, int] = {}
+        self._since = self._seen_at = self._while = -math.inf
+
+    def note(self, slots: Slots, interval: float) -> None:
+        """Note the slots at this moment.
+
+        :param interval: seconds between two looks of each conductor at those that wait.
+        """
+        now = self._clock.monotonic()
+        if now - self._seen_at > interval:
+            # It is not known what happened since the last look.
+            self._since = now
+        self._seen_at, self._while = now, 2 * interval
+        self._full_at |= dict.fromkeys(slots.full(), now)
+
+    def was_full(self, axis: Axis) -> bool:
+        """Return whether an axis may have had no free slot since each conductor last looked."""
+        return self._clock.monotonic() - max(self._since, self._full_at.get(axis, -math.inf)) < self._while
+
+
+class Slots:
+    """The slots at one moment: those that are taken, and the migrations that wait for one.
+
+    :param limits: host -> its ``max_concurrent_live_migrations``.
+    """
+
+    def __init__(
+        self, bounds: Bounds, taken: Mapping[Axis, int], limits: Mapping[str, int], waiters: Iterable[Waiter]
+    ) -> None:
+        self._bounds, self._taken, self._limits = bounds, taken, limits
+        self.waiters = sorted(waiters, key=self._place)
+
+    def _place(self, one: Waiter) -> tuple[bool, bool, int]:
+        """Return the sort key of a waiter.
+
+        What its source can run at once comes before what is only prepared ahead. Then the oldest comes first.
+        """
+        runs_at_once = one.is_evacuation or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
+        return (not one.is_retry, not runs_at_once, one.id)
+
+    def _bound(self, axis: Axis) -> int | None:
+        kind, host = axis
+        if kind == 'inbound':
+            return self._bounds.inbound or None
+        if kind == 'cluster':
+            return self._bounds.cluster or None
+        return None if self._bounds.ahead < 0 else self._limits.get(host, 1) + self._bounds.ahead
+
+    def is_full(self, axis: Axis, kept: int = 0) -> bool:
+        """Return whether an axis has no free slot.
+
+        :param kept: the number of free slots that are kept for others.
+        """
+        bound = self._bound(axis)
+        return bound is not None and self._taken.get(axis, 0) + kept >= bound
+
+    def full(self) -> Iterator[Axis]:
+        """Yield the axes without a free slot."""
+        return (axis for axis in self._taken if self.is_full(axis))
+
+    def turn_of(self, one: Waiter, was_full: Callable[[Axis], bool]) -> Turn:
+        """Return what a migration may take now.
+
+        A free slot is kept for each earlier migration that waits for it and could take it. One that has requested no
+        host may find no candidate there, so a slot is kept for it only for a while.
+
+        :param was_full: whether an axis had no free slot a short while ago.
+        """
+        kept: collections.Counter[Axis] = collections.Counter()
+        choosers: list[Waiter] = []
+        place = self._place(one)
+        for other in self.waiters:
+            if self._place(other) >= place:
+                break
+            axes = other.axes
+            if other.uuid == one.uuid or any(self.is_full(axis, kept[axis]) for axis in axes):
+                continue
+            if other.requested_host is None:
+                choosers.append(other)
+                axes = [axis for axis in axes if was_full(axis)]
+            kept.update(axes)
+        return Turn(self, one, kept, choosers, was_full)
+
+    def due(self, candidates: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        """Yield those of some migrations that may find their slots free now, in their order.
+
+        :param candidates: uuid -> the candidates of the migration that had no free slot; empty: not known.
+        """
+        kept: collections.Counter[Axis] = collections.Counter()
+        for one in self.waiters:
+            axes = one.axes
+            if any(self.is_full(axis, kept[axis]) for axis in axes):
+                continue
+            hosts = candidates.get(one.uuid)
+            if one.requested_host is None and hosts:
+                free = next((host for host in hosts if not self.is_full(into(host), kept[into(host)])), None)
+                if free is None:
+                    continue
+                axes = [*axes, into(free)]
+            kept.update(axes)
+            if hosts is not None:
+                yield one.uuid
+
+    def explain(self, axis: Axis, kept: int = 0) -> str:
+        """Return in words which slot is not free, how many are taken, and the bound."""
+        kind, host = axis
+        what = {
+            'inbound': f'an inbound slot at {host}',
+            'cluster': 'a slot of the cluster',
+            'source': f'a slot at source {host}',
+        }[kind]
+        older = f', and {kept} kept for earlier migrations' if kept else ''
+        return f'{what}: {self._taken.get(axis, 0)} of {self._bound(axis)}{older}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What one migration may take now.
+
+    :ivar kept: axis -> the number of free slots that are kept for earlier migrations.
+    :ivar choosers: the earlier migrations that could take a slot at any of their candidates.
+    """
+
+    slots: Slots
+    one: Waiter
+    kept: collections.Counter[Axis]
+    choosers: Sequence[Waiter]
+    was_full: Callable[[Axis], bool]
+
+    def check(self, host: str | None) -> None:
+        """Raise unless the migration may take its slots now.
+
+        :param host: the destination; None: it is not chosen yet.
+        :raises migrator.exception.NoSlot: a slot is not free, or is kept for an earlier migration.
+        """
+        for axis in dataclasses.replace(self.one, requested_host=host).axes:
+            kept = self.kept[axis]
+            if axis[0] == 'inbound' and self.choosers and self.was_full(axis):
+                kept += sum(other.source != host for other in self.choosers)
+            if self.slots.is_full(axis, kept):
+                raise exception.NoSlot(what=self.slots.explain(axis, 0 if self.slots.is_full(axis) else kept))
+
+    def has_slot(self, host: str) -> bool:
+        """Return whether the migration may take a host as its destination now."""
+        try:
+            self.check(host)
+        except exception.NoSlot:
+            return False
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The slots that a commit takes, together with the destination that it writes."""
+
+    bounds: Bounds
+    was_full: Callable[[Axis], bool]
+
+
+class SlotReader:
+    """The slots, as counted from the rows of ``migrations``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def read(self, bounds: Bounds, source: str | None = None) -> Slots:
+        """Return the slots at this moment.
+
+        :param source: the source of a migration that wants slots and does not wait yet.
+        """
+        with self._engine.reader() as session:
+            return _read(session, bounds, source)
+
+
+def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request | None) -> None:
+    """Raise unless a migration may take its slots in this transaction, which writes its destination.
+
+    Transactions that take slots run one after the other, from here to their commit.
+
+    :param fields: what the transaction writes, with the destination.
+    :param request: None: nothing is taken.
+    :raises migrator.exception.NoSlot: a slot is not free, or is kept for an earlier migration.
+    """
+    if request is None:
+        return
+    lock = models.SLOT_LOCK
+    # An update, and no SELECT FOR UPDATE: under a stricter isolation level it fails if another one was faster.
+    session.execute(sa.update(lock).values(taken=lock.c.taken + 1))
+    slots = _read(session, request.bounds, known.source_compute)
+    slots.turn_of(Waiter.of(known), request.was_full).check(fields['dest_compute'])
+
+
+def _read(session: Any, bounds: Bounds, source: str | None) -> Slots:
+    taken: collections.Counter[Axis] = collections.Counter()
+    for row in session.execute(_ADMITTED_ROWS):
+        if row.dest_node is not None:
+            taken[into(row.dest_compute)] += row.number
+        if row.migration_type == MigrationType.EVACUATION:
+            continue
+        taken[CLUSTER] += row.number
+        if row.outcome is None or row.status == MigrationStatus.RUNNING_POST_COPY:
+            taken[out_of(row.source_compute)] += row.number
+    waiters = [Waiter.of(row) for row in session.execute(_WAITERS)]
+    sources = {one.source for one in waiters} | ({source} if source is not None else set())
+    limits: dict[str, int] = {}
+    if sources:
+        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(sorted(sources)))
+        limits = {row.host: row.slots or 1 for row in session.execute(query)}
+    return Slots(bounds, taken, limits, waiters)
