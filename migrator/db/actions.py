@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ from migrator import exception
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.objects import IN_PROGRESS, Migration, times
+from migrator.objects import IN_PROGRESS, Migration, MigrationStatus, times
 
 _T, _M = models.INSTANCE_ACTIONS, models.MIGRATIONS
 
@@ -125,6 +125,21 @@ class Actions:
 
 def _action(row: Any) -> Action:
     return Action(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Action)})
+
+
+def finish_all(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:
+    """Write the results of the actions whose migration ends."""
+    ended = f'The migration ended {status}.'
+    good = status in (MigrationStatus.DONE, MigrationStatus.COMPLETED)
+    reason = None if good else fields.get('failure', known.failure) or ended
+    action = EVACUATE if known.is_evacuation else LIVE_MIGRATION
+    finish(session, action, known.uuid, reason)
+    if known.abort_requested_at is not None:
+        late = status != MigrationStatus.CANCELLED
+        verdict = fields.get('abort_verdict') or ended
+        finish(session, LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
+    if known.force_complete_requested_at is not None:
+        finish(session, LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
 
 
 class Requests:

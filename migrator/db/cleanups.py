@@ -21,6 +21,9 @@ from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 
 _T = models.CLEANUPS
+_M = models.MIGRATIONS
+_PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
+_CLEANED = sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id)
 #: The steps that remove a guest, or what is left of it, from a host.
 REMOVES = (
     'post_live_migration_at_source',
@@ -253,11 +256,8 @@ class Cleanups:
 
     def cleaned_evacuations(self) -> builtins.list[Migration]:
         """Return the evacuations that are done, and whose source has no cleanup of them left."""
-        table = models.MIGRATIONS
-        pending = sa.exists().where(_T.c.migration_uuid == table.c.uuid, _T.c.host == table.c.source_compute)
-        query = sa.select(table).where(table.c.status == MigrationStatus.DONE.value, ~pending).order_by(table.c.id)
         with self._engine.reader() as session:
-            return [models.migration(row) for row in session.execute(query)]
+            return [models.migration(row) for row in session.execute(_CLEANED)]
 
     @retried
     def complete_evacuation(self, done: Migration) -> bool:

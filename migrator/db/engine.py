@@ -102,10 +102,14 @@ class Engine:
         return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
 
     def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
-        connection.create_function('migrator_later', 1, lambda s: models.sqlite_later(self._threads.clock.now(), s))
+        # "Deterministic" means for SQLite that it calls the function once in a statement, and not for each row.
+        connection.create_function('migrator_later', 1, self._sqlite_later, deterministic=True)
         # With a write-ahead log readers never wait for the writer, nor the writer for them.
         connection.execute('PRAGMA journal_mode = WAL')
         connection.execute('PRAGMA busy_timeout = 30000')
+
+    def _sqlite_later(self, seconds: float) -> str:
+        return models.sqlite_later(self._threads.clock.now(), seconds)
 
     def _on_postgresql_connect(self, connection: Any, _record: Any) -> None:
         milliseconds = str(max(1, int(self._patience * 1000)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -182,22 +183,10 @@ class Definitions:
         :param version: only hosts whose compute service has this version or a later one.
         :param limit: the greatest number of guests.
         """
-        services = models.SERVICES
-        is_up = (
-            services.c.binary == COMPUTE_BINARY,
-            services.c.forced_down.is_(False),
-            services.c.last_seen_up.is_not(None),
-            services.c.down_since.is_(None),
-        )
-        fresh = sa.exists().where(
-            _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later(-seconds)
-        )
-        wanted = (*is_up, services.c.version >= version, _T.c.task_state.is_(None), ~fresh)
-        query = sa.select(_T.c.host, _T.c.uuid).join(services, services.c.host == _T.c.host)
-        query = query.where(*wanted).order_by(_T.c.id).limit(limit)
         found: dict[str, list[str]] = {}
         with self._engine.reader() as session:
-            for host, uuid in session.execute(query):
+            parameters = {'least': version, 'since': -seconds, 'most': limit}
+            for host, uuid in session.execute(_outdated(), parameters):
                 found.setdefault(host, []).append(uuid)
         return found
 
@@ -234,6 +223,25 @@ def keep_definition(session: Any, migration: Migration) -> None:
     mine = (_D.c.instance_uuid == migration.instance_uuid, _D.c.host == migration.source_compute)
     long_ago = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
     session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, stored_at=long_ago))
+
+
+@functools.cache
+def _outdated() -> Any:
+    services = models.SERVICES
+    # A join would let SQLite begin with all services that are not forced down.
+    is_up = sa.exists().where(
+        services.c.host == _T.c.host,
+        services.c.binary == COMPUTE_BINARY,
+        services.c.version >= sa.bindparam('least'),
+        services.c.forced_down.is_(False),
+        services.c.last_seen_up.is_not(None),
+        services.c.down_since.is_(None),
+    )
+    fresh = sa.exists().where(
+        _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later('since')
+    )
+    query = sa.select(_T.c.host, _T.c.uuid).where(_T.c.task_state.is_(None), is_up, ~fresh)
+    return query.order_by(_T.c.id).limit(sa.bindparam('most', type_=sa.Integer()))
 
 
 def _has_migration(uuid: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,9 +45,20 @@ _IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
 _NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
 _ORPHANS = sa.select(_T.c.uuid, _T.c.epoch).where(_IN_PROGRESS, _NO_LIVING_OWNER).order_by(_T.c.id)
 _ENDS = [status.value for status in ENDS]
+#: The hot statements are built once, since it takes longer to build one than to execute it. ``_write`` adds the columns
+#: that an update sets, and the parameters of ``_MINE``.
+_MINE = (_T.c.uuid == sa.bindparam('my_uuid'), _T.c.owner == sa.bindparam('me'), _T.c.epoch == sa.bindparam('my_epoch'))
+_UPDATE = sa.update(_T).where(*_MINE)
+_UPDATE_IN_PROGRESS = _UPDATE.where(_IN_PROGRESS)
+_UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 
 #: The columns of the requests to an owner.
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
+_OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
+_OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
+_BOOTS = sa.select(models.SERVICES.c.host, models.SERVICES.c.boot_id).where(
+    models.SERVICES.c.host.in_(sa.bindparam('hosts', expanding=True)), models.SERVICES.c.binary == COMPUTE_BINARY
+)
 
 
 @dataclasses.dataclass
@@ -288,12 +300,10 @@ class Migrations:
 
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
         """Return (uuid, epoch, whether each of :data:`REQUESTS` is set) of an owner's migrations in progress."""
-        query = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
-        query = query.where(_IN_PROGRESS, _T.c.owner == owner)
         with self._engine.reader() as session:
             return [
                 (uuid, epoch, tuple(request is not None for request in requests))
-                for uuid, epoch, *requests in session.execute(query)
+                for uuid, epoch, *requests in session.execute(_OWNED_BY, {'me': owner})
                 if uuid is not None
             ]
 
@@ -352,13 +362,12 @@ class Migrations:
         with self._engine.writer() as session:
             slots.take(session, known, fields, write.slots)
             # The guard is also the lock, so it comes first even if it changes nothing.
-            written: Any = session.execute(_guard(known, fields, ends).values(**fields or {'epoch': known.epoch}))
-            if not written.rowcount:
+            if not _write(session, _guard(known, fields, ends), known, fields or {'epoch': known.epoch}):
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
             saga_log.append(session, known, entries, fields.get('epoch', known.epoch))
             instance = {**write.instance, 'task_state': None} if ends else write.instance
             if instance:
-                session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
+                _write(session, _UPDATE_INSTANCE, known, instance)
             if write.cleanups_held is not None:
                 cleanups.hold(session, known.instance_uuid, write.cleanups_held)
             for uuid, host, step in write.cleanups_run:
@@ -368,7 +377,7 @@ class Migrations:
             if write.keeps_definition:
                 instances.keep_definition(session, known)
             if ends:
-                _finish_actions(session, known, str(status), fields)
+                actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:
                 fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
             boots = _boots(session, write.boots_of)
@@ -384,12 +393,8 @@ class Migrations:
 
         :returns: whether it was written. It is not if another conductor owns the migration, or if it has ended.
         """
-        mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
-            written: Any = session.execute(
-                sa.update(_T).where(*mine, _T.c.in_progress_instance_uuid.is_not(None)).values(**figures)
-            )
-            return bool(written.rowcount)
+            return _write(session, _UPDATE_IN_PROGRESS, known, figures)
 
     @retried
     def note_try(self, known: Migration, record: log.StepRecord) -> bool:
@@ -397,12 +402,11 @@ class Migrations:
 
         :returns: whether it was written. It is not if another conductor owns the migration.
         """
-        mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
-            locked: Any = session.execute(sa.update(_T).where(*mine).values(log_seq=known.log_seq + 1))
-            if locked.rowcount:
+            locked = _write(session, _UPDATE, known, {'log_seq': known.log_seq + 1})
+            if locked:
                 saga_log.append(session, known, [record.entry()])
-            return bool(locked.rowcount)
+            return locked
 
     @retried
     def begin_boot(self, report: protocol.HostReport, services: Services, replaces: str | None) -> builtins.list[Named]:
@@ -487,7 +491,7 @@ class Migrations:
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=models.now(), abort_requested_by='host stop')
             )
-            sent = _sent_to_boot(session, uuids, boot_id)
+            sent = saga_log.sent_to_boot(session, uuids, boot_id)
             session.execute(
                 sa.update(_T).where(*open_, same_boot, _T.c.uuid.in_(sent)).values(abort_verdict=CANCELLED_BY_STOP)
             )
@@ -534,47 +538,46 @@ def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
 
 def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
     """Return the guarded update of a migration's row, which writes nothing if the owner is outdated."""
-    same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
-    guard = sa.update(_T).where(*same, _T.c.status == known.status)
+    null = []
     # The outcome is set once. An owner that would set it again has not read it.
     if fields.get('outcome') is not None:
-        guard = guard.where(_T.c.outcome.is_(None))
-    # A later retry request must stay, since the owner has not read it.
-    if 'retry_requested_at' in fields:
-        guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
+        null.append('outcome')
     # Before the outcome, an unread abort request stops the write. The end must carry its verdict.
     if known.abort_requested_at is None and (known.outcome is None or ends):
-        guard = guard.where(_T.c.abort_requested_at.is_(None))
+        null.append('abort_requested_at')
     if known.force_complete_requested_at is None and ends:
-        guard = guard.where(_T.c.force_complete_requested_at.is_(None))
+        null.append('force_complete_requested_at')
     # An unread request to abandon stops every write, so that the migration is abandoned in the state in which
     # it was stuck.
     if known.abandon_requested_at is None:
-        guard = guard.where(_T.c.abandon_requested_at.is_(None))
+        null.append('abandon_requested_at')
+    guard = _update_while_null(*null)
+    # A later retry request must stay, since the owner has not read it.
+    if 'retry_requested_at' in fields:
+        guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
     return guard
 
 
-def _finish_actions(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:
-    """Write the results of the actions whose migration ends."""
-    ended = f'The migration ended {status}.'
-    good = status in (MigrationStatus.DONE, MigrationStatus.COMPLETED)
-    reason = None if good else fields.get('failure', known.failure) or ended
-    action = actions.EVACUATE if known.is_evacuation else actions.LIVE_MIGRATION
-    actions.finish(session, action, known.uuid, reason)
-    if known.abort_requested_at is not None:
-        late = status != MigrationStatus.CANCELLED
-        verdict = fields.get('abort_verdict') or ended
-        actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
-    if known.force_complete_requested_at is not None:
-        actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
+@functools.cache
+def _update_while_null(*columns: str) -> Any:
+    """Return the update of a migration that has the known status, and nothing in some columns."""
+    return _UPDATE.where(_T.c.status == sa.bindparam('my_status'), *(_T.c[name].is_(None) for name in columns))
 
 
-def _sent_to_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
-    """Return the migrations whose command was first sent to this boot of their source."""
-    query = sa.select(_L.c.migration, _L.c.payload)
-    query = query.where(_L.c.migration.in_(list(uuids)), _L.c.kind == log.EntryKind.INTENT)
-    found = ((uuid, payload.get('input') or {}) for uuid, payload in session.execute(query))
-    return [uuid for uuid, input_ in found if input_.get('source_boot_id') == boot_id]
+def _write(session: Any, statement: Any, known: Migration, values: Mapping[str, Any]) -> bool:
+    """Execute an update for a known migration, and return whether it has matched a row."""
+    expressions = {name: value for name, value in values.items() if isinstance(value, sa.ClauseElement)}
+    if expressions:
+        statement = statement.values(**expressions)
+    parameters = {
+        'my_uuid': known.uuid,
+        'me': known.owner,
+        'my_epoch': known.epoch,
+        'my_status': known.status,
+        'my_instance': known.instance_uuid,
+    }
+    parameters |= {name: value for name, value in values.items() if name not in expressions}
+    return bool(session.execute(statement, parameters).rowcount)
 
 
 def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:
@@ -593,8 +596,4 @@ def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:
 def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
     if not hosts:
         return {}
-    table = models.SERVICES
-    query = sa.select(table.c.host, table.c.boot_id).where(
-        table.c.host.in_(list(hosts)), table.c.binary == COMPUTE_BINARY
-    )
-    return {row.host: row.boot_id for row in session.execute(query)}
+    return {row.host: row.boot_id for row in session.execute(_BOOTS, {'hosts': [*hosts]})}

@@ -137,8 +137,11 @@ class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an S
     inherit_cache = True
     name = 'later'
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(sa.bindparam('seconds', float(seconds), type_=sa.Float(), unique=True))
+    def __init__(self, seconds: float | str) -> None:
+        if isinstance(seconds, str):  # the name of a parameter of the statement
+            super().__init__(sa.bindparam(seconds, type_=sa.Float()))
+        else:
+            super().__init__(sa.bindparam('seconds', float(seconds), type_=sa.Float(), unique=True))
 
 
 def now() -> later:
@@ -170,7 +173,7 @@ def _later_postgresql(element: later, sql: Any, **kw: Any) -> str:
 def sqlite_later(now_: datetime.datetime, seconds: float) -> str:
     """Return the result of SQLite's ``migrator_later``: a text as SQLAlchemy stores times there."""
     moment = now_.astimezone(datetime.UTC) + datetime.timedelta(seconds=seconds)
-    return moment.replace(tzinfo=None).strftime('%Y-%m-%d %H:%M:%S.%f')
+    return moment.replace(tzinfo=None).isoformat(' ', 'microseconds')
 
 
 def aware(moment: datetime.datetime | str) -> datetime.datetime:

@@ -16,6 +16,7 @@ from migrator.objects import Migration
 from migrator.saga.log import Entry, EntryKind
 
 _L = models.SAGA_LOG
+_INSERT = sa.insert(_L)
 
 
 def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
@@ -50,9 +51,17 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
         for number, entry in enumerate(entries, 1)
     ]
     try:
-        session.execute(sa.insert(_L), values)
+        session.execute(_INSERT, values)
     except DBDuplicateEntry:
         raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch) from None
+
+
+def sent_to_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
+    """Return the migrations whose command was first sent to this boot of their source."""
+    query = sa.select(_L.c.migration, _L.c.payload)
+    query = query.where(_L.c.migration.in_([*uuids]), _L.c.kind == EntryKind.INTENT)
+    found = ((uuid, payload.get('input') or {}) for uuid, payload in session.execute(query))
+    return [uuid for uuid, input_ in found if input_.get('source_boot_id') == boot_id]
 
 
 def history(entries: Iterable[Entry]) -> list[dict[str, Any]]:

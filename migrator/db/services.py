@@ -20,6 +20,7 @@ from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, 
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
 _C = models.CONDUCTORS
+_NOW = sa.select(models.now())
 _NOT_PLACED = sa.select(_N).where(~_N.c.in_placement)
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
@@ -347,7 +348,7 @@ class Services:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            moment: Any = session.execute(sa.select(models.now())).scalar_one()
+            moment: Any = session.execute(_NOW).scalar_one()
             return models.aware(moment)
 
 

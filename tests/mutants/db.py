@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         'commit-without-epoch-check',
         MIGRATIONS,
-        'same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)\n',
-        'same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner)\n',
+        "_T.c.owner == sa.bindparam('me'), _T.c.epoch == sa.bindparam('my_epoch'))",
+        "_T.c.owner == sa.bindparam('me'))",
         'An owner that does not know of the restart of a host commits a decision made on older answers.',
     ),
     Mutant(
