@@ -85,6 +85,8 @@ class Reader:
         self._placement = PlacementClient(cloud.placement.adapter())
         # A Placement in this process can be read from its database, in the time of one request.
         self._contents = getattr(cloud.placement, 'contents', None)
+        self._bounds: set[Any] = set()
+        self._limits: dict[str, int] = {}
 
     def close(self) -> None:
         """Close the reader's connections."""
@@ -144,7 +146,13 @@ class Reader:
         """
         cloud = self.cloud
         at, now = self.times()
+        # A conductor that was paused may use older ones.
+        self._bounds |= {one.tools.options.bounds for one in cloud.conductors.values()}
+        for name, compute in cloud.computes.items():
+            self._limits[name] = max(compute._runner.queue.limit, self._limits.get(name, 1))
         return {
+            'bounds': self._bounds,
+            'limits': self._limits,
             'at': at,
             'now': now,
             'down_time': float(next(iter(cloud.computes.values())).conf.service_down_time) if cloud.computes else 60.0,

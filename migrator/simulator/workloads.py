@@ -251,6 +251,34 @@ def of_outages(seed: int) -> Plan:
     return dataclasses.replace(plan, deeds=tuple(deeds), horizon=at + HORIZON)
 
 
+def of_bounds(seed: int) -> Plan:
+    """Return a seed's plan with bounds on what is in progress, which change meanwhile, and more guests."""
+    plan = of(seed)
+    dice = random.Random(f'bounds of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    names = [f'host{number}' for number in range(1, plan.hosts + 1)]
+    more = [Guest(dice.choice(names), dice.choice(_MEMORY[:2]), 0.0) for _ in range(dice.choice((2, 3, 5)))]
+    deeds = list(plan.deeds)
+    for number in range(len(plan.guests), len(plan.guests) + len(more)):
+        at, host = round(dice.choice((0.0, dice.uniform(0, 3))), 3), dice.choice((None, None, *names))
+        deeds.append(Deed(at, 'migrate to' if host else 'migrate', number, host))
+    choices = {
+        'max_concurrent_inbound_live_migrations': (0, 1, 1, 2),
+        'conductor.max_cluster_live_migrations': (0, 0, 1, 2, 3),
+        'conductor.prepare_ahead': (-1, 0, 0, 1),
+    }
+    bounds = {name: dice.choice(values) for name, values in choices.items()}
+    for name, values in choices.items():
+        if dice.random() < 0.3:
+            at, value = round(dice.uniform(0, 20), 3), dice.choice(values)
+            deeds += [Deed(at, 'bound', f'conductor{number}', (name, value)) for number in (1, 2)]
+    return dataclasses.replace(
+        plan,
+        guests=(*plan.guests, *more),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        options={**plan.options, **bounds},
+    )
+
+
 #: What a user does in the middle of a migration.
 _INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
 _ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
@@ -485,6 +513,7 @@ KINDS: Mapping[str, Callable[[int], Plan]] = {
     'second-migrations': of_second_migrations,
     'outages': of_outages,
     'evacuations': of_evacuations,
+    'bounds': of_bounds,
 }
 
 

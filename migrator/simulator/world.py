@@ -7,9 +7,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from migrator.db import slots
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
@@ -35,6 +36,8 @@ class World:
     :ivar before: the migrations at the last look. It is empty in a single snapshot.
     :ivar histories: uuid -> each status that the migration has had.
     :ivar histories_before: the histories at the last look. It is empty in a single snapshot.
+    :ivar bounds: each set of bounds that a conductor has had so far.
+    :ivar limits: host -> the highest limit of its queue so far.
     :ivar marked: uuids of the migrations with a value in the unique column that allows one per instance.
     :ivar logs: the log lines, formatted.
     :ivar secrets: texts that no log and no error may contain.
@@ -66,6 +69,8 @@ class World:
     history: Sequence[Exchange] = ()
     logs: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    bounds: Collection[slots.Bounds] = ()
+    limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
     leftovers: Sequence[str] = ()
     connections: int = 0

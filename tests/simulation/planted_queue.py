@@ -17,7 +17,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION, Work
 from migrator.conductor.migration import hosts
-from migrator.db import actions, migrations
+from migrator.db import actions, migrations, slots
 from tests.simulation.plant import Shelf, patched
 
 LOG = logging.getLogger('migrator.planted')
@@ -320,4 +320,17 @@ def destination_is_looked_at_when_all_is_written() -> Iterator[object]:
         patched(live_migrations, '_check_destination', lambda *_args: None),
         patched(live_migrations, 'accept', first) as there,
     ):
+        yield there
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('I23', 'bounds seed 6', 'bounds seed 1', 'bounds seed 12')
+def slots_are_counted_before_the_commit() -> Iterator[object]:
+    """Two conductors count the same free slot and both take it.
+
+    Here only the choice of a destination counts the slots, and not its commit.
+    """
+    with patched(slots, 'take', lambda *_args: None) as there:
         yield there

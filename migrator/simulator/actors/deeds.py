@@ -52,9 +52,11 @@ def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> Non
             operator.cloud.world.hypervisors[name].faults.clear(phase)
     elif deed.name == 'hypervisor answers':
         operator.cloud.world.hypervisors[name].faults.clear()
-    elif deed.name == 'limit' and name in operator.cloud.computes and name not in operator.supervisor.down:
-        with contextlib.suppress(ProcessKilled):
-            operator.cloud.set_option(name, 'max_concurrent_live_migrations', deed.more)
+    elif deed.name in ('limit', 'bound') and name not in operator.supervisor.down:
+        option, value = ('max_concurrent_live_migrations', deed.more) if deed.name == 'limit' else deed.more
+        # A process whose start has failed is not there.
+        with contextlib.suppress(ProcessKilled, KeyError):
+            operator.cloud.set_option(name, option, value)
 
 
 def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance) -> None:

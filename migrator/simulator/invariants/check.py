@@ -91,6 +91,7 @@ INVARIANTS = (
     Invariant('I20', When.HISTORY, history.secrets),
     Invariant('I21', When.ALWAYS, hosts.one_hand),
     Invariant('I22', When.ALWAYS, hosts.kept_where_it_is),
+    Invariant('I23', When.ALWAYS, hosts.slots),
 )
 
 

@@ -8,9 +8,10 @@ Each function yields the violations in a world.
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterator
 
-from migrator.objects import MigrationStatus
+from migrator.objects import Migration, MigrationStatus
 from migrator.simulator.world import World
 from migrator.testing.rpc import RpcRecorder
 
@@ -36,6 +37,47 @@ def bound(world: World) -> Iterator[str]:
                 )
         elif effect.effect.startswith('job '):
             running[effect.host] -= 1
+
+
+def slots(world: World) -> Iterator[str]:
+    """I23, always: no destination is chosen beyond the bounds on destinations, the cluster and sources.
+
+    A bound that was lowered takes no slot away, so only the migrations that got their destination since the last look
+    are checked, against the highest bounds so far.
+    """
+    if not world.before or not world.bounds or not all(world.bounds):
+        return
+    held = {uuid: one for uuid, one in world.migrations.items() if one.in_progress and _is_admitted(one)}
+    for uuid, one in held.items():
+        before = world.before.get(uuid)
+        if before is None or one.dest_node is None or before.dest_node == one.dest_node:
+            continue
+        inbound = max((bounds.inbound or math.inf) for bounds in world.bounds)
+        coming = [other for other in held.values() if other.dest_node and other.dest_compute == one.dest_compute]
+        if len(coming) > inbound:
+            yield f'{uuid} is number {len(coming)} to {one.dest_compute}, the bound is {inbound}'
+        if one.is_evacuation or _is_admitted(before):
+            continue
+        live = [other for other in held.values() if not other.is_evacuation]
+        cluster = max((bounds.cluster or math.inf) for bounds in world.bounds)
+        if len(live) > cluster:
+            yield f'{uuid} is number {len(live)} of the cluster, the bound is {cluster}'
+        leaving = [other for other in live if other.source_compute == one.source_compute and _loads_source(other)]
+        ahead = max((math.inf if bounds.ahead < 0 else bounds.ahead) for bounds in world.bounds)
+        if len(leaving) > world.limits.get(one.source_compute, 1) + ahead:
+            yield f'{uuid} is number {len(leaving)} from {one.source_compute}, {ahead} may be prepared ahead'
+
+
+def _is_admitted(migration: Migration) -> bool:
+    """Return whether a migration has its slots.
+
+    The row of one that waits may have a requested destination.
+    """
+    return migration.dest_node is not None or migration.attempt > 1
+
+
+def _loads_source(migration: Migration) -> bool:
+    return migration.outcome is None or migration.status == MigrationStatus.RUNNING_POST_COPY
 
 
 def queue_keys(world: World) -> Iterator[str]:

@@ -4,8 +4,14 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import sqlite3
 
+import pytest
+
+from migrator.db import slots
+from migrator.simulator.invariants import hosts
+from migrator.simulator.world import World
 from tests.unit.simulator import planting
 
 
@@ -89,3 +95,22 @@ def test_i16_epoch_with_two_owners(cloud):
 def test_i17_call_from_compute_to_compute(cloud):
     planting.send(cloud, 'compute:host1', 'compute.host2', 'pre_live_migration')
     assert planting.found(cloud, quiet=False) == {'I17'}
+
+
+@pytest.mark.parametrize(
+    ('bounds', 'wrong'),
+    [
+        (slots.Bounds(inbound=1), 'is number 2 to host2, the bound is 1'),
+        (slots.Bounds(cluster=1), 'is number 2 of the cluster, the bound is 1'),
+        (slots.Bounds(ahead=0), 'is number 2 from host1, 0 may be prepared ahead'),
+        (slots.Bounds(2, 2, 1), None),
+    ],
+)
+def test_i23_second_destination_beyond_a_bound(copying, bounds, wrong):
+    world = World.of(copying)
+    waits = copying.second.replace(dest_node=None)
+    before = {**world.migrations, waits.uuid: waits}
+    found = list(hosts.slots(dataclasses.replace(world, before=before, bounds=[bounds])))
+    assert found == ([f'{waits.uuid} {wrong}'] if wrong else [])
+    lowered = dataclasses.replace(world, before=world.migrations, bounds=[bounds])
+    assert list(hosts.slots(lowered)) == [], 'a lowered bound takes nothing away'
