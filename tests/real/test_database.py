@@ -17,7 +17,7 @@ from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
-from migrator.db import engine, models, saga_log
+from migrator.db import engine, models, saga_log, slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
@@ -317,6 +317,26 @@ def test_concurrent_takeovers_of_one_migration_have_one_owner(on_postgresql, rac
         assert not isinstance(winner, Exception)
         assert winner.migration.epoch == 1
         assert on_postgresql.migrations.get(moved.uuid).owner == winner.migration.owner
+
+
+def test_concurrent_admissions_never_exceed_a_bound(on_postgresql, racers):
+    request = slots.Request(slots.Bounds(inbound=3, cluster=5), lambda _axis: False)
+    known = {}
+    for number in range(4 * RACERS):
+        each = racers[number % RACERS]
+        known[number] = each.migrations.adopt(accepted(each).uuid, 0, owner(each)).migration
+
+    def admit(number):
+        host = f'host{number % 2}'
+        fields = {'status': 'preparing', 'dest_compute': host, 'dest_node': host}
+        racers[number % RACERS].migrations.commit(known[number], Write(fields=fields, slots=request))
+        return host
+
+    outcomes = at_once([lambda number=number: admit(number) for number in known])
+    hosts = [one for one in outcomes if isinstance(one, str)]
+    assert {type(one) for one in outcomes if not isinstance(one, str)} == {exception.NoSlot}
+    assert (len(hosts), max(hosts.count(host) for host in hosts)) == (5, 3)
+    assert len(on_postgresql.migrations.list({'status': 'preparing'})) == 5
 
 
 def test_a_commit_that_meets_an_adoption_under_way_waits_and_then_lets_go(on_postgresql, racers):
