@@ -18,6 +18,7 @@ from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
+from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
 from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
@@ -53,6 +54,7 @@ class Facts:
     :ivar lives: every incarnation of every conductor.
     :ivar before: the number of migrations before this one in the queue of the source.
     :ivar running: the number of running migrations at the source.
+    :ivar waiters: the uuids of the migrations that wait for a slot as this one does, in their order.
     """
 
     now: datetime.datetime
@@ -67,6 +69,7 @@ class Facts:
     lease: float
     before: int = 0
     running: int = 0
+    waiters: Sequence[str] = ()
 
     def server_of(self, owner: str | None) -> str | None:
         """Return the name of the conductor of which an owner's id is an incarnation."""
@@ -176,6 +179,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Facts:
         lease=lease,
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),
+        waiters=[one.uuid for one in database.slots.read(Bounds()).waiters] if migration.waits_for_slot else [],
     )
 
 
@@ -262,6 +266,9 @@ def _stuck(facts: Facts) -> Iterator[str]:
         yield 'It is observed again with each sweep, and goes on once that is fixed.'
     if migration.waits_for:
         yield f'It waits: {migration.waits_for.rstrip(".")}.'
+    if migration.uuid in facts.waiters:
+        place = facts.waiters.index(migration.uuid) + 1
+        yield f'It is number {place} of the {len(facts.waiters)} migrations that wait for a slot.'
 
 
 def abandoned_by(facts: Facts) -> str:

@@ -91,10 +91,13 @@ def test_as_many_as_configured_are_prepared_ahead(cloud):
 
 
 @pytest.mark.cloud(options={INBOUND: 1})
-def test_end_of_a_migration_admits_the_oldest_that_waits(cloud):
+def test_end_of_a_migration_admits_the_oldest_that_waits(cloud, operator):
     instances = boot(cloud, 'host1', 'host3', 'host1')
     begin(cloud, instances, 'host2')
     assert admitted(cloud, instances) == [True, False, False]
+    shown = operator.shows(instances[2])
+    assert 'It waits: for an inbound slot at host2: 1 of 1.' in shown
+    assert 'It is number 2 of the 2 migrations that wait for a slot.' in shown
     migration_requests.go_on_with(cloud, instances[0])
     cloud.simulation.run_until(lambda: rows(cloud, instances)[0].ended)
     cloud.simulation.run_until(lambda: any(admitted(cloud, instances)[1:]), timeout=2)
