@@ -65,11 +65,11 @@ class Subject(Protocol):
     def has_next_attempt(self) -> bool:
         """Return whether another attempt may be made once this one is undone."""
 
-    def begin_next_attempt(self) -> None:
-        """Commit the start of the next attempt."""
+    def begin_next_attempt(self, records: Sequence[StepRecord]) -> None:
+        """Commit the start of the next attempt, together with the last records of this one."""
 
-    def undone(self) -> None:
-        """Commit the end of a saga whose steps are undone."""
+    def undone(self, records: Sequence[StepRecord]) -> None:
+        """Commit the end of a saga whose steps are undone, together with the last records."""
 
 
 T = TypeVar('T', bound=Subject)
@@ -77,7 +77,7 @@ T = TypeVar('T', bound=Subject)
 
 @dataclasses.dataclass
 class _Buffer:
-    """Records and an outcome that the next commit writes together with its intent."""
+    """Records and an outcome that the next commit writes, together with the next intent or the end."""
 
     records: list[StepRecord] = dataclasses.field(default_factory=list)
     outcome: str | None = None
@@ -156,9 +156,7 @@ class SagaExecutor(Generic[T]):
             case Done(result):
                 if self._find(step) is None:
                     self._enter(step)
-                record = self._record(step, DO, StepState.DONE, result)
-                self._buffer.records.append(record)
-                self.subject.journal.put([record])
+                self._keep(self._record(step, DO, StepState.DONE, result))
             case Failed(reason):
                 self._flush()
                 self.subject.failure = reason
@@ -173,19 +171,16 @@ class SagaExecutor(Generic[T]):
         self._flush()
         settled = self.saga.settle(subject)
         match settled:
+            # The outcome is committed together with the first step after the pivot, or with the first undo.
             case Forward(result):
-                # The record is committed together with the first step after the pivot; see _forward.
-                record = self._record(self.saga.pivot, DO, StepState.DONE, result)
-                self._buffer = _Buffer([record], FORWARD)
-                subject.journal.put([record])
+                self._keep(self._record(self.saga.pivot, DO, StepState.DONE, result), outcome=FORWARD)
             case Back(reason, another):
                 before_pivot = subject.journal.find(subject.attempt, self.saga.pivot.name) is None
                 failed = self._record(step, DO, StepState.FAILED, {'reason': reason})
                 again = (before_pivot or another) and subject.has_next_attempt()
-                subject.commit([failed], outcome=None if again else BACK)
+                self._keep(failed, outcome=None if again else BACK)
             case Lost(reason):
-                failed = self._record(step, DO, StepState.FAILED, {'reason': reason, 'lost': True})
-                subject.commit([failed], outcome=BACK)
+                self._keep(self._record(step, DO, StepState.FAILED, {'reason': reason, 'lost': True}), outcome=BACK)
             case GoOn():
                 return self._do(step)
             case Failed(reason):
@@ -240,18 +235,20 @@ class SagaExecutor(Generic[T]):
         step = self.saga.next_undo(subject.journal, subject.attempt)
         if step is None:
             if subject.outcome == BACK:
-                subject.undone()
-            elif subject.has_next_attempt():
-                subject.begin_next_attempt()
+                subject.undone(self._take_buffer().records)
+            elif self._buffer.outcome is None and subject.has_next_attempt():
+                subject.begin_next_attempt(self._take_buffer().records)
             else:
-                subject.commit([], outcome=BACK)
+                # The end needs the reason that is committed with the outcome.
+                self._buffer.outcome = BACK
+                self._flush()
             return None
         assert step.undo is not None
-        if subject.journal.find(subject.attempt, step.name, UNDO) is None:
-            subject.commit([self._record(step, UNDO, StepState.INTENT)])
+        begun = subject.journal.find(subject.attempt, step.name, UNDO) is not None
+        self._flush(() if begun else [self._record(step, UNDO, StepState.INTENT)])
         match step.undo(subject):
             case Done(result):
-                subject.commit([self._record(step, UNDO, StepState.DONE, result)])
+                self._keep(self._record(step, UNDO, StepState.DONE, result))
             case Failed(reason):
                 return Parked(reason)
             case verdict:
@@ -288,8 +285,18 @@ class SagaExecutor(Generic[T]):
             result=result,
         )
 
+    def _keep(self, record: StepRecord, outcome: str | None = None) -> None:
+        """Have the next commit write a record, which counts from now on, and an outcome."""
+        self._buffer.records.append(record)
+        self._buffer.outcome = outcome or self._buffer.outcome
+        self.subject.journal.put([record])
+
+    def _take_buffer(self) -> _Buffer:
+        buffer, self._buffer = self._buffer, _Buffer()
+        return buffer
+
     def _flush(self, records: Sequence[StepRecord] = ()) -> None:
         """Commit the buffer together with the given records, such as the intent of the next step."""
-        buffer, self._buffer = self._buffer, _Buffer()
+        buffer = self._take_buffer()
         if buffer.records or buffer.outcome or records:
             self.subject.commit([*buffer.records, *records], outcome=buffer.outcome)

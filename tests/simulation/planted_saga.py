@@ -248,9 +248,9 @@ def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
     """A guest that was recovered cleanly had its server turned to ERROR; here whatever is unwound does."""
     undone = MigrationContext.undone
 
-    def spoil(self: MigrationContext) -> None:
+    def spoil(self: MigrationContext, records: Sequence[log.StepRecord] = ()) -> None:
         self.writes.instance['vm_state'] = 'error'
-        undone(self)
+        undone(self, records)
 
     with patched(MigrationContext, 'undone', spoil) as there:
         yield there

@@ -230,14 +230,14 @@ class MigrationContext:
         retries = self.tools.options.migrate_max_retries
         return retries < 0 or self.attempt <= retries
 
-    def begin_next_attempt(self) -> None:
+    def begin_next_attempt(self, records: Sequence[log.StepRecord] = ()) -> None:
         """Commit the start of the next attempt. The records keep why the last one failed."""
         self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None, queued_at=None)
-        self.commit()
+        self.commit(records)
         self.failure = None
         self.ledger.forget_tries()
 
-    def undone(self) -> None:
+    def undone(self, records: Sequence[log.StepRecord] = ()) -> None:
         """Commit the end of a migration whose steps are undone.
 
         The status is ``cancelled`` after an abort request, ``error`` if the guest is lost, or else ``failed``. The
@@ -251,7 +251,7 @@ class MigrationContext:
             self.writes.instance['vm_state'] = 'error'
         status = verdict.partition(':')[0]
         self.will(status=status, **({'abort_verdict': verdict} if asked else {}))
-        self.commit()
+        self.commit(records)
 
     # --- writes collected for the next commit ------------------------------------------------------------------------
 

@@ -229,20 +229,16 @@ class TestBack:
         assert [line for line in world.acts() if line.startswith('undo')] == ['undo look', 'undo leap', 'undo book']
         assert world.effects == {}
 
-    def test_each_undo_has_its_own_intent_and_done_in_the_journal(self) -> None:
+    def test_done_of_each_undo_shares_its_commit_with_the_next_intent_or_the_end(self) -> None:
         world = World()
         world.scripts['do leap'] = [Failed('no leap')]
         world.scripts['settle'] = [Back('no leap')]
         toy.run(world)
-        assert world.commits()[-8:] == [
-            'do leap failed, outcome back',
-            'undo prepare intent',
-            'undo prepare done',
-            'undo leap intent',
-            'undo leap done',
-            'undo book intent',
-            'undo book done',
-            'end undone',
+        assert world.commits()[-4:] == [
+            'do leap failed, undo prepare intent, outcome back',
+            'undo prepare done, undo leap intent',
+            'undo leap done, undo book intent',
+            'undo book done, end undone',
         ]
 
     @pytest.mark.parametrize('verdict', [Parked('later'), Failed('not now'), Stuck('odd')])
@@ -292,8 +288,8 @@ class TestAttempts:
         assert world.stored.attempt == 3
         assert world.stored.ended == 'finished'
         assert set(world.effects.values()) == {3}
-        first = world.log.index('commit next attempt')
-        assert world.log[first - 1] == 'commit undo book done'
+        first = world.log.index('commit undo book done, next attempt')
+        assert world.log[first - 1] == 'undo book'
         assert world.log[first + 1] == 'commit do book intent'
 
     def test_the_outcome_is_written_only_when_no_attempt_is_left(self) -> None:
@@ -301,8 +297,9 @@ class TestAttempts:
         world.attempts = 2
         world.scripts['do look'] = [Failed('no'), Failed('neither')]
         toy.run(world)
-        assert sum('outcome back' in commit for commit in world.commits()) == 1
-        assert world.log.index('commit next attempt') < world.log.index('commit do look failed, outcome back')
+        outcome = [commit for commit in world.commits() if 'outcome back' in commit]
+        assert outcome == ['do look failed, undo look intent, outcome back']
+        assert world.log.index('commit undo book done, next attempt') < world.log.index(f'commit {outcome[0]}')
         assert world.stored.ended == 'undone'
 
     def test_a_failure_at_the_pivot_is_the_last_attempt(self) -> None:

@@ -97,6 +97,7 @@ class Subject:
         self.journal = log.Journal(world.stored.records.values())
         self.failure: str | None = None
         self.ending: str | None = None
+        self.beginning = False
 
     @property
     def attempt(self) -> int:
@@ -135,28 +136,29 @@ class Subject:
         words = [f'{record.direction} {record.step} {record.state}' for record in records]
         words += [f'outcome {outcome}'] if outcome else []
         words += [f'end {self.ending}'] if self.ending else []
+        words += ['next attempt'] if self.beginning else []
         world.log.append('commit ' + ', '.join(words))
         for record in records:
             stored.records[record.key] = dataclasses.replace(record, stored=True)
         stored.outcome = outcome or stored.outcome
         stored.ended = self.ending
+        stored.attempt += self.beginning
+        self.beginning = False
         self.journal.put([dataclasses.replace(record, stored=True) for record in records])
         world.boundary()
 
     def has_next_attempt(self) -> bool:
         return self.attempt < self.world.attempts
 
-    def begin_next_attempt(self) -> None:
-        self.world.boundary()
-        self.world.log.append('commit next attempt')
-        self.world.stored.attempt += 1
+    def begin_next_attempt(self, records: Sequence[log.StepRecord]) -> None:
+        self.beginning = True
+        self.commit(records)
         self.failure = None
-        self.world.boundary()
 
-    def undone(self) -> None:
+    def undone(self, records: Sequence[log.StepRecord]) -> None:
         lost = any((record.result or {}).get('lost') for record in self.journal.all())
         self.ending = 'lost' if lost else 'undone'
-        self.commit([])
+        self.commit(records)
 
 
 def do(name: str, effect: bool = True, result: Mapping[str, Any] | None = None) -> Callable[[Subject], Verdict]:
