@@ -14,7 +14,6 @@ from collections.abc import Set
 
 from oslo_log import log as logging
 
-from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
@@ -51,8 +50,6 @@ def reload(tools: Tools, uuid: str) -> MigrationContext | None:
 
 def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     subject = MigrationContext(tools, owned, settling=owned.migration.epoch > 1)
-    if subject.journal.all() or owned.migration.epoch > 1:
-        hosts.reread_boots(subject)
     if owned.migration.epoch > 1:
         subject.replies.must_ask = set(subject.row.hosts_to_poll)
         # A host may have received any command that was sent: poll it before the command is sent again.

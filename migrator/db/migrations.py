@@ -19,7 +19,7 @@ from migrator.context import RequestContext
 from migrator.db import actions, cleanups, instances, models, saga_log, slots, tenures
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
-from migrator.db.services import Services, alive
+from migrator.db.services import Services, alive, boot_columns, boots_in, read_boots
 from migrator.objects import (
     CANCELLED_BY_STOP,
     COMPUTE_BINARY,
@@ -56,9 +56,6 @@ _UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
 _OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
 _OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
-_BOOTS = sa.select(models.SERVICES.c.host, models.SERVICES.c.boot_id).where(
-    models.SERVICES.c.host.in_(sa.bindparam('hosts', expanding=True)), models.SERVICES.c.binary == COMPUTE_BINARY
-)
 
 
 @dataclasses.dataclass
@@ -104,6 +101,8 @@ class Owned:
     entries: builtins.list[log.Entry]
     #: Whether earlier migrations of the instance have left a cleanup at its source. No later one can leave any.
     has_source_cleanup: bool = True
+    #: Host -> its boot_id, in the epoch of the migration.
+    boots: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,7 +379,7 @@ class Migrations:
                 actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:
                 fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
-            boots = _boots(session, write.boots_of)
+            boots = read_boots(session, write.boots_of)
         # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
         kept = {key: now if isinstance(value, models.later) else value for key, value in fields.items()}
@@ -500,9 +499,8 @@ class Migrations:
     def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:
         """Read a migration and the boot_ids of its hosts again."""
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(_T.c.uuid == known.uuid)).one()
-            hosts = [host for host in (row.source_compute, row.dest_compute) if host]
-            return models.migration(row), _boots(session, hosts)
+            row = session.execute(sa.select(_T, *boot_columns(_T)).where(_T.c.uuid == known.uuid)).one()
+            return models.migration(row), boots_in(row)
 
 
 def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> exception.MigratorException:
@@ -523,7 +521,7 @@ def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
     cleanup = models.CLEANUPS
     pending = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
     query = (
-        sa.select(_T, pending.label('has_source_cleanup'), *instance)
+        sa.select(_T, pending.label('has_source_cleanup'), *boot_columns(_T), *instance)
         .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
         .where(_T.c.uuid == uuid)
     )
@@ -533,6 +531,7 @@ def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
         instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
         entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
         has_source_cleanup=bool(row.has_source_cleanup),
+        boots=boots_in(row),
     )
 
 
@@ -591,9 +590,3 @@ def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:
         begins = (number for number, record in enumerate(write.records) if not record.stored)
         steps.insert(len(steps) if status in _ENDS else next(begins, 0), entry)
     return [*write.events, *steps]
-
-
-def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
-    if not hosts:
-        return {}
-    return {row.host: row.boot_id for row in session.execute(_BOOTS, {'hosts': [*hosts]})}

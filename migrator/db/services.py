@@ -24,6 +24,11 @@ _NOW = sa.select(models.now())
 _NOT_PLACED = sa.select(_N).where(~_N.c.in_placement)
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
+_BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
+    _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
+)
+#: The columns that name the hosts of a migration.
+_HOSTS = ('source_compute', 'dest_compute')
 #: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
 KEPT = 30 * 24 * 3600.0
 
@@ -447,3 +452,24 @@ class Conductors:
                 Incarnation(row.id, row.server, row.lease_until, row.broker_away_since)
                 for row in session.execute(query)
             ]
+
+
+# --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------
+
+
+def read_boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
+    """Return the boot_ids of compute hosts."""
+    if not hosts:
+        return {}
+    return {row.host: row.boot_id for row in session.execute(_BOOTS, {'hosts': [*hosts]})}
+
+
+def boot_columns(migrations: sa.Table) -> builtins.list[Any]:
+    """Return columns with the boot_ids of a migration's hosts, for the statement that reads its row."""
+    boots = sa.select(_T.c.boot_id).where(_T.c.binary == COMPUTE_BINARY)
+    return [boots.where(_T.c.host == migrations.c[host]).scalar_subquery().label(f'boot_of_{host}') for host in _HOSTS]
+
+
+def boots_in(row: Any) -> dict[str, str | None]:
+    """Return the boot_ids in a row that has the :func:`boot_columns`."""
+    return {getattr(row, host): getattr(row, f'boot_of_{host}') for host in _HOSTS if getattr(row, host)}

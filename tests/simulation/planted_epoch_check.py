@@ -270,5 +270,8 @@ def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     Here an adopter does not look up the hosts' boots, nor when they refuse it: it asks and they register, at once and
     without end.
     """
-    with patched(hosts, 'reread_boots', lambda m: None) as there:
+    with (
+        patched(migrations, 'boots_in', lambda row: {}),
+        patched(hosts, 'reread_boots', lambda m: None) as there,
+    ):
         yield there

@@ -111,7 +111,8 @@ class MigrationContext:
         self.stuck = _newest_stuck(owned.entries)
         #: Whether earlier migrations of the instance may have left a cleanup at its source.
         self.has_source_cleanup = owned.has_source_cleanup
-        self.boots: dict[str, str | None] = {}
+        #: Host -> its boot_id. The start of a host raises the epoch, so they hold for as long as the guard does.
+        self.boots: dict[str, str | None] = dict(owned.boots)
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
         #: What the bodies of steps have collected for the next commit.
@@ -260,8 +261,8 @@ class MigrationContext:
         self.writes.fields |= fields
 
     def will_call(self) -> None:
-        """Read the boot_ids of the hosts in the next commit, since a call to one of them follows it."""
-        self.writes.boots_of = self.row.hosts
+        """Read the missing boot_ids of the hosts in the next commit, since a call to one of them follows it."""
+        self.writes.boots_of = _without_boot(self)
 
     def defer(
         self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None, alarm: str | None = None
@@ -338,11 +339,16 @@ class MigrationContext:
         epoch, reported = max(self.row.epoch, seen) + 1, max(seen, seen_tenure or 0)
         if reported >= protocol.HIGHEST or epoch > protocol.STORABLE:
             raise exception.OddAnswer(hosts=' or '.join(self.row.hosts), seen=max(reported, epoch - 1))
-        write = Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=self.row.hosts)
+        write = Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=_without_boot(self))
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
         self.replies.begin_epoch()
         self.ledger.forget_stuck()
+
+
+def _without_boot(m: MigrationContext) -> list[str]:
+    """Return the hosts whose boot_id is not known."""
+    return [host for host in m.row.hosts if not m.boots.get(host)]
 
 
 def _newest_stuck(entries: Sequence[log.Entry]) -> log.Entry | None:
