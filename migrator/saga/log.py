@@ -189,9 +189,9 @@ class Journal:
                 self._first_tries.add(record.key)
             self._records[record.key] = dataclasses.replace(record, stored=True, epoch=epoch)
 
-    def first_try(self, attempt: int, step: str) -> bool:
+    def first_try(self, attempt: int, step: str, direction: str = DO) -> bool:
         """Return whether this is the first act on a step whose intent was just committed by this owner."""
-        key = (attempt, step, DO)
+        key = (attempt, step, direction)
         if key in self._first_tries:
             self._first_tries.discard(key)
             return True

@@ -68,7 +68,7 @@ def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('53ca096750', 'driver fails | conductor1: placement GET /allocations/UUID #2 | paused past the lease')
+@SHELF.plant('53ca096750', 'next move | conductor1: placement GET /allocations/UUID #2 | paused past the lease')
 def writes_without_consumer_generations() -> Iterator[object]:
     """Allocations were written without a generation.
 
@@ -89,7 +89,7 @@ def writes_without_consumer_generations() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('model lateget', 'driver fails | conductor1: placement GET /allocations/UUID #2 | paused past the lease')
+@SHELF.plant('model lateget', 'next move | conductor1: placement GET /allocations/UUID #2 | paused past the lease')
 def generation_read_after_the_intent() -> Iterator[object]:
     """The move is bound to a generation that was read when its intent had been committed, not before."""
     move = allocations.MigrationOwned.move

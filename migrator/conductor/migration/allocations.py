@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The allocations of a migration: each step reads both consumers and writes both in one request.
+"""The allocations of a migration: each step writes both consumers in one request.
 
 The right to write comes from the database. The intent, or the guard, is committed after the generations were read and
 before the request is sent. So a conductor that was paused in between writes with a stale generation, which Placement
-refuses.
+refuses. The first try of a step uses the generations that follow from the writes of this migration, and reads nothing.
+Every further try reads both consumers.
 """
 
 from __future__ import annotations
@@ -105,8 +106,13 @@ def give_back(m: MigrationContext) -> Verdict:
     if destinations.chosen(m.journal, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
+    moved = _generation_after_move(m) if m.journal.first_try(m.attempt, 'move_allocation', log.UNDO) else None
     for _ in range(_RACES):
         try:
+            if moved is not None:
+                with _lock_providers(m, pair):
+                    strategy.revert(pair, instance_generation=moved, migration_generation=allocations.FIRST_GENERATION)
+                return Done()
             reading = strategy.observe(pair)
             m.commit()
             if m.is_deleted():
@@ -128,6 +134,8 @@ def give_back(m: MigrationContext) -> Verdict:
                 case _:
                     return _unknown(m, reading)
         except exception.PlacementConflict:
+            # Another writer was faster, or has deleted the instance.
+            moved = None
             _pause(m)
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
             return _later(m, error, 'move_allocation', log.UNDO)
@@ -278,6 +286,17 @@ def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairRea
         )
         allocations.remove(strategy.client, owner, generation=reading.migration.generation)
     return Done({'skipped': 'the instance was deleted'})
+
+
+def _generation_after_move(m: MigrationContext) -> int | None:
+    """Return the generation that the move has given to the instance's consumer, or None if it is not done.
+
+    The journal has the generation with which the move was sent. Any later write has raised it further.
+    """
+    record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)
+    if record is None or record.state != log.StepState.DONE or intent is None:
+        return None
+    return intent.instance_generation + 1
 
 
 def _known(reading: allocations.PairReading) -> int:

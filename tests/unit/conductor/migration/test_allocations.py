@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -56,6 +57,16 @@ def undo_intended(stage: Stage) -> context.MigrationContext:
     return m
 
 
+def undo_intended_after_done(stage: Stage) -> context.MigrationContext:
+    """Return a migration whose undo comes first after a move that is done in the journal."""
+    m = moved(stage)
+    record = m.record('move_allocation')
+    assert record is not None
+    m.commit([dataclasses.replace(record, state='done')])
+    m.commit([log.StepRecord('move_allocation', 'undo', 'intent', 1)])
+    return m
+
+
 def write(stage: Stage, uuid: str, *hosts: str) -> None:
     """Have an instance hold a processor on each host; for an unknown one, on a provider in no tree."""
     client = stage.cloud.placement_client
@@ -83,6 +94,44 @@ def held(stage: Stage, m: context.MigrationContext) -> tuple[list[str], list[str
 
 
 NOT_MOVED, MOVED, RELEASED = (['host1'], []), (['host2'], ['host1']), (['host2'], [])
+
+
+class TestFirstGiveBack:
+    def test_known_generation_is_written_without_a_read(self, still: Stage) -> None:
+        m = undo_intended_after_done(still)
+        sent = len(still.cloud.adapter.sent)
+        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert still.cloud.adapter.sent[sent:] == [('POST', '/allocations')]
+        assert held(still, m) == NOT_MOVED
+
+    def test_allocation_that_another_writer_has_changed_is_read(self, still: Stage) -> None:
+        m = undo_intended_after_done(still)
+        write(still, m.row.instance_uuid, 'host3')
+        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Stuck)
+        assert held(still, m) == (['host3'], ['host1'])
+
+    def test_allocation_of_a_deleted_instance_is_not_created_again(self, still: Stage) -> None:
+        m = undo_intended_after_done(still)
+        client = still.cloud.placement_client
+        now = allocations.read(client, m.row.instance_uuid)
+        gone = allocations.allocation_state.Consumer(
+            uuid=now.uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
+        )
+        assert now.generation is not None
+        allocations.remove(client, gone, generation=now.generation)
+        with still.database.engine.writer() as session:
+            session.execute(sa.delete(models.Instance))
+        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Done)
+        assert held(still, m) == ([], [])
+
+    def test_second_try_reads_both(self, still: Stage) -> None:
+        m = undo_intended_after_done(still)
+        still.cloud.adapter.inject(Fault.TIMEOUT_DONE, method='POST')
+        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Parked)
+        sent = len(still.cloud.adapter.sent)
+        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert [method for method, _url in still.cloud.adapter.sent[sent:]] == ['GET', 'GET', 'GET', 'PUT']
+        assert held(still, m) == NOT_MOVED
 
 
 class TestMove:
