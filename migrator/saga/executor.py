@@ -243,6 +243,10 @@ class SagaExecutor(Generic[T]):
                 self._buffer.outcome = BACK
                 self._flush()
             return None
+        why = step.no_effect(subject) if step.no_effect is not None else None
+        if why is not None:
+            self._keep(self._record(step, UNDO, StepState.DONE, {'skipped': why}))
+            return None
         assert step.undo is not None
         begun = subject.journal.find(subject.attempt, step.name, UNDO) is not None
         self._flush(() if begun else [self._record(step, UNDO, StepState.INTENT)])

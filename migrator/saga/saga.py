@@ -120,6 +120,8 @@ class Step(Generic[S]):
         function that returns the status. None: the step does not change the status.
     :ivar undo_after: the name of an earlier step that must be undone before this one. By default the undo column is
         read strictly upwards.
+    :ivar no_effect: returns why the step certainly had no effect, although it was begun; None: it may have had one. A
+        step without an effect needs no undo, and so no intent of it.
     """
 
     name: str
@@ -129,6 +131,7 @@ class Step(Generic[S]):
     intent: Callable[[S], Mapping[str, Any] | Verdict] | None = None
     undo_after: str | None = None
     status: str | Callable[[S], str] | None = None
+    no_effect: Callable[[S], str | None] | None = None
 
     @property
     def writes_ahead(self) -> bool:

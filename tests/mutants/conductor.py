@@ -19,6 +19,7 @@ PERIODICS = 'migrator/conductor/periodics.py'
 RECOVERY = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
 SETTLE = 'migrator/conductor/migration/settle_table.py'
+SETTLING = 'migrator/conductor/migration/settle.py'
 
 MUTANTS = (
     Mutant(
@@ -164,9 +165,16 @@ MUTANTS = (
     Mutant(
         'source-restored-before-destination-is-cleaned',
         LIVE_MIGRATE,
-        "undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),",
-        'undo=rollback_live_migration_at_source),',
+        "undo=rollback_live_migration_at_source, undo_after='pre_live_migration', no_effect",
+        'undo=rollback_live_migration_at_source, no_effect',
         'The guest is resumed at the source while the destination can still run it.',
+    ),
+    Mutant(
+        'cancelled-at-a-later-boot-counts-as-not-begun',
+        SETTLING,
+        "return bool((report.result or {}).get('cancelled')) and report.boot_id == sent_to",
+        "return bool((report.result or {}).get('cancelled'))",
+        'A guest that an earlier boot of the source has begun to migrate is not restored after an abort.',
     ),
     Mutant(
         'move-retried-without-the-guard',

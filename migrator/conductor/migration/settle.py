@@ -142,6 +142,25 @@ def was_cancelled_by_stop(m: MigrationContext) -> bool:
     return m.row.abort_verdict == CANCELLED_BY_STOP
 
 
+def had_not_begun(m: MigrationContext) -> str | None:
+    """Return why ``live_migration`` has left nothing to restore at the source, or None if it may have."""
+    if m.lost:
+        return 'there is no guest to restore'
+    return f'{m.source} had not begun' if was_cancelled_by_stop(m) or _was_cancelled_in_queue(m) else None
+
+
+def _was_cancelled_in_queue(m: MigrationContext) -> bool:
+    """Return whether the source reports that it cancelled the migration before it called its driver.
+
+    The command was sent to that boot, so no earlier boot has called the driver either.
+    """
+    report, record = m.replies.reports.get((m.source, 'live_migration')), m.record('live_migration')
+    if report is None or record is None or report.state != protocol.WorkState.CANCELLED:
+        return False
+    sent_to = (record.input or {}).get('source_boot_id')
+    return bool((report.result or {}).get('cancelled')) and report.boot_id == sent_to
+
+
 def _column(m: MigrationContext) -> Column:
     if m.record('live_migration') is None:
         return Column.NOT_SENT

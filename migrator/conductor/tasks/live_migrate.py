@@ -46,7 +46,7 @@ def saga() -> Saga[MigrationContext]:
         # cleaned before the source is restored, so that a guest paused for the switchover resumes on one host only.
         Step('live_migration', pivot, status=Status.QUEUED,
              intent=may_move, do=live_migration,
-             undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
+             undo=rollback_live_migration_at_source, undo_after='pre_live_migration', no_effect=settle.had_not_begun),
         # The outcome and the new host are one commit. From here on nothing is undone.
         Step('update_instance_host', retriable, status=has_moved,
              do=update_instance_host),
@@ -143,10 +143,6 @@ def live_migration(m: MigrationContext) -> Verdict:
 
 def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
     """Restore the guest at the source."""
-    if m.lost:
-        return Done({'skipped': 'there is no guest to restore'})
-    if settle.was_cancelled_by_stop(m):
-        return Done({'skipped': f'{m.source} had not begun'})
     return _undo(m, m.source, 'rollback_live_migration_at_source', 'live_migration')
 
 

@@ -241,6 +241,19 @@ class TestBack:
             'undo book done, end undone',
         ]
 
+    def test_step_without_an_effect_has_no_undo_and_no_commit_of_its_own(self) -> None:
+        world = World()
+        world.no_effect['leap'] = 'it had not begun'
+        world.scripts['do leap'] = [Failed('no leap')]
+        world.scripts['settle'] = [Back('no leap')]
+        toy.run(world)
+        assert 'undo leap' not in world.log
+        assert world.commits()[-3:] == [
+            'do leap failed, undo prepare intent, outcome back',
+            'undo prepare done, undo leap done, undo book intent',
+            'undo book done, end undone',
+        ]
+
     @pytest.mark.parametrize('verdict', [Parked('later'), Failed('not now'), Stuck('odd')])
     def test_failed_undo_delays_next_undos_and_is_tried_again(self, verdict: object) -> None:
         world = World()

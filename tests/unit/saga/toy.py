@@ -66,6 +66,7 @@ class World:
         self.abort_reason: str | None = None
         self.is_abandoned = False
         self.unsent: set[str] = set()
+        self.no_effect: dict[str, str] = {}
         self.attempts = 1
 
     def boundary(self) -> None:
@@ -255,6 +256,7 @@ def toy() -> Saga[Subject]:
             intent=intent('leap'),
             undo_after='prepare',
             status='leaping',
+            no_effect=lambda subject: subject.world.no_effect.get('leap'),
         ),
         Step('flip', Kind.RETRIABLE, do=do('flip'), status=lambda subject: f'flipped {subject.attempt}'),
         (
