@@ -258,8 +258,7 @@ class ConductorManager:
         """
         if self.runner.wake(migration_uuid, reread=True) or forwarded:
             return
-        owner = self.tools.database.migrations.get(migration_uuid).owner
-        server = self.tools.database.conductors.server_of(owner) if owner else None
+        server = self.tools.database.conductors.owner_of(migration_uuid)
         if server not in (None, self.tools.server):
             target = rpc.Target(rpcapi.TOPIC, server, rpcapi.VERSION)
             self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid, forwarded=True)

@@ -61,15 +61,20 @@ def start(session: Any, context: RequestContext, action: str, instance_uuid: str
     )
 
 
-def finish(session: Any, action: str, migration_uuid: str, message: str | None) -> None:
-    """Write the result of an action within the transaction that ends its migration.
+def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]) -> None:
+    """Write the results of actions within the transaction that ends their migration.
 
-    :param message: why the action failed; None: it succeeded.
+    :param messages: action -> why it failed; None: it succeeded.
     """
+    results = {action: ERROR if message else SUCCESS for action, message in messages.items()}
     session.execute(
         sa.update(_T)
-        .where(_T.c.migration_uuid == migration_uuid, _T.c.action == action, _T.c.finish_time.is_(None))
-        .values(finish_time=models.now(), message=message, result=ERROR if message else SUCCESS)
+        .where(_T.c.migration_uuid == migration_uuid, _T.c.action.in_(list(messages)), _T.c.finish_time.is_(None))
+        .values(
+            finish_time=models.now(),
+            message=sa.case(dict(messages), value=_T.c.action),
+            result=sa.case(results, value=_T.c.action),
+        )
     )
 
 
@@ -133,13 +138,14 @@ def finish_all(session: Any, known: Migration, status: str, fields: Mapping[str,
     good = status in (MigrationStatus.DONE, MigrationStatus.COMPLETED)
     reason = None if good else fields.get('failure', known.failure) or ended
     action = EVACUATE if known.is_evacuation else LIVE_MIGRATION
-    finish(session, action, known.uuid, reason)
+    messages = {action: reason}
     if known.abort_requested_at is not None:
         late = status != MigrationStatus.CANCELLED
         verdict = fields.get('abort_verdict') or ended
-        finish(session, LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
+        messages[LIVE_MIGRATION_CANCEL] = str(verdict) if late else None
     if known.force_complete_requested_at is not None:
-        finish(session, LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
+        messages[LIVE_MIGRATION_FORCE_COMPLETE] = reason
+    finish(session, known.uuid, messages)
 
 
 class Requests:

@@ -443,6 +443,14 @@ class Conductors:
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 
+    def owner_of(self, migration_uuid: str) -> str | None:
+        """Return the RPC server name of the living conductor that owns a migration, or None."""
+        migrations = models.MIGRATIONS
+        query = sa.select(_C.c.server).join(migrations, migrations.c.owner == _C.c.id)
+        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > models.now())
+        with self._engine.reader() as session:
+            return session.execute(query).scalar_one_or_none()
+
     def list(self) -> builtins.list[Incarnation]:
         """Return every known incarnation, the one with the latest lease first."""
         query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)

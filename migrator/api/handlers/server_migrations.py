@@ -148,9 +148,8 @@ def _check_host_aborts_queued(request: Request, instance: Instance, migration: M
 def _wake(request: Request, migration: Migration) -> None:
     services = request.services
     try:
-        owner = services.database.migrations.get(migration.uuid).owner
-        server = services.database.conductors.server_of(owner) if owner else None
-        services.conductor.wake(request.context, migration.uuid, server)
+        owner = services.database.conductors.owner_of(migration.uuid)
+        services.conductor.wake(request.context, migration.uuid, owner)
     except exception.MigratorException as error:
         # The request is committed, so the owner's sweep finds it.
         LOG.warning(

@@ -34,12 +34,12 @@ def test_an_action_is_found_by_its_request_id(scene: Scene) -> None:
 def test_finish_ends_only_the_named_action_and_only_once(scene: Scene) -> None:
     migration = scene.migration(scene.instance(), 'req-one')
     with scene.database.engine.writer() as session:
-        actions.finish(session, 'another', migration.uuid, None)
+        actions.finish(session, migration.uuid, {'another': None})
     assert scene.database.actions.list(migration.instance_uuid)[0].result is None
     scene.clock.seconds = 3
     for message in ('no room', None):
         with scene.database.engine.writer() as session:
-            actions.finish(session, actions.LIVE_MIGRATION, migration.uuid, message)
+            actions.finish(session, migration.uuid, {actions.LIVE_MIGRATION: message})
     found = scene.database.actions.list(migration.instance_uuid)[0]
     assert (found.result, found.message) == (actions.ERROR, 'no room')
     assert found.finish_time == conftest.START + datetime.timedelta(seconds=3)
