@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from migrator import executors
 from migrator.objects import base, times
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
+    from oslo_config import cfg
+
+    from migrator import executors
     from migrator.context import RequestContext
     from migrator.db.api import Database
     from migrator.db.engine import Engine

@@ -22,15 +22,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oslo_config import cfg
-
-from migrator import exception, executors
+from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import PROG, Asked
 from migrator.runtime import pipes
 
 if TYPE_CHECKING:  # what only some verbs need is imported where they use it, so that the help is fast
-    from migrator import rpc
+    from oslo_config import cfg
+
+    from migrator import executors, rpc
 
 WRONG, USAGE, UNREACHABLE = command.WRONG, command.USAGE, command.UNREACHABLE
 
@@ -113,6 +113,8 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
 
     :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
     """
+    from oslo_config import cfg
+
     from migrator.conf import opts
     from migrator.db import engine
     from migrator.runtime import settings
@@ -141,6 +143,10 @@ def main(
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
+    from oslo_config import cfg
+
+    from migrator import executors
+
     # Without a handler, the libraries' log of an error would appear before its one line.
     handler = logging.StreamHandler() if arguments.debug else logging.NullHandler()
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
