@@ -325,8 +325,8 @@ class Service(Times, Base):
     __tablename__ = 'services'
     __table_args__ = (
         sa.UniqueConstraint('host', 'binary', name='uniq_services'),
-        sa.Index('ix_services_version', 'binary', 'version'),
-        sa.Index('ix_services_forced_down', 'binary', 'forced_down'),
+        sa.Index('ix_services_version', 'version', 'binary'),
+        sa.Index('ix_services_forced_down', 'forced_down', 'binary'),
     )
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)

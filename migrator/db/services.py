@@ -193,14 +193,14 @@ class Services:
 
     def lowest_version(self) -> int:
         """Return the lowest version of the compute services, or that of this release if there are none."""
-        query = sa.select(sa.func.min(_T.c.version)).where(_T.c.binary == COMPUTE_BINARY)
+        query = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
         with self._engine.reader() as session:
-            lowest: int | None = session.execute(query).scalar_one()
+            lowest: int | None = session.execute(query).scalar()
             return CURRENT_VERSION if lowest is None else lowest
 
     def forced_down(self) -> set[str]:
         """Return the compute hosts that an operator has declared forced down."""
-        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down.is_(True))
+        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
         with self._engine.reader() as session:
             return set(session.execute(query).scalars())
 
