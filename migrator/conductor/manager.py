@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from oslo_log import log as logging
 from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
-from migrator.conductor.compute_client import HostBusy, Hosts
+from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import evacuate, live_migrate
@@ -34,8 +35,6 @@ _ADOPTIONS = 2
 _TREE_TIMEOUT = 2.0
 #: Seconds that a stop waits for runs in the middle of a call.
 _STOP_TIMEOUT = 5.0
-#: A uuid that belongs to no migration, no instance and no boot.
-_NO_UUID = '00000000-0000-0000-0000-000000000000'
 
 
 class ConductorManager:
@@ -71,8 +70,6 @@ class ConductorManager:
             version_of=lambda host: database.services.get_compute(host).version,
             pin=upgrade_levels.pin(conf, 'compute', [*VERSIONS]),
         )
-        # Twelve within service_down_time, so that several may be lost before a host would count as down.
-        self._probe_interval = lambda: float(conf.service_down_time) / 12
         reached = broker.Broker(server, self._send_to_itself, threads, self._probe_interval)
         self.tools = Tools(
             owner='',
@@ -94,6 +91,7 @@ class ConductorManager:
         if conf.conductor.audit_interval:
             audits = metrics.Audits(self.metrics.registry)
             self._watch = audit.Watch(database, placement_client, threads.clock, audits)
+        self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.tools.hosts.on_free = self.runner.wake
         self.runner.on_end = functools.partial(periodics.wake_waiters, self.tools, self.runner)
         reached.on_change = self.runner.wake_all
@@ -171,6 +169,10 @@ class ConductorManager:
         self.begin_incarnation()
         self.report_alive()
 
+    def _probe_interval(self) -> float:
+        # Twelve within service_down_time, so that several may be lost before a host would count as down.
+        return float(self.conf.service_down_time) / 12
+
     def _probe_broker(self) -> None:
         self.tools.broker.probe()
         down_time = self.tools.options.service_down_time
@@ -213,6 +215,8 @@ class ConductorManager:
         self.runner.drop_all()
         for served in self._served:
             served.stop()
+        with contextlib.suppress(exception.ServiceUnreachable):
+            self._heartbeats.write()
         for pool in self._pools:
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
@@ -325,45 +329,12 @@ class ConductorManager:
 
     @rpc.expose
     def compute_heartbeat(self, context: RequestContext, report: protocol.HostReport) -> None:
-        """Record a heartbeat. If the database has another, unreachable boot, make this one register.
-
-        The service may have been deleted, or the call of an earlier boot may have been committed after the call of
-        this one.
-        """
-        services = self.tools.database.services
+        """Record a heartbeat, at the latest a second after its arrival."""
         # Each conductor receives some of the heartbeats. A bound alone needs the limit.
         if self.tools.options.bounds and self.tools.slots.limits.get(report.host) != report.limit:
-            services.write_slots(report.host, report.boot_id, report.limit)
+            self.tools.database.services.write_slots(report.host, report.boot_id, report.limit)
             self.tools.slots.limits[report.host] = report.limit
-        if services.heartbeat(report.host, report.boot_id):
-            return
-        found = services.list(binary=COMPUTE_BINARY, host=report.host)
-        if found:
-            known = found[0]
-            if known.boot_id == report.boot_id:
-                return  # The host has stopped, and this heartbeat was sent before.
-            # If two live services share a name, keep the registered boot, so that they do not evict each other. A host
-            # whose registered boot is dead registers again before it counts as down.
-            patience = self.tools.options.service_down_time / 2
-            if known.last_seen_up is not None and not known.is_unreachable(services.now(), patience):
-                return
-        # A host that receives a command for another boot registers again.
-        self._poll_pool.submit(self._call_back, report.host)
-
-    def _call_back(self, host: str) -> None:
-        for_no_boot = protocol.Command(
-            migration_uuid=_NO_UUID,
-            instance_uuid=_NO_UUID,
-            step='poll',
-            epoch=0,
-            owner=self.tools.owner,
-            reply_to=self.tools.server,
-            boot_id=_NO_UUID,
-        )
-        try:
-            self.tools.hosts.ask(host, [for_no_boot])
-        except HostBusy:
-            LOG.debug('No free call slot for host %s; its next heartbeat tries again', host)
+        self._heartbeats.take(report.host, report.boot_id)
 
     @rpc.expose
     def compute_stopping(self, context: RequestContext, host: str, boot_id: str, cancelled: list[str]) -> None:

@@ -20,7 +20,7 @@ from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
-from migrator.objects import protocol
+from migrator.objects import COMPUTE_BINARY, protocol
 
 LOG = logging.getLogger(__name__)
 
@@ -40,6 +40,110 @@ _FIGURES = (
     'disk_processed',
     'disk_remaining',
 )
+#: A uuid that belongs to no migration, no instance and no boot.
+_NO_UUID = '00000000-0000-0000-0000-000000000000'
+#: Seconds for which heartbeats are collected. The conductor loses those of one such interval if it is killed.
+_COLLECT = 1.0
+
+
+class Heartbeats:
+    """The heartbeats that a conductor has received and writes together, once a second.
+
+    The first heartbeat of a boot is written at once, because it may be the news that the host has a new boot. The
+    further ones only repeat it.
+
+    :param pool: makes the calls that let a host register again.
+    """
+
+    def __init__(self, tools: Tools, pool: executors.BoundedExecutor) -> None:
+        self._tools = tools
+        self._pool = pool
+        self._lock = tools.threads.lock()
+        #: Host -> the boot whose heartbeat was written last.
+        self._written: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
+        self._began = 0.0
+
+    def take(self, host: str, boot_id: str) -> None:
+        """Write a heartbeat, at once or with the next ones."""
+        with self._lock:
+            is_repeated, is_first = self._written.get(host) == boot_id, not self._waiting
+            if is_repeated:
+                self._waiting[host] = boot_id
+                if is_first:
+                    self._began = self._tools.threads.clock.monotonic()
+        if is_repeated:
+            if is_first:
+                self._begin_write()
+            return
+        if self._tools.database.services.heartbeats({host: boot_id}, 0.0):
+            self._on_unknown_boot(host, boot_id)
+        else:
+            with self._lock:
+                self._written[host] = boot_id
+
+    def _begin_write(self) -> None:
+        try:
+            self._tools.threads.start(self._write_later, name='heartbeats')
+        except RuntimeError:  # the process cannot start a thread
+            self.write()
+
+    def _write_later(self) -> None:
+        self._tools.threads.sleep(_COLLECT)
+        try:
+            self.write()
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Could not write the heartbeats of hosts; their next ones count: %s', error)
+        except Exception:  # no caller waits for the result
+            LOG.exception('Could not write the heartbeats of hosts; their next ones count')
+
+    def write(self) -> None:
+        """Write the heartbeats that wait."""
+        with self._lock:
+            boots, self._waiting = self._waiting, {}
+            # The hosts were up at their reports, and nothing is known about them since.
+            age = self._tools.threads.clock.monotonic() - self._began
+        if not boots:
+            return
+        for host in sorted(self._tools.database.services.heartbeats(boots, age)):
+            with self._lock:
+                self._written.pop(host, None)
+            self._on_unknown_boot(host, boots[host])
+
+    def _on_unknown_boot(self, host: str, boot_id: str) -> None:
+        """Make the boot of a heartbeat register, if the database has another, unreachable one.
+
+        The service may have been deleted, or the call of an earlier boot may have been committed after the call of
+        this one.
+        """
+        services = self._tools.database.services
+        found = services.list(binary=COMPUTE_BINARY, host=host)
+        if found:
+            known = found[0]
+            if known.boot_id == boot_id:
+                return  # The host has stopped, and this heartbeat was sent before.
+            # If two live services share a name, keep the registered boot, so that they do not evict each other. A host
+            # whose registered boot is dead registers again before it counts as down.
+            patience = self._tools.options.service_down_time / 2
+            if known.last_seen_up is not None and not known.is_unreachable(services.now(), patience):
+                return
+        # A host that receives a command for another boot registers again.
+        self._pool.submit(self._call_back, host)
+
+    def _call_back(self, host: str) -> None:
+        for_no_boot = protocol.Command(
+            migration_uuid=_NO_UUID,
+            instance_uuid=_NO_UUID,
+            step='poll',
+            epoch=0,
+            owner=self._tools.owner,
+            reply_to=self._tools.server,
+            boot_id=_NO_UUID,
+        )
+        try:
+            self._tools.hosts.ask(host, [for_no_boot])
+        except HostBusy:
+            LOG.debug('No free call slot for host %s; its next heartbeat tries again', host)
 
 
 def sweep(

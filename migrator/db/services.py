@@ -7,7 +7,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -86,24 +86,31 @@ class Services:
             session.execute(sa.insert(_T).values(uuid=self._threads.new_uuid(), host=host, binary=binary, **values))
 
     @retried
-    def heartbeat(self, host: str, boot_id: str) -> bool:
-        """Write that a compute service is up in its registered boot.
+    def heartbeats(self, boots: Mapping[str, str], age: float) -> set[str]:
+        """Write that compute services are up in their registered boots.
 
-        :returns: whether ``boot_id`` is the registered boot and has not stopped. If not, nothing was written.
+        :param boots: host -> the boot_id of its report.
+        :param age: the seconds since the oldest of the reports.
+        :returns: the hosts of which nothing was written: their registered boot is another one, or has stopped.
         """
+        known = (
+            _T.c.binary == COMPUTE_BINARY,
+            _T.c.host.in_(builtins.list(boots)),
+            # No two hosts have the same boot_id.
+            _T.c.boot_id.in_(builtins.list(boots.values())),
+            # A late heartbeat does not bring back a boot that has stopped.
+            _T.c.last_seen_up.is_not(None),
+        )
         with self._engine.writer() as session:
+            reported_at = models.later(-age)
+            # A report does not end what was declared after it was sent.
+            down_since = sa.case((_T.c.down_since > reported_at, _T.c.down_since), else_=sa.null())
             found: Any = session.execute(
-                sa.update(_T)
-                .where(
-                    _T.c.host == host,
-                    _T.c.binary == COMPUTE_BINARY,
-                    _T.c.boot_id == boot_id,
-                    # A late heartbeat does not bring back a boot that has stopped.
-                    _T.c.last_seen_up.is_not(None),
-                )
-                .values(last_seen_up=models.now(), down_since=None)
+                sa.update(_T).where(*known).values(last_seen_up=reported_at, down_since=down_since)
             )
-            return bool(found.rowcount)
+            if found.rowcount == len(boots):
+                return set()
+            return boots.keys() - set(session.execute(sa.select(_T.c.host).where(*known)).scalars())
 
     @retried
     def write_slots(self, host: str, boot_id: str, slots: int) -> None:

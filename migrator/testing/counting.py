@@ -29,7 +29,7 @@ from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
 
 #: The threads that look after migrations whether or not anything happens: full names, and a part of a name.
-_PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat'})
+_PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat', 'heartbeats'})
 _POLL_POOL = '-poll-'
 _ASIDES = POLLS | HEARTBEATS
 

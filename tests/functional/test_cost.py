@@ -21,7 +21,7 @@ EXACT = {
     'an abort in the queue': (1, 7, 17, 5),
 }
 #: Threads that look after the cloud as a whole, whether anything migrates or not.
-BACKGROUND = ('lease', 'sweep', 'poll', 'heartbeat')
+BACKGROUND = ('lease', 'sweep', 'poll', 'heartbeat', 'heartbeats')
 
 
 class Meter:

@@ -383,7 +383,7 @@ def test_a_heartbeat_between_every_step_changes_nothing(cloud):
     def at(process, label):
         if process.name == 'conductor1' and next(beat) % 3 == 0:
             for host, compute in cloud.computes.items():
-                cloud.database.services.heartbeat(host, compute.boot_id)
+                cloud.database.services.heartbeats({host: compute.boot_id}, 0.0)
 
     cloud.simulation.on_checkpoint = at
     cloud.live_migrate(instance)

@@ -217,7 +217,7 @@ def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
     delete = cloud.database.services.delete
 
     def late(service):
-        cloud.database.services.heartbeat('host3', service.boot_id)
+        cloud.database.services.heartbeats({'host3': service.boot_id}, 0.0)
         return delete(service)
 
     cloud.database.services.delete = late

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from migrator import context, rpc
 from migrator.conductor import rpcapi
-from migrator.objects import CURRENT_VERSION, protocol
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from migrator.testing.placement_faults import Fault
+from tests import work
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -125,6 +126,69 @@ class TestComputeAnswers:
         stage.cloud.kill('host1')
         stage.simulation.pause(stage.cloud.processes['host2'])
         assert [self.answers(stage, host) for host in ('host1', 'host2', 'nowhere')] == [False, False, False]
+
+
+class TestHeartbeats:
+    def beat(self, stage: Stage, *hosts: str) -> None:
+        """Have conductor1 receive a heartbeat of some hosts, or of all."""
+        services = stage.database.services.list(COMPUTE_BINARY, list(hosts) or None)
+        reports = [protocol.HostReport(host=one.host, boot_id=one.boot_id or '', version=4) for one in services]
+        conductor = stage.cloud.conductors['conductor1']
+
+        def run() -> None:
+            for report in reports:
+                conductor.compute_heartbeat(context.admin_context(), report=report)
+
+        stage.do(run)
+
+    def test_repeated_heartbeats_of_many_hosts_take_one_statement(self, still: Stage) -> None:
+        work.add_hosts(still.database.engine, 'host3', 200)
+        self.beat(still)
+        before = still.database.services.now()
+        with work.counted(still.database.engine) as done:
+            self.beat(still)
+            still.simulation.advance(1.5)
+        assert (
+            len([text for text in done.statements if text.startswith('UPDATE services') and 'boot_id IN' in text]) == 1
+        )
+        services = still.database.services.list(COMPUTE_BINARY)
+        assert len(services) == 200
+        assert all(one.last_seen_up is not None and one.last_seen_up >= before for one in services)
+
+    def test_heartbeat_that_waits_does_not_bring_back_a_stopped_boot(self, still: Stage) -> None:
+        self.beat(still, 'host2', 'host3')
+        self.beat(still, 'host2', 'host3')
+        conductor, boot = still.cloud.conductors['conductor1'], still.database.services.get_compute('host2').boot_id
+        still.do(lambda: conductor.compute_stopping(context.admin_context(), 'host2', boot or '', []))
+        seen = still.database.services.now()
+        still.simulation.advance(1.5)
+        assert still.database.services.get_compute('host2').last_seen_up is None
+        beaten = still.database.services.get_compute('host3').last_seen_up
+        assert beaten is not None
+        assert abs((beaten - seen).total_seconds()) < 0.1, 'it was up when it reported, not when that is written'
+
+    def test_heartbeat_that_waits_does_not_end_that_its_host_is_forced_down(self, still: Stage) -> None:
+        self.beat(still, 'host2')
+        self.beat(still, 'host2')
+        still.simulation.advance(0.1)
+        services = still.database.services
+        services.update(services.get_compute('host2').id, forced_down=True)
+        still.simulation.advance(1.5)
+        assert services.get_compute('host2').down_since is not None, 'the host may have died since'
+        self.beat(still, 'host2')
+        still.simulation.advance(1.5)
+        assert services.get_compute('host2').down_since is None
+
+    def test_killed_conductor_with_heartbeats_that_wait_makes_no_host_down(self, stage: Stage) -> None:
+        for _ in range(3):
+            heartbeats = stage.cloud.conductors['conductor1']._heartbeats
+            stage.until(lambda waiting=heartbeats: waiting._waiting, 40)
+            stage.kill('conductor1')
+            stage.cloud.start_conductor('conductor1')
+            for _ in range(15):
+                stage.simulation.advance(1)
+                assert stage.cloud.up()
+        assert not any(one.down_since for one in stage.database.services.list(COMPUTE_BINARY))
 
 
 class TestLateBoot:

@@ -31,11 +31,11 @@ class TestReports:
     def test_a_heartbeat_counts_only_in_the_registered_boot(self, scene: Scene) -> None:
         boot = scene.host('host1')
         scene.clock.seconds = 10
-        assert not scene.database.services.heartbeat('host1', 'an earlier boot')
+        assert scene.database.services.heartbeats({'host1': 'an earlier boot'}, 0.0) == {'host1'}
         assert scene.database.services.get_compute('host1').last_seen_up == conftest.START
-        assert scene.database.services.heartbeat('host1', boot)
+        assert scene.database.services.heartbeats({'host1': boot}, 0.0) == set()
         assert scene.database.services.get_compute('host1').last_seen_up == scene.clock.now()
-        assert not scene.database.services.heartbeat('unknown', boot)
+        assert scene.database.services.heartbeats({'unknown': boot}, 0.0) == {'unknown'}
 
     def test_a_stopped_service_is_down_until_it_reports_again(self, scene: Scene) -> None:
         boot = scene.host('host1')
@@ -50,7 +50,7 @@ class TestReports:
         begin_stop('host1', boot, [], services)
         assert not is_up()
         assert services.get_compute('host1').updated_at == scene.clock.now(), 'when it stopped is known'
-        assert not services.heartbeat('host1', boot), 'it was sent before'
+        assert services.heartbeats({'host1': boot}, 0.0) == {'host1'}, 'it was sent before'
         assert not is_up()
         services.report('host1', 'nova-compute', 4, 'the next boot')
         assert is_up()

@@ -166,7 +166,7 @@ class TestAdmission:
         boot = scene.host('host1')
         scene.database.services.write_slots('host1', 'another boot', 9)
         scene.database.services.write_slots('host1', boot, 2)
-        assert scene.database.services.heartbeat('host1', boot)
+        assert scene.database.services.heartbeats({'host1': boot}, 0.0) == set()
         for _ in range(2):
             admit(scene, scene.owned(), 'host2', Bounds(ahead=0))
         with pytest.raises(exception.NoSlot, match='for a slot at source host1: 2 of 2'):
