@@ -143,6 +143,7 @@ class TestDefinitions:
         services.update(services.get_compute('host1').id, forced_down=True)
         assert self.outdated(scene) == {}
         services.update(services.get_compute('host1').id, forced_down=False)
+        services.report('host1', COMPUTE_BINARY, self.VERSION)
         assert self.outdated(scene) == {'host1': [one.uuid]}
         scene.clock.seconds += 61
         services.call_down(60)
