@@ -100,6 +100,19 @@ def abort_queued(operator: Operator, begin: Callable[[], None]) -> None:
     _ends(operator, instance)
 
 
+def waits_for_a_slot(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let a migration wait until another one from elsewhere has left its slot at the destination."""
+    first, instance = operator.cloud.boot('first', 'host3'), operator.cloud.boot('one', 'host1')
+    stall = _faults(operator, 'host3').stall('copying', sticky=True)
+    operator.user.migrate(first, 'host2')
+    operator.user.until_status(first, _S.RUNNING)
+    begin()
+    operator.user.migrate(instance, 'host2')
+    operator.user.wait(1.0)
+    stall.release()
+    _ends(operator, instance)
+
+
 def stop_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
     """Stop the source as planned while a migration waits in the queue, and start it again."""
     instance = _queued(operator, begin)
@@ -524,6 +537,12 @@ def source_returns_as_an_older_version(operator: Operator, begin: Callable[[], N
     _completes(operator)
 
 
+#: Bounds of one on each axis.
+_ONE_AT_A_TIME = {
+    'max_concurrent_inbound_live_migrations': 1,
+    'conductor.max_cluster_live_migrations': 1,
+    'conductor.prepare_ahead': 0,
+}
 PATHS = (
     Path('success', success, (_S.COMPLETED,)),
     Path('pre fails', pre_fails, (_S.FAILED,)),
@@ -543,6 +562,8 @@ PATHS = (
     Path('cleanup beside', cleanup_beside, (_S.COMPLETED,), hosts=3, options={'conductor.post_max_attempts': 2}),
     Path('brought back', brought_back, (_S.COMPLETED,), options={'conductor.post_max_attempts': 2}),
     Path('restart with a queue', restart_with_a_queue, (_S.COMPLETED, _S.COMPLETED, _S.CANCELLED)),
+    Path('waits for a slot', waits_for_a_slot, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
+    Path('second candidate, bounded', second_candidate, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
     Path('evacuation', evacuation, (_S.COMPLETED,)),
     Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),
