@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import check, control_plane
+from benchmarks import check, control_plane, makespan
 from tests import forked
 from tests.functional import test_cost
 
@@ -122,3 +122,8 @@ def test_check_on_a_database_that_is_not_served_is_refused(capsys):
         control_plane.main(['--check', '--on', 'services'])
     assert ended.value.code == 2
     assert "--on: invalid choice: 'services'" in capsys.readouterr().err
+
+
+def test_makespan_with_bounds_is_near_the_shortest_time(capsys):
+    assert makespan.main(['--quick']) == 0
+    assert '2 to 3 hosts' in capsys.readouterr().out
