@@ -5,7 +5,7 @@
 import pytest
 
 from migrator.db import engine
-from tests.functional import migration_requests, state
+from tests.functional import migration_requests, state, test_evacuation
 from tests.functional.faults import faults
 
 INBOUND = 'max_concurrent_inbound_live_migrations'
@@ -27,6 +27,12 @@ def begin(cloud, instances, host=None):
 
 def rows(cloud, instances):
     return [cloud.migrations(instance)[-1] for instance in instances]
+
+
+def chosen_at(cloud, instance):
+    """Return when the destination of a server's newest migration was chosen."""
+    entries = cloud.database.migrations.read_log(cloud.migrations(instance)[-1].uuid)
+    return next(entry.at for entry in entries if entry.step == 'move_allocation')
 
 
 def admitted(cloud, instances):
@@ -144,3 +150,22 @@ def test_without_a_bound_nothing_counts_slots(cloud):
     migration_requests.go_on(cloud)
     cloud.wait()
     assert not [text for text in statements if 'slot_lock' in text or 'waits_for LIKE' in text]
+
+
+@pytest.mark.cloud(options={INBOUND: 1}, hosts=4)
+def test_evacuation_waits_for_an_inbound_slot_and_takes_one(cloud):
+    moves, later = boot(cloud, 'host3', 'host4')
+    dead = test_evacuation.boot(cloud, 'dead', 'host1')
+    begin(cloud, [moves], 'host2')
+    test_evacuation.lose(cloud, 'host1')
+    test_evacuation.evacuate(cloud, dead, 'host2')
+    cloud.simulation.advance(1)
+    assert rows(cloud, [dead])[0].waits_for == 'for an inbound slot at host2: 1 of 1'
+    begin(cloud, [later], 'host2')
+    migration_requests.go_on(cloud)
+    cloud.wait()
+    # The start of the guest takes no time here, and a copy does.
+    assert chosen_at(cloud, dead) <= chosen_at(cloud, later)
+    assert [(row.status, row.failure) for row in rows(cloud, [dead, later])] == [('done', None), ('completed', None)]
+    test_evacuation.come_back(cloud, 'host1')
+    cloud.simulation.advance(60)
