@@ -20,6 +20,7 @@ from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
+from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, protocol
 
 LOG = logging.getLogger(__name__)
@@ -233,7 +234,7 @@ def wake_waiters(tools: Tools, runs: runner.Runner) -> None:
     """Wake the migrations that wait for a slot and may find it free, the first in their order first."""
     waiters = {subject.row.uuid: subject.ledger.candidates for subject in runs.held() if subject.row.waits_for_slot}
     if waiters:
-        found = tools.database.slots.read(tools.options.bounds)
+        found = tools.database.slots.read(tools.options.bounds or Bounds())
         tools.slots.note(found, tools.options.poll_interval)
         for uuid in found.due(waiters):
             runs.wake(uuid)

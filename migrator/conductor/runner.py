@@ -78,7 +78,7 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
-        #: Called when a migration has ended.
+        #: Called when a migration has ended and others wait for a slot.
         self.on_end: Callable[[], None] = lambda: None
 
     # --- called from outside -----------------------------------------------------------------------------------------
@@ -277,7 +277,8 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
-            self.on_end()
+            if any(one.row.waits_for_slot for one in self.held()):
+                self.on_end()
 
     def _try_later(self, run: _Run) -> None:
         run.dirty = True

@@ -359,7 +359,8 @@ class Migrations:
         if ends:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
-            slots.take(session, known, fields, write.slots)
+            if write.slots is not None:
+                slots.take(session, known, fields, write.slots)
             # The guard is also the lock, so it comes first even if it changes nothing.
             if not _write(session, _guard(known, fields, ends), known, fields or {'epoch': known.epoch}):
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)

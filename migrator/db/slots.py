@@ -293,17 +293,14 @@ class SlotReader:
             return _read(session, bounds, source)
 
 
-def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request | None) -> None:
+def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request) -> None:
     """Raise unless a migration may take its slots in this transaction, which writes its destination.
 
     Transactions that take slots run one after the other, from here to their commit.
 
     :param fields: what the transaction writes, with the destination.
-    :param request: None: nothing is taken.
     :raises migrator.exception.NoSlot: a slot is not free, or is kept for an earlier migration.
     """
-    if request is None:
-        return
     lock = models.SLOT_LOCK
     # An update, and no SELECT FOR UPDATE: under a stricter isolation level it fails if another one was faster.
     session.execute(sa.update(lock).values(taken=lock.c.taken + 1))

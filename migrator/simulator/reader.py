@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.db import saga_log
 from migrator.db.api import Database
+from migrator.db.slots import Bounds
 from migrator.objects import protocol
 from migrator.placement_client import allocations, providers
 from migrator.placement_client.client import PlacementClient
@@ -147,7 +148,7 @@ class Reader:
         cloud = self.cloud
         at, now = self.times()
         # A conductor that was paused may use older ones.
-        self._bounds |= {one.tools.options.bounds for one in cloud.conductors.values()}
+        self._bounds |= {one.tools.options.bounds or Bounds() for one in cloud.conductors.values()}
         for name, compute in cloud.computes.items():
             self._limits[name] = max(compute._runner.queue.limit, self._limits.get(name, 1))
         return {

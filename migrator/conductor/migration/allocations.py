@@ -35,8 +35,9 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     tools = m.tools
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     tried = destinations.tried(m.journal, m.attempt)
+    bounds = tools.options.bounds
     try:
-        turn = slots.turn(m)
+        turn = slots.turn(m, bounds) if bounds is not None else None
         if turn is not None:
             turn.check(m.row.requested_host)
         chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable, turn)
@@ -48,8 +49,8 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
     m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
-    if turn is not None:
-        m.writes.slots = Request(tools.options.bounds, tools.slots.was_full)
+    if bounds is not None:
+        m.writes.slots = Request(bounds, tools.slots.was_full)
     return dataclasses.asdict(chosen)
 
 

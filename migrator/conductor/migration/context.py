@@ -41,7 +41,7 @@ class Options:
     service_down_time: float
     poll_interval: float
     post_max_attempts: int
-    bounds: slots.Bounds
+    bounds: slots.Bounds | None
 
 
 @dataclasses.dataclass

@@ -13,12 +13,10 @@ from migrator.db import slots
 from migrator.saga.saga import Parked
 
 
-def turn(m: MigrationContext) -> slots.Turn | None:
-    """Return what a migration may take now, or None if no bound is set."""
+def turn(m: MigrationContext, bounds: slots.Bounds) -> slots.Turn:
+    """Return what a migration may take now."""
     tools = m.tools
-    if not tools.options.bounds:
-        return None
-    found = tools.database.slots.read(tools.options.bounds, m.source)
+    found = tools.database.slots.read(bounds, m.source)
     tools.slots.note(found, tools.options.poll_interval)
     return found.turn_of(slots.Waiter.of(m.row), tools.slots.was_full)
 
