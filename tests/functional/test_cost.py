@@ -17,7 +17,7 @@ LIMITS = {'Placement requests': 4, 'RPC messages': 20, 'SQL statements': 40, 'co
 #: What an operation costs exactly, without polls, once the versions of the hosts are known. If a change makes it
 #: cheaper, write the new figures here. If it makes it dearer, say in the commit what is bought with it.
 EXACT = {
-    'a migration': (4, 18, 34, 11),
+    'a migration': (3, 18, 33, 11),
     'an abort in the queue': (1, 7, 17, 5),
 }
 #: Threads that look after the cloud as a whole, whether anything migrates or not.
@@ -145,8 +145,9 @@ def test_on_a_source_with_two_hundred_guests_it_costs_no_more(cloud):
     alone = measure(cloud, instance, host='host2')
     others = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(200)]
     among_many = measure(cloud, others[0], host='host2')
-    for meter in (alone, among_many):
-        assert [one.method for one in meter.requests] == ['GET', 'GET', 'POST', 'PUT'], meter.table()
+    # The second one shares the candidates of the first.
+    for meter, requests in ((alone, ['GET', 'GET', 'POST', 'PUT']), (among_many, ['GET', 'POST', 'PUT'])):
+        assert [one.method for one in meter.requests] == requests, meter.table()
         assert all(meter.counts()[what] <= limit for what, limit in LIMITS.items()), meter.table()
 
 
@@ -187,10 +188,10 @@ def test_no_compute_host_calls_another(cloud):
     assert cloud.recorder.compute_to_compute() == []
 
 
-def test_every_further_candidate_costs_one_move_back_and_one_more_search(cloud):
+def test_every_further_candidate_costs_one_move_back_and_no_more_search(cloud):
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host2'].faults.fail('check_can_live_migrate_destination')
     meter = measure(cloud, instance)
     state.completed(cloud, instance, 'host3')
-    # search, read, move, and move back with the generation that is known; then once more
-    assert len(meter.requests) == LIMITS['Placement requests'] + 4, meter.table()
+    # search, read, move, and move back with the generation that is known; then read and move
+    assert len(meter.requests) == LIMITS['Placement requests'] + 3, meter.table()

@@ -36,11 +36,15 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     tried = destinations.tried(m.journal, m.attempt)
     bounds = tools.options.bounds
+    # A destination that refuses the allocation uses up a retry, so an old list is for unlimited retries alone.
+    asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.now()
     try:
         turn = slots.turn(m, bounds) if bounds is not None else None
         if turn is not None:
             turn.check(m.row.requested_host)
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, tried, reachable, turn)
+        chosen = destinations.choose(
+            tools.database, tools.placement, tools.candidates, m.row, m.instance, tried, reachable, asked_after, turn
+        )
     except exception.NoSlot as error:
         return slots.wait(m, error)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
@@ -93,9 +97,11 @@ def move(m: MigrationContext) -> Verdict:
             # The move may be done. The next try observes before it writes.
             return _later(m, error, 'move_allocation')
         except (exception.PlacementRefused, exception.NoValidHost) as error:
+            m.tools.candidates.refused(intent.destination)
             return Failed(f'Placement refused the allocation at {m.destination}: {error}')
         else:
             return Done()
+    m.tools.candidates.refused(intent.destination)
     return Parked('Placement, where other writers were faster each time')
 
 

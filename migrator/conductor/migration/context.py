@@ -27,6 +27,7 @@ from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
 from migrator.placement_client.allocations import Turns
 from migrator.placement_client.client import PlacementClient
+from migrator.placement_client.shared_candidates import SharedCandidates
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Tools:
 
     :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
     :ivar server: the RPC server name of this conductor, for events.
+    :ivar candidates: the candidates of Placement for the guests that leave.
     :ivar turns: the locks for this conductor's writes to Placement.
     :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
     :ivar completing: the uuids of the evacuations that are being completed.
@@ -68,6 +70,7 @@ class Tools:
     options: Options
 
     def __post_init__(self) -> None:
+        self.candidates = SharedCandidates(self.placement, self.database.services.roots, self.threads)
         self.turns = Turns(self.threads)
         self.running_cleanups: set[int] = set()
         self.completing: set[str] = set()

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 
 from migrator import exception
 from migrator.db.api import Database
@@ -14,6 +15,7 @@ from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
 from migrator.placement_client import allocation_state, allocations, candidates
 from migrator.placement_client.client import PlacementClient
+from migrator.placement_client.shared_candidates import PAGE, Candidates, SharedCandidates
 from migrator.saga import log
 
 
@@ -57,10 +59,12 @@ def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
 def choose(
     database: Database,
     client: PlacementClient,
+    shared: SharedCandidates,
     migration: Migration,
     instance: Instance,
     tried: Mapping[str, str],
     reachable: bool = True,
+    asked_after: float | None = None,
     turn: Turn | None = None,
 ) -> Destination:
     """Return the next destination to try.
@@ -68,8 +72,10 @@ def choose(
     The host with the fewest inbound migrations comes first, then the order is by name. A host gets the first of its
     candidates from Placement.
 
+    :param shared: the candidates of this conductor.
     :param tried: the hosts that this migration has tried, each with the reason of its failure.
     :param reachable: whether this conductor was reachable long enough to know which hosts are down.
+    :param asked_after: use no candidates that Placement was asked for earlier.
     :param turn: the slots that the migration may take; None: no bound is set.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
@@ -80,81 +86,86 @@ def choose(
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
     try:
-        return _choose(database, client, migration, instance, tried, True, turn)
+        return _choose(database, client, shared, migration, instance, tried, asked_after, True, turn)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, client, migration, instance, tried, False, turn)
+    return _choose(database, client, shared, migration, instance, tried, asked_after, False, turn)
 
 
 def _choose(
     database: Database,
     client: PlacementClient,
+    shared: SharedCandidates,
     migration: Migration,
     instance: Instance,
     tried: Mapping[str, str],
+    asked_after: float | None,
     by_state: bool,
     turn: Turn | None,
 ) -> Destination:
-    named = migration.requested_host
-    tree = None
+    named, root = migration.requested_host, None
     if named is not None:
-        tree = _check_named(database, migration, named, tried, by_state).uuid
-    by_root = _candidates(client, migration, instance, tree)
+        root = _check_named(database, migration, named, tried, by_state).uuid
+    began = shared.now()
+    found = None if migration.force and root is not None else shared.get(instance.flavor, root, asked_after)
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
             reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
         )
-    if migration.force and named is not None:
+    if found is None:
+        assert named is not None
         place = database.services.places(instance.uuid, host=named)[0]
-        claim = allocation_state.forced_claim(held.allocations, place.uuid)
-        return Destination(place.host, place.node, held.allocations, claim, held.generation)
-    places = database.services.places(instance.uuid, uuids=list(by_root))
-    usable = [
-        place
-        for place in places
-        if place.host != migration.source_compute
-        and place.host not in tried
-        and named in (None, place.host)
-        and _hypervisor_of(place, migration.source_compute) is None
-        and _why_not(migration, place, by_state) is None
-    ]
-    if not usable:
-        raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
-    if turn is not None:
-        usable = _with_slot(usable, turn)
-    inbound = database.services.inbound()
-    best = min(usable, key=lambda place: (inbound.get(place.host, 0), place.host))
-    return Destination(best.host, best.node, held.allocations, by_root[best.uuid][0].allocations, held.generation)
+        forced = allocation_state.forced_claim(held.allocations, place.uuid)
+        return Destination(place.host, place.node, held.allocations, forced, held.generation)
+    chosen = _best(database, migration, found, tried, by_state, turn)
+    if chosen is None:
+        # The list may be old, or cut off by its limit.
+        found = shared.get(instance.flavor, root, began, whole=True)
+        chosen = _best(database, migration, found, tried, by_state, turn)
+    if chosen is None:
+        places = database.services.places(instance.uuid, uuids=list(found.by_root))
+        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state))
+    best, claim = chosen
+    return Destination(best.host, best.node, held.allocations, claim, held.generation)
 
 
-def _with_slot(usable: Sequence[Place], turn: Turn) -> list[Place]:
-    """Return the hosts at which the migration may take a slot now.
-
-    :raises migrator.exception.NoSlot: it may take one at none of the hosts.
-    """
-    found = [place for place in usable if turn.has_slot(place.host)]
-    if not found:
-        hosts = tuple(place.host for place in usable)
-        if len(hosts) == 1:
-            turn.check(hosts[0])
-        raise exception.NoSlot(what=f'an inbound slot at one of {len(hosts)} hosts', candidates=hosts)
-    return found
-
-
-def _candidates(
-    client: PlacementClient,
+def _best(
+    database: Database,
     migration: Migration,
-    instance: Instance,
-    tree: str | None,
-) -> dict[str, list[candidates.Candidate]]:
-    if migration.force and migration.requested_host is not None:
-        return {}
-    flavor = instance.flavor
-    found = candidates.get_candidates(client, flavor.resource_groups(), in_tree=tree, group_policy=flavor.group_policy)
-    return candidates.by_compute_root(found)
+    found: Candidates,
+    tried: Mapping[str, str],
+    by_state: bool,
+    turn: Turn | None,
+) -> tuple[Place, allocation_state.Allocations] | None:
+    """Return the first usable host, and the allocations there; None: no host is usable.
+
+    :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
+    """
+    by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
+    order, full = found.in_order(inbound), list[str]()
+    # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
+    while page := list(itertools.islice(order, PAGE)):
+        places = database.services.places(migration.instance_uuid, uuids=page)
+        for place in sorted(places, key=lambda place: (inbound.get(place.host, 0), place.host)):
+            there = by_root.get(place.uuid)
+            if (
+                there
+                and place.host != migration.source_compute
+                and place.host not in tried
+                and _hypervisor_of(place, migration.source_compute) is None
+                and _why_not(migration, place, by_state) is None
+            ):
+                if turn is None or turn.has_slot(place.host):
+                    return place, there[0].allocations
+                full.append(place.host)
+    if turn is not None and len(full) == 1:
+        turn.check(full[0])
+    if full:
+        raise exception.NoSlot(what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full))
+    return None
 
 
 def _check_named(

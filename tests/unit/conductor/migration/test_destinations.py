@@ -13,6 +13,7 @@ from migrator import exception
 from migrator.conductor.migration import destinations
 from migrator.db import models
 from migrator.db.migrations import Write
+from migrator.placement_client.shared_candidates import SharedCandidates
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
 from tests.unit.conductor import stage as stages
@@ -33,7 +34,9 @@ def choose(
         **fields,
     )
     client = stage.cloud.placement_client
-    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, reachable)
+    # Its own list, as of a conductor that has not asked yet.
+    shared = SharedCandidates(client, stage.database.services.roots, stage.database.threads)
+    return destinations.choose(stage.database, client, shared, migration, stage.instance, tried or {}, reachable)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:
