@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocation candidates: the providers on which Placement finds room for a guest."""
+"""Allocation candidates: the providers on which Placement finds room for a guest.
+
+A conductor asks for them once for all guests of a flavor that leave within a few seconds. Such a list may be old: the
+write of the allocations decides. ``doc/source/decisions/0028-shared-candidates.rst`` says why.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
 
+from migrator import executors
+from migrator.objects import Flavor
+from migrator.placement_client import allocation_state
 from migrator.placement_client.client import PlacementClient
 
 #: The trait of a provider that lends its inventory to the trees in its aggregates, such as shared storage.
 SHARING_TRAIT = 'MISC_SHARES_VIA_AGGREGATE'
+#: Seconds for which a list is used.
+FRESH = 5.0
+#: A list is used for at least this multiple of the time that Placement took for it.
+_MULTIPLE = 10
+#: The hosts whose states a choice reads at a time.
+PAGE = 20
+#: The candidates of a first request. Placement computes all of them in any case, but a reply with all may be large.
+LIMIT = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,3 +123,103 @@ def _candidate_of(request: dict[str, Any], summaries: dict[str, Any]) -> Candida
         roots=tuple(roots),
         sharing_roots=frozenset(root for root, only_shares in roots.items() if only_shares),
     )
+
+
+@dataclasses.dataclass
+class Candidates:
+    """The hosts on which Placement has room for a flavor.
+
+    :ivar by_root: root provider -> its candidates.
+    :ivar hosts: the names of hosts with their root providers, by name. If they fit in one page, the names are empty.
+    :ivar asked_at: when Placement was asked.
+    :ivar until: when the list is too old.
+    :ivar is_whole: whether Placement has returned all candidates.
+    """
+
+    by_root: dict[str, list[Candidate]]
+    hosts: list[tuple[str, str]]
+    asked_at: float
+    until: float
+    is_whole: bool
+
+    def in_order(self, inbound: Mapping[str, int]) -> Iterator[str]:
+        """Yield the root providers, those of the hosts with the fewest inbound migrations first, then by name.
+
+        :param inbound: host -> the number of migrations to it; a host without any is left out.
+        """
+        for host, root in self.hosts:
+            if host not in inbound:
+                yield root
+        for _, _, root in sorted((inbound[host], host, root) for host, root in self.hosts if host in inbound):
+            yield root
+
+
+class SharedCandidates:
+    """The lists of one conductor.
+
+    :param names: returns the host of each root provider.
+    """
+
+    def __init__(
+        self, client: PlacementClient, names: Callable[[], Mapping[str, str]], threads: executors.Threads
+    ) -> None:
+        self._client = client
+        self._names = names
+        self._threads = threads
+        self._guard = threads.lock()
+        self._locks: dict[str, executors.Lock] = {}
+        self._lists: dict[str, Candidates] = {}
+
+    def now(self) -> float:
+        """Return the time of the clock of the lists."""
+        return self._threads.clock.monotonic()
+
+    def get(
+        self, flavor: Flavor, in_tree: str | None, asked_after: float | None = None, whole: bool = False
+    ) -> Candidates:
+        """Return the candidates for a flavor, which other threads may be given as well.
+
+        :param in_tree: root provider of the only host; None: any.
+        :param asked_after: return a list that was asked for at this time or later; None: one that is fresh.
+        :param whole: return a list with all candidates.
+        :raises migrator.exception.PlacementUnreachable: Placement did not answer.
+        """
+        key = repr((sorted(flavor.resource_groups().items()), flavor.group_policy, in_tree))
+        with self._guard:
+            lock = self._locks.setdefault(key, self._threads.lock())
+        # The other threads wait for the reply instead of asking as well.
+        with lock:
+            found, now = self._lists.get(key), self.now()
+            if found is not None and (found.is_whole or not whole):
+                if now < found.until if asked_after is None else asked_after <= found.asked_at:
+                    return found
+            found = self._ask(flavor, in_tree, None if whole else LIMIT)
+            with self._guard:
+                self._lists = {name: one for name, one in self._lists.items() if now < one.until} | {key: found}
+            return found
+
+    def _ask(self, flavor: Flavor, in_tree: str | None, limit: int | None) -> Candidates:
+        asked_at, groups, policy = self.now(), flavor.resource_groups(), flavor.group_policy
+        found = get_candidates(self._client, groups, limit=limit, in_tree=in_tree, group_policy=policy)
+        now = self.now()
+        by_root = by_compute_root(found)
+        # A choice reads all hosts of a page anyway, and orders them by the names that it has read.
+        names = self._names() if len(by_root) > PAGE else dict.fromkeys(by_root, '')
+        return Candidates(
+            by_root=by_root,
+            hosts=sorted((host, root) for root, host in names.items() if root in by_root),
+            asked_at=asked_at,
+            until=now + max(FRESH, _MULTIPLE * (now - asked_at)),
+            is_whole=limit is None or len(found) < limit,
+        )
+
+    def refused(self, allocations: allocation_state.Allocations) -> None:
+        """Remove a candidate from every list, because Placement has refused its allocations."""
+        with self._guard:
+            for one in self._lists.values():
+                left = {
+                    root: [candidate for candidate in there if candidate.allocations != allocations]
+                    for root, there in one.by_root.items()
+                }
+                one.by_root = {root: there for root, there in left.items() if there}
+                one.hosts = [(host, root) for host, root in one.hosts if root in one.by_root]

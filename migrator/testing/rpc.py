@@ -23,8 +23,8 @@ __all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
 
 #: The methods with which a conductor observes migrations and guests, whether or not anything happens.
 POLLS = frozenset({'poll_live_migrations', 'get_definitions'})
-#: The methods with which a service reports its own state.
-HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping'})
+#: The methods with which a service reports its own state, or a conductor finds out whether messages reach it.
+HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping', 'probe_returned'})
 #: The topic of the compute services, and the prefix of their sender names.
 COMPUTE = 'compute'
 

@@ -26,8 +26,8 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
 from migrator.placement_client.allocations import Turns
+from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
-from migrator.placement_client.shared_candidates import SharedCandidates
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Options:
     service_down_time: float
     poll_interval: float
     post_max_attempts: int
-    bounds: slots.Bounds | None
+    bounds: slots.Bounds | None = None
 
 
 @dataclasses.dataclass

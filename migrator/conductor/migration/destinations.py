@@ -14,8 +14,8 @@ from migrator.db.services import Place
 from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
 from migrator.placement_client import allocation_state, allocations, candidates
+from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
 from migrator.placement_client.client import PlacementClient
-from migrator.placement_client.shared_candidates import PAGE, Candidates, SharedCandidates
 from migrator.saga import log
 
 

@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.conductor.migration import destinations
 from migrator.db import models
 from migrator.db.migrations import Write
-from migrator.placement_client.shared_candidates import SharedCandidates
+from migrator.placement_client.candidates import SharedCandidates
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
 from tests.unit.conductor import stage as stages

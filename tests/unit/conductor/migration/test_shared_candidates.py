@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.conductor import registry
 from migrator.conductor.migration import destinations
 from migrator.db import models
-from migrator.placement_client import shared_candidates
+from migrator.placement_client import candidates
 from migrator.testing.placement_faults import Fault
 from tests import work
 from tests.unit.conductor import stage as stages
@@ -27,7 +27,7 @@ class Chooser:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         client, threads = stage.cloud.placement_client, stage.database.threads
-        self.shared = shared_candidates.SharedCandidates(client, stage.database.services.roots, threads)
+        self.shared = candidates.SharedCandidates(client, stage.database.services.roots, threads)
 
     def choose(self, instance: Any = None, **more: Any) -> destinations.Destination:
         stage, guest = self.stage, instance or self.stage.instance
@@ -56,7 +56,7 @@ def test_guests_of_a_flavor_share_one_request_for_some_seconds(chooser: Chooser)
     assert chooser.asked() - before == 1
     chooser.choose(larger)
     assert chooser.asked() - before == 2
-    chooser.stage.simulation.advance(shared_candidates.FRESH + 0.1)
+    chooser.stage.simulation.advance(candidates.FRESH + 0.1)
     chooser.choose(other)
     assert chooser.asked() - before == 3
 
@@ -72,7 +72,7 @@ def test_request_that_must_not_be_old_is_sent_anew(chooser: Chooser) -> None:
 def test_refused_destination_leaves_the_list_until_the_next_request(chooser: Chooser) -> None:
     chooser.shared.refused(chooser.choose().destination)
     assert chooser.choose().host == 'host3'
-    chooser.stage.simulation.advance(shared_candidates.FRESH + 0.1)
+    chooser.stage.simulation.advance(candidates.FRESH + 0.1)
     assert chooser.choose().host == 'host2'
 
 
@@ -90,12 +90,12 @@ def test_old_list_without_a_usable_host_is_asked_for_anew(chooser: Chooser) -> N
 
 
 def test_hosts_beyond_the_limit_of_a_request_are_candidates(chooser: Chooser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_candidates, 'LIMIT', 1)
+    monkeypatch.setattr(candidates, 'LIMIT', 1)
     services = chooser.stage.database.services
     for first, second in (('host2', 'host3'), ('host3', 'host2')):
         services.update(services.get_compute(first).id, disabled=True)
         services.update(services.get_compute(second).id, disabled=False)
-        chooser.stage.simulation.advance(shared_candidates.FRESH + 0.1)
+        chooser.stage.simulation.advance(candidates.FRESH + 0.1)
         assert chooser.choose().host == second
 
 
@@ -120,7 +120,7 @@ def test_choice_costs_the_same_among_many_hosts(chooser: Chooser) -> None:
                 inventories = {name: {'total': 10**6} for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}
                 body = {'resource_provider_generation': 0, 'inventories': inventories}
                 client.put(f'/resource_providers/{node.uuid}/inventories', body)
-        stage.simulation.advance(shared_candidates.FRESH + 0.1)
+        stage.simulation.advance(candidates.FRESH + 0.1)
         assert chooser.choose().host == 'host2'
         assert len(chooser.shared.get(stage.instance.flavor, None).hosts) == hosts
         first = len(stage.cloud.adapter.sent)
