@@ -88,9 +88,9 @@ class Instances:
         for column, value in (filters or {}).items():
             query = query.where(models.matches(_T.c[column], value))
         if changes_since is not None:
-            query = query.where(sa.func.coalesce(_T.c.updated_at, _T.c.created_at) >= changes_since)
+            query = query.where(_T.c.changed_at >= changes_since)
         with self._engine.reader() as session:
-            found = models.newest(session, _T, query, limit, marker, marker_project)
+            found = models.newest(session, _T, query, limit, marker, marker_project, changes_since is not None)
             return [models.instance(row) for row in found]
 
     @retried

@@ -40,10 +40,9 @@ _I = models.INSTANCES
 _L = models.SAGA_LOG
 #: The prefix of an instance's columns in a row that also has the columns of its migration.
 _OF_INSTANCE = 'of_instance_'
-#: The column is set and cleared together with the status, and it has an index.
-_IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
+_IN_PROGRESS = models.IN_PROGRESS
 _NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
-_ORPHANS = sa.select(_T.c.uuid, _T.c.epoch).where(_IN_PROGRESS, _NO_LIVING_OWNER).order_by(_T.c.id)
+_ORPHANS = sa.select(_T.c.uuid, _T.c.epoch).where(_IN_PROGRESS, _NO_LIVING_OWNER).order_by(models.unindexed(_T.c.id))
 _ENDS = [status.value for status in ENDS]
 #: The hot statements are built once, since it takes longer to build one than to execute it. ``_write`` adds the columns
 #: that an update sets, and the parameters of ``_MINE``.
@@ -217,14 +216,15 @@ class Migrations:
                 continue
             query = query.where(models.matches(_T.c[column], value))
         if in_progress is not None:
-            query = query.where(_IN_PROGRESS if in_progress else ~_IN_PROGRESS)
-        changed = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
+            query = query.where(_IN_PROGRESS if in_progress else models.ENDED)
         if changes_since is not None:
-            query = query.where(changed >= changes_since)
+            query = query.where(_T.c.changed_at >= changes_since)
         if changes_before is not None:
-            query = query.where(changed <= changes_before)
+            query = query.where(_T.c.changed_at <= changes_before)
         with self._engine.reader() as session:
-            found = models.newest(session, _T, query, limit, marker, marker_project)
+            found = models.newest(
+                session, _T, query, limit, marker, marker_project, in_progress or changes_since is not None
+            )
         return self._objects(found)
 
     def _objects(self, found: Sequence[Any]) -> builtins.list[Migration]:
@@ -253,7 +253,8 @@ class Migrations:
 
     def count_queued(self, host: str) -> int:
         """Return the number of migrations that wait to leave a host."""
-        query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _T.c.status.in_(['accepted', 'queued']))
+        queued = _T.c.status.in_(['accepted', 'queued'])
+        query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _IN_PROGRESS, queued)
         with self._engine.reader() as session:
             return int(session.execute(query).scalar_one())
 
@@ -454,12 +455,12 @@ class Migrations:
 
         An instance counts if it is at the host or has a deferred cleanup there.
         """
-        cleanup = models.CLEANUPS
-        pending = sa.exists().where(cleanup.c.host == host, cleanup.c.instance_uuid == _I.c.uuid)
+        cleanup, guests = models.CLEANUPS, sa.select(_I.c.uuid).where(_I.c.host == host)
+        here = sa.union(guests, sa.select(cleanup.c.instance_uuid).where(cleanup.c.host == host))
         query = (
             sa.select(_T)
             .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
-            .where(_T.c.tenure > 0, ~_IN_PROGRESS, sa.or_(_I.c.host == host, pending))
+            .where(_T.c.tenure > 0, models.ENDED, _I.c.uuid.in_(here))
         )
         with self._engine.reader() as session:
             return [models.migration(row) for row in session.execute(query)]

@@ -170,6 +170,27 @@ def _later_postgresql(element: later, sql: Any, **kw: Any) -> str:
     return f"(timezone('utc', clock_timestamp()) + {seconds} * interval '1 second')"
 
 
+class unindexed(functions.FunctionElement[Any]):  # noqa: N801 -- an SQL function, in SQLAlchemy's spelling
+    """A column for which SQLite uses no index; the other databases choose by their statistics.
+
+    SQLite has no statistics. It sorts by an index although another one finds the few rows that the query wants, and it
+    takes a unique column for one that is NULL in a single row.
+    """
+
+    inherit_cache = True
+    name = 'unindexed'
+
+
+@compiler.compiles(unindexed)
+def _unindexed(element: unindexed, sql: Any, **kw: Any) -> str:
+    return str(sql.process(element.clauses, **kw))
+
+
+@compiler.compiles(unindexed, 'sqlite')
+def _unindexed_sqlite(element: unindexed, sql: Any, **kw: Any) -> str:
+    return f'+{sql.process(element.clauses, **kw)}'
+
+
 def sqlite_later(now_: datetime.datetime, seconds: float) -> str:
     """Return the result of SQLite's ``migrator_later``: a text as SQLAlchemy stores times there."""
     moment = now_.astimezone(datetime.UTC) + datetime.timedelta(seconds=seconds)
@@ -203,14 +224,28 @@ class Times:
     updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(onupdate=now())
 
 
+class Listed(Times):
+    """The same, for a table that is listed by its newest rows or by its last changes.
+
+    An index serves each of the two, so that a list costs the same however many rows there are.
+    """
+
+    #: The last change, which includes the creation. The database computes it, so that no writer can forget it. It is
+    #: never NULL, but MariaDB does not take NOT NULL for a computed column.
+    changed_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        sa.Computed('coalesce(updated_at, created_at)'), index=True
+    )
+
+
 def _uuid(**options: Any) -> orm.Mapped[str]:
     return orm.mapped_column(Text(36), **options)
 
 
-class Instance(Times, Base):
+class Instance(Listed, Base):
     """A guest whose allocation migrator keeps."""
 
     __tablename__ = 'instances'
+    __table_args__ = (sa.Index('ix_instances_newest', 'created_at', 'id'),)
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
@@ -230,23 +265,32 @@ class Instance(Times, Base):
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
 
-class Migration(Times, Base):
+class Migration(Listed, Base):
     """A migration: the request, its progress, its owner and its epoch."""
 
     __tablename__ = 'migrations'
+    __table_args__ = (
+        sa.Index('ix_migrations_newest', 'created_at', 'id'),
+        sa.Index('ix_migrations_status', 'status', 'created_at', 'id'),
+        sa.Index('ix_migrations_instance_uuid', 'instance_uuid', 'tenure'),
+        # MariaDB has no partial index, so the second column finds the few in progress among all of an owner or host.
+        sa.Index('ix_migrations_owner', 'owner', 'in_progress_instance_uuid'),
+        sa.Index('ix_migrations_source_compute', 'source_compute', 'in_progress_instance_uuid'),
+        sa.Index('ix_migrations_dest_compute', 'dest_compute', 'in_progress_instance_uuid'),
+    )
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str | None] = _uuid(unique=True)
-    instance_uuid: orm.Mapped[str] = _uuid(index=True)
+    instance_uuid: orm.Mapped[str] = _uuid()
     #: The instance's uuid while in progress, NULL afterwards. Unique, so that an instance has at most one in progress.
     in_progress_instance_uuid: orm.Mapped[str | None] = _uuid(unique=True)
     project_id: orm.Mapped[str] = orm.mapped_column(Text(255))
     user_id: orm.Mapped[str] = orm.mapped_column(Text(255))
     migration_type: orm.Mapped[str] = orm.mapped_column(Text(32))
-    status: orm.Mapped[str] = orm.mapped_column(Text(32), index=True)
-    source_compute: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
+    status: orm.Mapped[str] = orm.mapped_column(Text(32))
+    source_compute: orm.Mapped[str] = orm.mapped_column(Text(255))
     source_node: orm.Mapped[str] = orm.mapped_column(Text(255))
-    dest_compute: orm.Mapped[str | None] = orm.mapped_column(Text(255), index=True)
+    dest_compute: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     dest_node: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     dest_host: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     hidden: orm.Mapped[bool] = orm.mapped_column(default=False)
@@ -259,7 +303,7 @@ class Migration(Times, Base):
 
     strategy: orm.Mapped[str] = orm.mapped_column(Text(32))
     outcome: orm.Mapped[str | None] = orm.mapped_column(Text(16))
-    owner: orm.Mapped[str | None] = _uuid(index=True)
+    owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
     #: The tenure of the instance when this migration, or a cleanup of it, last raised it.
@@ -382,7 +426,7 @@ class Cleanup(Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     host: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
-    migration_uuid: orm.Mapped[str] = _uuid()
+    migration_uuid: orm.Mapped[str] = _uuid(index=True)
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
     step: orm.Mapped[str] = orm.mapped_column(Text(64))
     reason: orm.Mapped[str] = orm.mapped_column(Text())
@@ -435,6 +479,11 @@ CLEANUPS: Any = Cleanup.__table__
 GUEST_DEFINITIONS: Any = GuestDefinition.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
 
+#: The condition that a migration is in progress, and that it has ended. The column is set and cleared together with the
+#: status. SQLite does not use its index for ``IS NOT NULL``.
+IN_PROGRESS: Any = MIGRATIONS.c.in_progress_instance_uuid > ''
+ENDED: Any = unindexed(MIGRATIONS.c.in_progress_instance_uuid).is_(None)
+
 
 def matches(column: Any, value: Any) -> Any:
     """Return the condition that a column has a value, or any value of a list."""
@@ -442,10 +491,17 @@ def matches(column: Any, value: Any) -> Any:
 
 
 def newest(
-    session: Any, table: Any, query: Any, limit: int | None, marker: str | None, marker_project: str | None
+    session: Any,
+    table: Any,
+    query: Any,
+    limit: int | None,
+    marker: str | None,
+    marker_project: str | None,
+    few: bool = False,
 ) -> Sequence[Any]:
     """Return a page of a query, the newest rows first: by created_at, then id, both descending.
 
+    :param few: whether the query finds few rows by an index. They are sorted afterwards.
     :param marker: the uuid of the last row of the previous page; None: this is the first page.
     :param marker_project: the project that the marker must belong to; None: any.
     :raises migrator.exception.MarkerNotFound: no row of that project has the marker's uuid.
@@ -455,7 +511,8 @@ def newest(
         if last is None or marker_project not in (None, last.project_id):
             raise exception.MarkerNotFound(marker=marker)
         query = query.where(sa.tuple_(table.c.created_at, table.c.id) < sa.tuple_(last.created_at, last.id))
-    query = query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+    created_at = unindexed(table.c.created_at) if few else table.c.created_at
+    query = query.order_by(created_at.desc(), table.c.id.desc()).limit(limit)
     found: Sequence[Any] = session.execute(query).all()
     return found
 

@@ -242,7 +242,7 @@ class Services:
         if is_compute:
             on_its_way = sa.or_(moving.c.source_compute == service.host, moving.c.dest_compute == service.host)
             here += [
-                ~sa.exists().where(moving.c.in_progress_instance_uuid.is_not(None), on_its_way),
+                ~sa.exists().where(models.IN_PROGRESS, on_its_way),
                 ~sa.exists().where(guests.c.host == service.host),
             ]
         with self._engine.writer() as session:
@@ -350,11 +350,10 @@ class Services:
     def inbound(self) -> dict[str, int]:
         """Return host -> the number of migrations in progress to it, of the hosts that have any."""
         moving = models.MIGRATIONS
-        # Every uuid is greater than the empty text. SQLite uses an index for this, but not for IS NOT NULL; and in the
-        # order of that index it does not scan the index of all destinations instead.
+        # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
         in_progress = (
             sa.select(moving.c.dest_compute)
-            .where(moving.c.in_progress_instance_uuid > '', moving.c.dest_compute.is_not(None))
+            .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None))
             .order_by(moving.c.in_progress_instance_uuid)
             .subquery()
         )
@@ -404,12 +403,11 @@ class Conductors:
         :param lease: seconds until the lease ends.
         """
         moving, cleanups = models.MIGRATIONS, models.CLEANUPS
-        in_progress = moving.c.in_progress_instance_uuid.is_not(None)
         with self._engine.writer() as session:
             session.execute(
                 sa.delete(_C).where(
                     _C.c.lease_until < models.later(-KEPT),
-                    ~sa.exists().where(moving.c.owner == _C.c.id, in_progress),
+                    ~sa.exists().where(moving.c.owner == _C.c.id, models.IN_PROGRESS),
                     ~sa.exists().where(cleanups.c.owner == _C.c.id),
                 )
             )

@@ -24,7 +24,7 @@ from migrator.objects import COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, Migratio
 
 _T = models.MIGRATIONS
 _S = models.SERVICES
-_IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
+_IN_PROGRESS = models.IN_PROGRESS
 #: The API writes a requested destination when it accepts a migration, but never its node. A migration that tries
 #: another destination has none for a moment, and keeps its slots of the cluster and of the source.
 _ADMITTED = sa.or_(_T.c.dest_node.is_not(None), _T.c.attempt > 1)

@@ -29,6 +29,10 @@ DROP TABLE cleanups;
 CREATE INDEX ix_host_debts_host ON host_debts (host);
 CREATE INDEX ix_host_debts_instance_uuid ON host_debts (instance_uuid);
 """
+INDEXES = (
+    'ix_services_version', 'ix_services_forced_down', 'ix_compute_nodes_in_placement', 'ix_instances_changed_at',
+    'ix_instances_newest', 'ix_migrations_changed_at', 'ix_migrations_newest',
+)  # fmt: skip
 STEPS = """
 CREATE TABLE saga_steps (
     id INTEGER PRIMARY KEY AUTOINCREMENT, saga VARCHAR(36) NOT NULL, step VARCHAR(64) NOT NULL,
@@ -75,7 +79,13 @@ def downgrade(cloud):
             )  # fmt: skip
     connection.execute('DROP TABLE saga_log')
     connection.execute('DROP TABLE guest_definitions')
+    connection.execute('DROP TABLE slot_lock')
+    connection.execute('ALTER TABLE services DROP COLUMN slots')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')
+    for index in INDEXES:
+        connection.execute(f'DROP INDEX {index}')
+    for table in ('instances', 'migrations'):
+        connection.execute(f'ALTER TABLE {table} DROP COLUMN changed_at')
     connection.execute("UPDATE alembic_version SET version_num = '0004'")
     connection.commit()
     connection.close()

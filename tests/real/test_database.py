@@ -4,21 +4,18 @@
 
 import datetime
 import functools
-import pathlib
 import threading
 import time
 import uuid
 
 import pytest
 import sqlalchemy as sa
-from alembic import autogenerate, command
-from alembic.config import Config
+from alembic import autogenerate
 from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
 from migrator.db import engine, models, saga_log, slots
-from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
@@ -37,28 +34,6 @@ class WrongClock(executors.SystemClock):
 
     def now(self):
         return super().now() + datetime.timedelta(days=1)
-
-
-@pytest.fixture
-def new_database():
-    """Open databases, each with connections of its own, as each process has."""
-    opened = []
-
-    def open_one(url, threads=None, **options):
-        made = Database(url, threads or executors.NativeThreads(), **options)
-        opened.append(made)
-        return made
-
-    yield open_one
-    for each in opened:
-        each.close()
-
-
-@pytest.fixture(params=['sqlite', 'postgresql'])
-def url(request, tmp_path):
-    if request.param == 'sqlite':
-        return f'sqlite:///{tmp_path}/migrator.sqlite'
-    return request.getfixturevalue('database_url')
 
 
 @pytest.fixture
@@ -156,36 +131,6 @@ def test_empty_or_newer_schema_is_reported(url, new_database):
     for function in (sync.check, sync.sync):
         with pytest.raises(exception.SchemaTooNew, match='9999'):
             function(made.engine)
-
-
-def test_an_upgrade_adds_definitions_of_guests_and_changes_nothing_that_the_release_before_has(url, new_database):
-    made = new_database(url)
-    config = Config()
-    config.set_main_option('script_location', str(pathlib.Path(sync.__file__).parent))
-    with made.engine.sa_engine.begin() as connection:
-        config.attributes['connection'] = connection
-        command.upgrade(config, '0006')
-    with pytest.raises(exception.SchemaTooOld, match='0006'):
-        sync.check(made.engine)
-    moved, other = accepted(made), instance(made)
-    guest, columns = made.instances.get(moved.instance_uuid), columns_of(made)
-
-    assert sync.sync(made.engine) == sync.head()
-
-    after = columns_of(made)
-    assert after.pop('guest_definitions')
-    assert after == columns
-    assert (made.instances.get(guest.uuid), made.migrations.get(moved.uuid)) == (guest, moved)
-    assert made.definitions.outdated(['source'], 60, 10) == {'source': [other.uuid]}
-
-
-def columns_of(database):
-    """Return table -> its columns, each with its type and whether it may be null."""
-    inspector = sa.inspect(database.engine.sa_engine)
-    return {
-        table: {(one['name'], str(one['type']), one['nullable']) for one in inspector.get_columns(table)}
-        for table in inspector.get_table_names()
-    }
 
 
 # --- one code path ---------------------------------------------------------------------------------------------------
