@@ -131,14 +131,14 @@ class Candidates:
 
     :ivar by_root: root provider -> its candidates.
     :ivar hosts: the names of hosts with their root providers, by name. If they fit in one page, the names are empty.
-    :ivar asked_at: when Placement was asked.
+    :ivar number: the number of the request, in the order in which they were sent.
     :ivar until: when the list is too old.
     :ivar is_whole: whether Placement has returned all candidates.
     """
 
     by_root: dict[str, list[Candidate]]
     hosts: list[tuple[str, str]]
-    asked_at: float
+    number: int
     until: float
     is_whole: bool
 
@@ -169,18 +169,20 @@ class SharedCandidates:
         self._guard = threads.lock()
         self._locks: dict[str, executors.Lock] = {}
         self._lists: dict[str, Candidates] = {}
+        self._sent = 0
 
-    def now(self) -> float:
-        """Return the time of the clock of the lists."""
-        return self._threads.clock.monotonic()
+    def sent(self) -> int:
+        """Return the number of requests that have been sent so far. Those that are sent later have higher numbers."""
+        with self._guard:
+            return self._sent
 
     def get(
-        self, flavor: Flavor, in_tree: str | None, asked_after: float | None = None, whole: bool = False
+        self, flavor: Flavor, in_tree: str | None, asked_after: int | None = None, whole: bool = False
     ) -> Candidates:
         """Return the candidates for a flavor, which other threads may be given as well.
 
         :param in_tree: root provider of the only host; None: any.
-        :param asked_after: return a list that was asked for at this time or later; None: one that is fresh.
+        :param asked_after: return a list whose request was sent after the one with this number; None: a fresh list.
         :param whole: return a list with all candidates.
         :raises migrator.exception.PlacementUnreachable: Placement did not answer.
         """
@@ -189,9 +191,9 @@ class SharedCandidates:
             lock = self._locks.setdefault(key, self._threads.lock())
         # The other threads wait for the reply instead of asking as well.
         with lock:
-            found, now = self._lists.get(key), self.now()
+            found, now = self._lists.get(key), self._threads.clock.monotonic()
             if found is not None and (found.is_whole or not whole):
-                if now < found.until if asked_after is None else asked_after <= found.asked_at:
+                if now < found.until if asked_after is None else asked_after < found.number:
                     return found
             found = self._ask(flavor, in_tree, None if whole else LIMIT)
             with self._guard:
@@ -199,17 +201,20 @@ class SharedCandidates:
             return found
 
     def _ask(self, flavor: Flavor, in_tree: str | None, limit: int | None) -> Candidates:
-        asked_at, groups, policy = self.now(), flavor.resource_groups(), flavor.group_policy
+        with self._guard:
+            self._sent += 1
+            number = self._sent
+        began, groups, policy = self._threads.clock.monotonic(), flavor.resource_groups(), flavor.group_policy
         found = get_candidates(self._client, groups, limit=limit, in_tree=in_tree, group_policy=policy)
-        now = self.now()
+        now = self._threads.clock.monotonic()
         by_root = by_compute_root(found)
         # A choice reads all hosts of a page anyway, and orders them by the names that it has read.
         names = self._names() if len(by_root) > PAGE else dict.fromkeys(by_root, '')
         return Candidates(
             by_root=by_root,
             hosts=sorted((host, root) for root, host in names.items() if root in by_root),
-            asked_at=asked_at,
-            until=now + max(FRESH, _MULTIPLE * (now - asked_at)),
+            number=number,
+            until=now + max(FRESH, _MULTIPLE * (now - began)),
             is_whole=limit is None or len(found) < limit,
         )
 

@@ -37,7 +37,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     tried = destinations.tried(m.journal, m.attempt)
     bounds = tools.options.bounds
     # A destination that refuses the allocation uses up a retry, so an old list is for unlimited retries alone.
-    asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.now()
+    asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.sent()
     try:
         turn = slots.turn(m, bounds) if bounds is not None else None
         if turn is not None:

@@ -64,7 +64,7 @@ def choose(
     instance: Instance,
     tried: Mapping[str, str],
     reachable: bool = True,
-    asked_after: float | None = None,
+    asked_after: int | None = None,
     turn: Turn | None = None,
 ) -> Destination:
     """Return the next destination to try.
@@ -101,14 +101,14 @@ def _choose(
     migration: Migration,
     instance: Instance,
     tried: Mapping[str, str],
-    asked_after: float | None,
+    asked_after: int | None,
     by_state: bool,
     turn: Turn | None,
 ) -> Destination:
     named, root = migration.requested_host, None
     if named is not None:
         root = _check_named(database, migration, named, tried, by_state).uuid
-    began = shared.now()
+    sent = shared.sent()
     found = None if migration.force and root is not None else shared.get(instance.flavor, root, asked_after)
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
@@ -123,7 +123,7 @@ def _choose(
     chosen = _best(database, migration, found, tried, by_state, turn)
     if chosen is None:
         # The list may be old, or cut off by its limit.
-        found = shared.get(instance.flavor, root, began, whole=True)
+        found = shared.get(instance.flavor, root, sent, whole=True)
         chosen = _best(database, migration, found, tried, by_state, turn)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))

@@ -3,9 +3,7 @@
 """Planted violations of the invariants of queues, epochs and messages."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
-import sqlite3
 
 import pytest
 
@@ -56,7 +54,7 @@ def test_i11_leftover_future(cloud):
 
 
 def test_i11_leftover_connection(cloud):
-    with contextlib.closing(sqlite3.connect(cloud.backend.directory / 'migrator.sqlite')):
+    with cloud.database.engine.sa_engine.connect():
         assert planting.found(cloud) == {'I11'}
 
 
