@@ -66,13 +66,15 @@ def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]
 
     :param messages: action -> why it failed; None: it succeeded.
     """
+    # Typed, so that the column's type cuts and escapes the texts of hosts and drivers.
+    texts = {action: sa.literal(message, _T.c.message.type) for action, message in messages.items()}
     results = {action: ERROR if message else SUCCESS for action, message in messages.items()}
     session.execute(
         sa.update(_T)
         .where(_T.c.migration_uuid == migration_uuid, _T.c.action.in_(list(messages)), _T.c.finish_time.is_(None))
         .values(
             finish_time=models.now(),
-            message=sa.case(dict(messages), value=_T.c.action),
+            message=sa.case(texts, value=_T.c.action),
             result=sa.case(results, value=_T.c.action),
         )
     )
