@@ -172,7 +172,7 @@ class SharedCandidates:
         self._sent = 0
 
     def sent(self) -> int:
-        """Return the number of requests that have been sent so far. Those that are sent later have higher numbers."""
+        """Return the number of requests that have been sent. Later ones have higher numbers."""
         with self._guard:
             return self._sent
 
