@@ -215,7 +215,8 @@ def help_ratio() -> float:
 def _cpu_of(command: list[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = os.pathsep.join(filter(None, [str(live_migration_queue.TREE), os.environ.get('PYTHONPATH')]))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, 'PYTHONPATH': path})  # noqa: S603
+    environment = {**os.environ, 'PYTHONPATH': path}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)  # noqa: S603 -- this interpreter
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -5,7 +5,7 @@
     python benchmarks/control_plane.py --check [--on sqlite|postgresql] [--quick] [--record]
 
 - Counts are exact: the clouds are simulated, so that each run sends the same.
-- CPU time is a ratio to other CPU time of the same run, never seconds. What is compared takes turns.
+- CPU time is a ratio to other CPU time of the same run, never seconds. The two are measured in turns.
 - Growth is the ratio of two clouds: with 10,000 hosts and with 100, or with 100,000 migrations that have ended and
   with none. Their rows are inserted in bulk, and Placement is the fake one, with a provider for each host.
 
@@ -226,7 +226,7 @@ class _Pair:
             cloud.close()
 
     def _cpu(self) -> float:
-        # The fake Placement's own time says nothing of the real one's.
+        # The CPU time of the fake Placement is not that of the real one.
         return self._site.cpu() - sum(cloud.placement_cpu for cloud in self.clouds)
 
 

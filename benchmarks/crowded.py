@@ -100,7 +100,7 @@ class Crowded:
     def choose(self, guest: Instance, memory_mb: int = 1) -> None:
         """Choose a destination for a guest, as the first step of its migration does.
 
-        :param memory_mb: of its flavor. What is kept for a flavor is not there for another one.
+        :param memory_mb: of its flavor. Each flavor has its own list of candidates.
         """
         wanted = Migration(
             uuid=uuid_of(5, 0),

@@ -331,7 +331,7 @@ class ConductorManager:
     def compute_heartbeat(self, context: RequestContext, report: protocol.HostReport) -> None:
         """Record a heartbeat, at the latest a second after its arrival."""
         # Each conductor receives some of the heartbeats. A bound alone needs the limit.
-        if self.tools.options.bounds and self.tools.slots.limits.get(report.host) != report.limit:
+        if self.tools.options.bounds is not None and self.tools.slots.limits.get(report.host) != report.limit:
             self.tools.database.services.write_slots(report.host, report.boot_id, report.limit)
             self.tools.slots.limits[report.host] = report.limit
         self._heartbeats.take(report.host, report.boot_id)

@@ -361,8 +361,10 @@ class Migrations:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
             if write.slots is not None:
+                # The slots are counted before this row has the destination. So the lock of the slots always comes
+                # before that of a migration.
                 slots.take(session, known, fields, write.slots)
-            # The guard is also the lock, so it comes first even if it changes nothing.
+            # The guard is also the lock of the migration, so it comes next even if it changes nothing.
             if not _write(session, _guard(known, fields, ends), known, fields or {'epoch': known.epoch}):
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
             saga_log.append(session, known, entries, fields.get('epoch', known.epoch))

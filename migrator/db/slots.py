@@ -50,7 +50,7 @@ _WAITERS = sa.select(
     *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type)
 ).where(_WAITS)
 
-#: What is bounded: the kind, and the host if the kind has one.
+#: A bounded number: its kind, and the host if the kind has one.
 Axis = tuple[str, str]
 CLUSTER: Axis = ('cluster', '')
 
@@ -77,10 +77,6 @@ class Bounds:
     inbound: int = 0
     cluster: int = 0
     ahead: int = -1
-
-    def __bool__(self) -> bool:
-        """Return whether a bound is set."""
-        return self != Bounds()
 
 
 @dataclasses.dataclass(frozen=True)

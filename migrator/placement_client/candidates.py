@@ -198,6 +198,8 @@ class SharedCandidates:
             found = self._ask(flavor, in_tree, None if whole else LIMIT)
             with self._guard:
                 self._lists = {name: one for name, one in self._lists.items() if now < one.until} | {key: found}
+                # Two threads that have different locks of one list merely ask twice.
+                self._locks = {name: one for name, one in self._locks.items() if name in self._lists}
             return found
 
     def _ask(self, flavor: Flavor, in_tree: str | None, limit: int | None) -> Candidates:

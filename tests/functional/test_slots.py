@@ -29,6 +29,12 @@ def rows(cloud, instances):
     return [cloud.migrations(instance)[-1] for instance in instances]
 
 
+def all_complete(cloud, instances):
+    migration_requests.go_on(cloud)
+    cloud.wait()
+    assert [row.status for row in rows(cloud, instances)] == ['completed'] * len(instances)
+
+
 def chosen_at(cloud, instance):
     """Return when the destination of a server's newest migration was chosen."""
     entries = cloud.database.migrations.read_log(cloud.migrations(instance)[-1].uuid)
@@ -58,9 +64,7 @@ def test_another_host_is_taken_when_the_first_is_full(cloud):
     begin(cloud, instances)
     assert sorted(row.dest_node or '' for row in rows(cloud, instances)) == ['', 'host2', 'host3']
     assert rows(cloud, instances)[2].waits_for == 'for an inbound slot at one of 2 hosts'
-    migration_requests.go_on(cloud)
-    cloud.wait()
-    assert all(row.status == 'completed' for row in rows(cloud, instances))
+    all_complete(cloud, instances)
 
 
 @pytest.mark.cloud(options={CLUSTER: 1})
@@ -84,9 +88,7 @@ def test_nothing_is_prepared_ahead_of_a_free_slot_of_the_source(cloud):
     begin(cloud, instances)
     assert admitted(cloud, instances) == [True, False, True]
     assert rows(cloud, instances)[1].waits_for == 'for a slot at source host1: 1 of 1'
-    migration_requests.go_on(cloud)
-    cloud.wait()
-    assert all(row.status == 'completed' for row in rows(cloud, instances))
+    all_complete(cloud, instances)
 
 
 @pytest.mark.cloud(options={AHEAD: 1})
