@@ -98,7 +98,11 @@ def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> Non
     if any(row.is_evacuation for row in cloud.migrations(instance)):
         # Its user reaches only the copy on its host in the database, and not one that was left behind.
         with contextlib.suppress(exception.InstanceNotFound):
-            hypervisors = [cloud.world.hypervisors[cloud.database.instances.get(instance.uuid).host]]
+            row = cloud.database.instances.get(instance.uuid)
+            hypervisors = [cloud.world.hypervisors[row.host]]
+            if name == 'resume the guest' and row.task_state == 'rebuilding':
+                # Like nova, an embedding service starts no guest that is being evacuated.
+                return
     for hypervisor in hypervisors:
         act = {
             'pause the guest': hypervisor.pause,

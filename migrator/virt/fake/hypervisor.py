@@ -414,6 +414,8 @@ class FakeHypervisor:
     def _user_sets(self, instance_uuid: str, state: str, legal: Sequence[str]) -> None:
         with self.world.lock:
             guest = self.guests[instance_uuid]
+            if not self.powered:
+                raise ValueError(f'host {self.host} has no power: guest {instance_uuid} stays {guest.state}')
             if guest.state not in legal:
                 raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot change it to {state} now')
             job = self.jobs.get(instance_uuid)

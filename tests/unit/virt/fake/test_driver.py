@@ -37,6 +37,12 @@ class TestRefusals:
         vcpu = made.get_node().providers[0].inventory['VCPU']
         assert (vcpu['total'], vcpu['reserved'], vcpu['allocation_ratio']) == (4, 2, 2.0)
 
+    def test_user_cannot_start_a_guest_on_a_host_without_power(self, bench: FakeBench) -> None:
+        bench.alpha.power_off()
+        with pytest.raises(ValueError, match='alpha has no power'):
+            bench.alpha.resume(bench.instance.uuid)
+        assert bench.world.active_on(bench.instance.uuid) == []
+
     def test_block_migration_on_shared_storage_is_refused_with_the_right_value(self, bench: FakeBench) -> None:
         with pytest.raises(exception.MigrationPreCheckError, match='request block_migration False or auto'):
             bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
