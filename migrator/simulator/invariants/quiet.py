@@ -64,6 +64,7 @@ def _set_from_outside(world: World, instance: Instance) -> str | None:
         if one.is_evacuation and one.instance_uuid == instance.uuid and one.outcome == Outcome.FORWARD
     }
     states: list[str] = []
+    last = None
     known = 1  # The first effect is the start of the guest.
     for effect in world.effects:
         if effect.instance_uuid != instance.uuid:
@@ -72,9 +73,11 @@ def _set_from_outside(world: World, instance: Instance) -> str | None:
             states, known = [], 0
         elif effect.effect not in POWER.values():
             continue
-        elif effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host):
-            # A loss of power on another host affects only a copy that was left behind there.
+        elif effect.who == 'user' or (effect.who == 'power' and effect.host == last):
+            # A loss of power on another host than the guest's affects only a copy that was left behind there.
             states.append(effect.effect)
+        if effect.who != 'power':
+            last = effect.host
     return states[-1] if len(states) > known else None
 
 

@@ -22,6 +22,15 @@ def test_i1_guest_paused_by_user_must_stay_paused(cloud):
     assert planting.found(cloud) == {'I1'}
 
 
+def test_i1_ignores_power_loss_of_a_copy_that_was_left_behind(cloud):
+    hypervisor = cloud.world.hypervisors['host1']
+    with cloud.world.lock:
+        cloud.world.record('host1', 'shutdown', cloud.instance.uuid, 'power')
+    planting.sql(cloud, "UPDATE instances SET host = 'host1'")
+    hypervisor.guests[cloud.instance.uuid] = cloud.world.hypervisors['host2'].guests.pop(cloud.instance.uuid)
+    assert 'I1' not in planting.found(cloud)
+
+
 def test_i1_instance_in_error_without_failed_migration(cloud):
     planting.sql(cloud, "UPDATE instances SET vm_state = 'error'")
     assert planting.found(cloud) == {'I1'}
