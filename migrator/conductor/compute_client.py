@@ -53,6 +53,8 @@ class Hosts:
         self._calls: collections.Counter[str] = collections.Counter()
         #: Host -> the migrations that wait for a call slot, in order.
         self._waiters: dict[str, dict[str, None]] = collections.defaultdict(dict)
+        #: The waiters that were woken and have not tried to use their slot yet: host and migration.
+        self._woken: set[tuple[str, str]] = set()
         self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self._answered: dict[str, float] = {}
         #: Host -> when the first call was sent since the last reply.
@@ -71,6 +73,7 @@ class Hosts:
         """
         with self._lock:
             waiters = self._waiters[host]
+            self._woken.discard((host, migration_uuid or ''))
             if self._calls[host] >= CALLS_PER_HOST:
                 if migration_uuid is not None:
                     waiters.setdefault(migration_uuid)
@@ -83,10 +86,18 @@ class Hosts:
         finally:
             with self._lock:
                 self._calls[host] -= 1
-                free = CALLS_PER_HOST - self._calls[host]
-            # Only as many as there are free slots: each woken migration observes its hosts first.
-            while free and (uuid := self._next_waiter(host)) is not None:
-                free -= self.on_free(uuid)
+            self._wake_waiters(host, CALLS_PER_HOST)
+
+    def _wake_waiters(self, host: str, most: int) -> None:
+        with self._lock:
+            free = min(most, CALLS_PER_HOST - self._calls[host])
+        # Only as many as there are free slots: each woken migration observes its hosts first.
+        while free > 0 and (uuid := self._next_waiter(host)) is not None:
+            if self.on_free(uuid):
+                free -= 1
+                continue
+            with self._lock:
+                self._woken.discard((host, uuid))
 
     def _next_waiter(self, host: str) -> str | None:
         with self._lock:
@@ -94,7 +105,19 @@ class Hosts:
             uuid = next(iter(waiters), None)
             if uuid is not None:
                 del waiters[uuid]
+                self._woken.add((host, uuid))
             return uuid
+
+    def pass_on_slots(self, migration_uuid: str) -> None:
+        """Wake the next waiter for each call slot that a migration was woken for and has not tried to use.
+
+        :param migration_uuid: the migration, whose run is over.
+        """
+        with self._lock:
+            unused = [(host, uuid) for host, uuid in self._woken if uuid == migration_uuid]
+            self._woken.difference_update(unused)
+        for host, _uuid in sorted(unused):
+            self._wake_waiters(host, 1)
 
     def tell(self, host: str, method: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
         """Send one command to a host, and return the reply.

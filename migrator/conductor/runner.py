@@ -159,6 +159,8 @@ class Runner:
             with self._lock:
                 run.running = False
             raise
+        finally:
+            run.subject.tools.hosts.pass_on_slots(run.subject.row.uuid)
 
     def _run_while_woken(self, run: _Run) -> None:
         while True:

@@ -165,6 +165,23 @@ class TestSlots:
         scene.simulation.run_ready()
         assert woken == ['m8', 'm9']
 
+    def test_slot_that_a_woken_migration_has_not_tried_to_use_wakes_one_other(self, scene: Scene) -> None:
+        woken: list[str] = []
+        scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
+        with scene.hosts._slot('host1', None):
+            scene.api.gate.clear()
+            scene.call(*range(3))
+            for number in (4, 5, 6):
+                scene.call(number)
+        assert woken == ['m4']
+        scene.hosts.pass_on_slots('m4')
+        scene.hosts.pass_on_slots('m4')
+        assert woken == ['m4', 'm5']
+        scene.call(5)
+        scene.hosts.pass_on_slots('m5')
+        assert woken == ['m4', 'm5']
+        scene.api.gate.set()
+
     def test_unanswered_call_is_remembered_until_the_host_replies(self, scene: Scene) -> None:
         assert not scene.hosts.was_unreachable('host1', 10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)

@@ -177,3 +177,27 @@ def test_migrations_retried_at_once_do_not_wake_each_other_without_a_pause(build
     polls = asked(stage, since)
     assert max(polls.values()) <= 100, polls
     stall.release()
+
+
+def waits_for_slot(stage: Stage, migration: Any, host: str) -> bool:
+    """Return whether conductor1 has a migration wait for a call slot of a host."""
+    subject = next(one for one in stage.cloud.conductors['conductor1'].runner.held() if one.row.uuid == migration.uuid)
+    return subject.ledger.last is not None and subject.ledger.last.what == f'a free call slot of {host}'
+
+
+def test_call_slot_that_a_woken_migration_does_not_use_goes_to_the_next(build: Callable[..., Stage]) -> None:
+    """Nothing woke the next waiter, which waited for its next look."""
+    stage = build(options={'conductor.sweep_interval': 1e6}, **ROOM)
+    with contextlib.ExitStack() as others, contextlib.ExitStack() as slot:
+        for stack in (others, others, others, slot):
+            stack.enter_context(stage.tools.hosts._slot('host2', None))
+        first, second = begin(stage, 1) + begin(stage, 1, 'host3')
+        for migration in (first, second):
+            stage.until(lambda row=migration: waits_for_slot(stage, row, 'host2'))
+        # The first one has to poll its source before it needs host2 again, and its source does not answer.
+        stage.kill('host1')
+        stage.abort(first)
+        stage.until(lambda: not waits_for_slot(stage, first, 'host2'), 10)
+        stage.do(slot.close)
+        stage.until(lambda: not waits_for_slot(stage, second, 'host2'), 1)
+    assert stage.end(second).status == 'completed'
