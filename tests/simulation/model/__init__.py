@@ -13,8 +13,8 @@ What a conductor does with their answers is written again here, after ``conducto
 second candidate E, planned stops of S, and one deferred cleanup by itself (:mod:`.cleanups`). Faults: conductors
 killed, or paused between a commit and the call that follows it; compute services killed (also within the driver's call,
 also with their compute_started on its way) or out of reach; calls and answers lost, delayed without a bound, or
-doubled; Placement killed during a move. A budget bounds their number; within it, the search looks at everything that
-can happen.
+doubled; Placement killed during a move; the hypervisor of D hanging while its service answers. A budget bounds their
+number; within it, the search looks at everything that can happen.
 
 **Left out**: time (an unreachable host may be found down at once, and every wait may end at once); post-copy, guests
 that are shut off, force complete, ``forced_down``; the check at the source (it changes nothing, and fails as the other
@@ -32,7 +32,7 @@ an operator; everything else happens by itself. ``check to D (epoch 1, boot 1)``
 Placement, bound to the instance's generation 2, with no consumer of the migration (0: an orphan consumer). A
 *violation* is a broken invariant of :mod:`.safety`; a *trap* is a state from which, without a fault or an operator, no
 end can be reached; *stuck* counts how often an operator is needed, which is no mistake if the world can still go on by
-itself.
+itself. While D hangs, it also counts as an end that only D is waited for (:func:`.safety.waits_for_a_hang`).
 
 ``python -m tests.simulation.model --crashes 1 --messages 2`` searches one variant. The files: :mod:`.state`,
 :mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and

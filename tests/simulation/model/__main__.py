@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument('--messages', type=int, default=1, help='lost, late and doubled calls and answers')
     line.add_argument('--aborts', type=int, default=1, help='aborts by the user')
     line.add_argument('--stops', type=int, default=0, help='planned stops of the source')
+    line.add_argument('--hangs', type=int, default=0, help='hangs of the hypervisor of the destination')
     line.add_argument('--candidates', type=int, default=1, choices=(1, 2), help='destinations')
     line.add_argument('--late', action='store_true', help="begin at the commit of step 5's intent")
     line.add_argument('--plant', action='append', default=[], help='a planted mistake; may be given again')
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         messages=given.messages,
         aborts=given.aborts,
         stops=given.stops,
+        hangs=given.hangs,
         candidates=given.candidates,
         late=given.late,
         plants=frozenset(given.plant),

@@ -55,7 +55,12 @@ class Asking(Teller):
             if refused:
                 yield Step(f'{self.side} asks {name}: refused', {self.side: refused, part: after})
                 return
-            step = self._received(me, ask, name, settling.of_destination(host), host.work)
+            word = settling.of_destination(host)
+            if word == settling.MISSING and ask != 'settle':
+                # It waits for the observation. The poll has raised the epoch.
+                yield Step(f'{self.side} asks {name}, whose hypervisor hangs', {part: after})
+                return
+            step = self._received(me, ask, name, word, host.work)
             yield step._replace(changes={**step.changes, part: after})
 
     def _what_to_ask(self, me: Conductor, row: Row, host: str) -> str:

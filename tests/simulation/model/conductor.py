@@ -81,7 +81,8 @@ class Saga(Asking, Ledger):
             or row.outcome
             or row.undo
         ):
-            return mine
+            waits = act is Next.SETTLE and 'adopter-waits' in self.plants
+            return mine._replace(at=('ask', 'S' + row.destination)) if waits else mine
         return mine._replace(at=('ask', 'S' + row.destination))
 
     def at_row(self, me: Conductor, row: Row) -> Steps:
@@ -205,6 +206,8 @@ class Saga(Asking, Ledger):
         act = settling.decide(source, destination, where, against, again)
         if Observed.DOWN in (destination.observed,) and source.observed is Observed.CUTOVER and not source.verdict:
             act = Act.FORWARD if 'xf' in self.plants else Act.BACK if 'xb' in self.plants else act
+        if destination == settling.MISSING and 'abort-waits' in self.plants:
+            act = Act.WAIT
         turning = act in (Act.BACK, Act.ABORT, Act.ERROR)
         if turning and not me.settling and 'a' not in self.plants:
             yield self._raise(me, row, f'would {act}')

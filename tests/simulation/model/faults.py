@@ -105,6 +105,15 @@ def _host_fails(
         yield Step(f'FAULT {name} is killed, its compute_started is on its way', gone, FAULT)
 
 
+def hypervisor_hangs(destination: Destination, budget: Budget) -> Iterator[Step]:
+    """The hypervisor of D answers nothing, until an operator has repaired it."""
+    if destination.hangs:
+        yield Step('USER repairs the hypervisor of D', {'destination': destination._replace(hangs=False)}, USER)
+    elif budget.hangs:
+        changes = {'destination': destination._replace(hangs=True), 'budget': budget._replace(hangs=budget.hangs - 1)}
+        yield Step('FAULT the hypervisor of D hangs', changes, FAULT)
+
+
 def host_returns(host: Source | Destination, part: str, name: str) -> Iterator[Step]:
     """The network is back."""
     if host.up == Up.UNREACHABLE:

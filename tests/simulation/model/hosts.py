@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrator.objects.migration import MigrationStatus
-from tests.simulation.model.search import FAULT, OWN, USER, Step
+from tests.simulation.model.search import ENDLESS, FAULT, OWN, USER, Step
 from tests.simulation.model.state import (
     NO_OWNER,
     Budget,
@@ -74,13 +74,17 @@ def _called(source: Source, destination: Destination) -> Source:
 
 
 def hypervisors(source: Source, destination: Destination, name: str, part: str) -> Iterator[Step]:
-    """The job may fail, or pause the guest and hand it over, or fail at that and leave it paused or not."""
+    """The job may fail, or pause the guest and hand it over, or fail at that and leave it paused or not.
+
+    The copy of a busy guest may never end. While the destination hangs, an abort must not need its end.
+    """
     if source.target != name:
         return
     if source.guest == 'job':
-        yield Step('job fails', {'source': source._replace(guest='here', work=_ended(source, 'failed'))})
+        by = ENDLESS if destination.hangs else OWN
+        yield Step('job fails', {'source': source._replace(guest='here', work=_ended(source, 'failed'))}, by)
         if destination.guest == 'waiting':
-            yield Step('job pauses the guest for the cut-over', {'source': source._replace(guest='cutover')})
+            yield Step('job pauses the guest for the cut-over', {'source': source._replace(guest='cutover')}, by)
     elif source.guest == 'cutover' and destination.guest == 'runs':
         for work, how in (('completed', 'completed'), ('returned', 'its end was not seen')):
             after = source._replace(guest='paused', work=_ended(source, work))
@@ -114,7 +118,7 @@ def start_source(source: Source, destination: Destination, net: tuple[Message, .
 
 def prepare(destination: Destination, name: str, part: str) -> Iterator[Step]:
     """The check, the preparation, and the rollback that waits behind them."""
-    if not alive(destination):
+    if not alive(destination) or destination.hangs:
         return
     if destination.work == 'checking':
         yield Step(f'{name}: the check ends', {part: destination._replace(guest='checked', work='')})

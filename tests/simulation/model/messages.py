@@ -121,7 +121,8 @@ def at_destination(
         if host.work == 'checking':
             return [(host, 'running', '')]
         done = host._replace(guest='checked')
-        return [(done, 'ok', ''), (done, 'failed', ''), (host._replace(work='checking'), 'running', '')]
+        lasts = (host._replace(work='checking'), 'running', '')
+        return [lasts] if host.hangs else [(done, 'ok', ''), (done, 'failed', ''), lasts]
     if message.kind == 'pre':
         if host.work == '' and host.guest != 'runs':
             return [(host._replace(work='preparing'), 'ok', '')]
@@ -129,6 +130,8 @@ def at_destination(
     if message.kind == 'clean':
         return [_clean(host, message, row)]
     assert message.kind == 'post'
+    if host.hangs:
+        return [(host, 'running', '')]
     if host.guest != 'runs':
         return [(host, 'gone', '')]
     return [(host, 'ok', '' if row.outcome == FORWARD else 'post step at D before forward')]
@@ -142,7 +145,10 @@ def _clean(host: Destination, message: Message, row: Row) -> tuple[Destination, 
     broken = 'D cleaned while nothing is settled and step 5 was sent' if sent and row.outcome == '' else ''
     ours = row.outcome == FORWARD and row.destination == message.to
     broken = broken or ('D cleaned after forward' if ours and host.guest != 'none' else '')
-    if host.work in ('checking', 'preparing', 'clearing'):
+    if host.hangs and (host.guest, host.work) == ('none', ''):
+        # It has nothing to clean when the hypervisor answers.
+        return host, 'running', broken
+    if host.hangs or host.work in ('checking', 'preparing', 'clearing'):
         return host._replace(work='clearing'), 'running', broken
     return host._replace(guest='none', work=''), 'ok', broken
 

@@ -29,6 +29,8 @@ _CRASH = Variant(crashes=1, messages=0)
 _BOTH = Variant(crashes=1, messages=1)
 _STOP = Variant(crashes=0, messages=1, aborts=0, stops=1)
 _STOP_AND_CRASH = Variant(crashes=1, messages=0, aborts=0, stops=1)
+_HANG = Variant(crashes=0, messages=0, hangs=1)
+_HANG_AND_CRASH = Variant(crashes=1, messages=0, hangs=1, late=True)
 
 PLANTS = {
     'a': Plant('no epoch is raised before back is decided', _MESSAGE, 'not covered'),
@@ -57,6 +59,8 @@ PLANTS = {
         _STOP_AND_CRASH,
         'left paused',
     ),
+    'abort-waits': Plant('an abort waits for the destination, which hangs', _HANG, 'S job, D waiting, whose'),
+    'adopter-waits': Plant('an adopter polls all hosts before it aborts', _HANG_AND_CRASH, 'S job, D waiting, whose'),
 }
 #: What the product does at the time of writing, and should not: the model does what is right. Mend it, and drop these.
 HOLES = ('debt-epoch', 'stop-last-word')

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model.search import Invariant
 from tests.simulation.model.state import BACK, FORWARD, Allocations, Destination, Message, Phase, Row, Source, Up
@@ -94,6 +96,8 @@ def reported_truth(row: Row) -> str:
 
 def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: Destination) -> str:
     """What must be so when only a fault, a user or an operator changes anything."""
+    if waits_for_a_hang(row, source, *destinations):
+        return ''
     if not row.ended:
         return 'nothing goes on, and it has not ended'
     if net:
@@ -107,6 +111,18 @@ def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: D
     if source.guest != ('here' if row.host == 'S' else 'absent'):
         return 'the source does not have the guest, or still has something of it'
     return ''
+
+
+def waits_for_a_hang(row: Row, source: Source, *destinations: Destination) -> bool:
+    """Whether nothing is left to do before a hypervisor of a destination answers.
+
+    An abort is left to do until the source has ended its work: that needs no destination.
+    """
+    works = source.work in _BUSY or source.guest in ('job', 'cutover')
+    if row.abort and row.outcome == '' and works:
+        return False
+    needed = {'' if row.ended else row.destination, 'D' if row.cleanup_d else ''}
+    return any(host.hangs and name in needed for host, name in zip(destinations, 'DE', strict=False))
 
 
 def well_over(row: Row) -> str:
@@ -133,4 +149,12 @@ def rest(destinations: tuple[str, ...]) -> Invariant:
     return Invariant(('row', 'net', 'source', *destinations), at_rest)
 
 
-OVER = Invariant(('row',), well_over)
+def over(destinations: tuple[str, ...], hangs: bool) -> Invariant:
+    """Return what decides whether all is well and over. :param hangs: whether a hypervisor may hang."""
+    if not hangs:
+        return Invariant(('row',), well_over)
+
+    def over_or_waits(row: Row, *hosts: Any) -> str:
+        return '' if waits_for_a_hang(row, *hosts) else well_over(row)
+
+    return Invariant(('row', 'source', *destinations), over_or_waits)

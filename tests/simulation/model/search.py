@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 _BITS = 20
 _ONES = (1 << _BITS) - 1
 
-#: What takes a step: the world by itself, a fault, or a user or operator. An end must be in reach by the first.
-OWN, FAULT, USER = 0, 1, 2
+#: What takes a step: the world by itself, a fault, a user or operator, or something that may take for ever. An end must
+#: be in reach by the first.
+OWN, FAULT, USER, ENDLESS = 0, 1, 2, 3
 
 
 class Step(NamedTuple):

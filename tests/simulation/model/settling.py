@@ -10,8 +10,10 @@ from migrator.objects.migration import MigrationStatus
 from migrator.objects.protocol import Entry, GuestState
 from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
 
-#: What stands for the report of a host that is down, and what a planned stop of the source has left in its place.
+#: What stands for the report of a host that is down, of one whose hypervisor hangs, and what a planned stop of the
+#: source has left in its place.
 DOWN = settle_table.Host(settle_table.Observed.DOWN)
+MISSING = settle_table.Host(settle_table.Observed.MISSING)
 CALLED_OFF = settle_table.Host(settle_table.Observed.RETURNED)
 
 _GUEST = {
@@ -62,7 +64,7 @@ def of_source(source: Source, hasty: bool = False) -> settle_table.Host:
 
 def of_destination(destination: Destination) -> settle_table.Host:
     """Return the report of a destination as it now is."""
-    return destination_word(destination.guest, destination.work)
+    return MISSING if destination.hangs else destination_word(destination.guest, destination.work)
 
 
 def column(row: Row) -> settle_table.Column:

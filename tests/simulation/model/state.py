@@ -159,6 +159,8 @@ class Destination(NamedTuple):
     seen_of: int = NO_OWNER
     guest: str = 'none'
     work: str = ''
+    #: The hypervisor answers nothing, though the service does. A guest may still arrive.
+    hangs: bool = False
 
 
 class Message(NamedTuple):
@@ -199,12 +201,13 @@ IDLE = Conductor()
 
 
 class Budget(NamedTuple):
-    """How many faults, aborts and stops may still happen."""
+    """How many faults, aborts, stops and hangs of D's hypervisor may still happen."""
 
     crashes: int = 0
     messages: int = 0
     aborts: int = 0
     stops: int = 0
+    hangs: int = 0
 
 
 def moved(row: Row, status: MigrationStatus, **fields: object) -> tuple[Row, str]:

@@ -36,7 +36,8 @@ class Variant:
     """What is searched.
 
     :ivar crashes: of conductors and hosts, pauses and lost networks counted alike. :ivar messages: lost, late, doubled
-        calls and answers. :ivar aborts: of the user. :ivar stops: planned stops of the source.
+        calls and answers. :ivar aborts: of the user. :ivar stops: planned stops of the source. :ivar hangs: of the
+        hypervisor of D, each until an operator has repaired it.
     :ivar candidates: 1, or 2: a second destination, E, which never fails.
     :ivar late: begin when the intent of step 5 is committed. :ivar plants: planted mistakes, by name.
     """
@@ -45,6 +46,7 @@ class Variant:
     messages: int = 1
     aborts: int = 1
     stops: int = 0
+    hangs: int = 0
     candidates: int = 1
     late: bool = False
     plants: frozenset[str] = frozenset()
@@ -57,7 +59,7 @@ def system(variant: Variant) -> System:
         start=_start(variant),
         rules=tuple(_rules(variant)),
         invariants=safety.invariants(destinations),
-        finished=safety.OVER,
+        finished=safety.over(destinations, variant.hangs > 0),
         quiet=safety.rest(destinations),
         alike=(('row', 'left', 'right'), in_order, ('row', 'left', 'right', 'source', 'destination'), exchanged),
         sketch=sketch,
@@ -73,7 +75,7 @@ def _start(variant: Variant) -> Mapping[str, Any]:
         'left': Conductor(at=('run',), epoch=1),
         'right': IDLE,
         'net': (),
-        'budget': Budget(variant.crashes, variant.messages, variant.aborts, variant.stops),
+        'budget': Budget(variant.crashes, variant.messages, variant.aborts, variant.stops, variant.hangs),
     }
     if variant.candidates > 1:
         start['second'] = Destination()
@@ -172,6 +174,8 @@ def _host_rules(variant: Variant) -> Iterator[Rule]:
         yield Rule((part,), _named(faults.host_returns, part, name), lambda host: host.up == Up.UNREACHABLE)
     yield Rule(('source', 'budget', 'net'), faults.source_fails)
     yield Rule(('destination', 'budget', 'net'), faults.destination_fails)
+    if variant.hangs:
+        yield Rule(('destination', 'budget'), faults.hypervisor_hangs)
     if variant.stops:
         yield Rule(('source', 'budget'), hosts.begin_stop)
         report = _named(hosts.report_stop, plants)
@@ -250,4 +254,5 @@ def sketch(world: Mapping[str, Any]) -> str:
         for name, cleanup in (('S', row.cleanup_s), ('D', row.cleanup_d))
         if cleanup
     )
-    return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{cleanups}'
+    hangs = ', whose hypervisor hangs' if destination.hangs else ''
+    return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{hangs}{cleanups}'
