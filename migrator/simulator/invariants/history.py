@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.db import actions
 from migrator.objects import LEGAL_MOVES, Migration, MigrationStatus
+from migrator.saga import log
 from migrator.simulator.world import World
 from migrator.virt.fake import hypervisor
 
@@ -68,9 +69,10 @@ def aborts(world: World) -> Iterator[str]:
     """I9, history: after a 202 to an abort the end is ``cancelled``, ``completed`` or ``failed``.
 
     The verdict names the end. ``completed`` is allowed only if, in the log of effects, the switchover came before the
-    driver got the abort. ``error`` is for lost guests. A :class:`~migrator.simulator.monitor.Monitor` checks that the
-    driver gets the abort soon after the request. Not checked: whether the queue has cancelled the migration, and that
-    the driver was then never called.
+    driver got the abort. A migration that was cancelled in its queue, as the journal shows, ends ``cancelled`` and had
+    no job, unless the request came after it was settled. ``error`` is for lost guests. A
+    :class:`~migrator.simulator.monitor.Monitor` checks that the driver gets the abort soon after the request. Not
+    checked: a driver call that starts no job, and that ``failed`` means a failure of the driver.
     """
     for exchange in world.history:
         found = _ABORT.match(exchange.path)
@@ -89,6 +91,20 @@ def _wrong_end(world: World, migration: Migration) -> Iterator[str]:
             yield f'its abort was requested and it ended {migration.status}; the verdict is {migration.abort_verdict}'
         if migration.status == _S.COMPLETED and _aborted_before_cut_over(world, migration):
             yield 'it is completed, although its driver got the abort before the destination ran the guest'
+        if _was_cancelled_in_queue(world, migration):
+            if migration.status != _S.CANCELLED:
+                yield f'it was cancelled in its queue, but ended {migration.status}'
+            if any(effect.effect == 'job started' for effect in world.effects_of(migration)):
+                yield 'it was cancelled in its queue, but a job was started'
+
+
+def _was_cancelled_in_queue(world: World, migration: Migration) -> bool:
+    """Return whether a migration was cancelled in its queue, and aborted before it was settled."""
+    pivot, undo = (world.record(migration, 'live_migration', direction) for direction in (log.DO, log.UNDO))
+    asked, settled = migration.abort_requested_at, pivot.ended_at if pivot is not None else None
+    if undo is None or asked is None or settled is None or settled < asked:
+        return False
+    return str((undo.result or {}).get('skipped')).endswith(' had not begun')
 
 
 def _aborted_before_cut_over(world: World, migration: Migration) -> bool:

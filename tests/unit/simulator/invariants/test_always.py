@@ -94,12 +94,7 @@ def test_i6_consumers_hold_more_than_usage(cloud):
 
 
 def test_i12_rollback_in_journal_after_post_step(cloud):
-    planting.sql(
-        cloud,
-        'INSERT INTO saga_log (migration, seq, at, epoch, attempt, kind, step, payload)'
-        " VALUES (?, 99, '2026-01-01 00:00:00.000000', 1, 1, 'undo_intent', 'pre_live_migration', '{}')",
-        cloud.migration.uuid,
-    )
+    planting.journal(cloud, 'undo_intent', 'pre_live_migration')
     assert planting.found(cloud, quiet=False) == {'I12'}
 
 

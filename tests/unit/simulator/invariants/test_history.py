@@ -53,6 +53,21 @@ def test_i9_completed_although_driver_got_abort_before_switchover(cloud):
     assert planting.found(cloud, quiet=False) == {'I9'}
 
 
+@pytest.mark.parametrize('end', ['completed', 'cancelled'])
+def test_i9_cancelled_in_queue_ended_otherwise_or_had_a_job(cloud, end):
+    planting.abort(cloud)
+    planting.sql(
+        cloud,
+        'UPDATE migrations SET status = ?, abort_verdict = ?, abort_requested_at = ?',
+        end,
+        end,
+        '2026-01-01 00:00:00.000000',
+    )
+    before = planting.found(cloud, quiet=False)
+    planting.journal(cloud, 'undo_done', 'live_migration', '{"result": {"skipped": "host1 had not begun"}}')
+    assert 'I9' in planting.found(cloud, quiet=False) - before
+
+
 def test_i19_client_sees_illegal_move(cloud):
     for status in ('accepted', 'queued', 'completed'):
         planting.shown(cloud, status)
