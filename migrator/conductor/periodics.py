@@ -21,7 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.db.slots import Bounds
-from migrator.objects import COMPUTE_BINARY, protocol
+from migrator.objects import COMPUTE_BINARY, MigrationStatus, protocol
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ _FIGURES = (
     'disk_processed',
     'disk_remaining',
 )
+#: How many of the migrations that wait in the queue of a host one poll names: the first of them, which may have begun,
+#: and those that were polled longest ago.
+_FIRST_QUEUED, _OTHER_QUEUED = 8, 8
 #: A uuid that belongs to no migration, no instance and no boot.
 _NO_UUID = '00000000-0000-0000-0000-000000000000'
 #: Seconds for which heartbeats are collected. The conductor loses those of one such interval if it is killed.
@@ -208,6 +211,8 @@ def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext
 def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> None:
     """Wake the migrations that are due, and poll each host once about those without a recent report.
 
+    Of many migrations that wait in the queue of a host, one poll names a few.
+
     :param pool: limits the hosts that are polled at a time.
     """
     wake_waiters(tools, runs)
@@ -254,15 +259,17 @@ def _poll_once(tools: Tools, runs: runner.Runner, host: str, subjects: list[Migr
 
 
 def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
+    named = _named(subjects)
     try:
-        found = tools.hosts.ask(host, [hosts.command(subject, host, 'poll') for subject in subjects])
+        found = tools.hosts.ask(host, [hosts.command(subject, host, 'poll') for subject in named])
     except HostBusy:
         return
     except Exception:  # the pool would drop the error
         LOG.exception('Could not poll host %s', host)
         return
     answers = {observation.migration_uuid: observation for observation in found or []}
-    for subject in subjects:
+    # If the host does not reply, each migration says so.
+    for subject in named if found is not None else subjects:
         with runner.log_context(subject):
             try:
                 _take_answer(tools, runs, subject, host, answers.get(subject.row.uuid))
@@ -276,6 +283,23 @@ def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[Migr
                     'Could not record the reply of host %(host)s about migration %(migration)s',
                     {'host': host, 'migration': subject.row.uuid},
                 )
+
+
+def _named(subjects: list[MigrationContext]) -> list[MigrationContext]:
+    """Return the migrations that a poll of their host names.
+
+    Most of the many that only wait in its queue are left out.
+    """
+    queued = [
+        one
+        for one in subjects
+        if one.row.status == MigrationStatus.QUEUED and one.row.waits_for is None and waiting.lasts(one)
+    ]
+    # The host takes them from its queue in this order.
+    queued.sort(key=lambda one: (one.row.queued_at.timestamp() if one.row.queued_at else 0.0, one.row.id))
+    others = sorted(queued[_FIRST_QUEUED:], key=lambda one: one.replies.received_at)
+    unnamed = {one.row.uuid for one in others[_OTHER_QUEUED:]}
+    return [one for one in subjects if one.row.uuid not in unnamed]
 
 
 def _take_answer(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from migrator.conductor.compute_client import CALLS_PER_HOST
+from migrator.testing import bus
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -46,6 +47,24 @@ def test_emptied_host_gets_a_command_for_each_guest_and_few_polls(
     compute = stage.cloud.computes['host1']
     stage.until(lambda: len(compute._waiting_live_migrations) == len(migrations) - 1, 60)
     assert sum(asked(stage).values()) <= len(migrations)
+
+
+def test_poll_names_few_of_those_that_wait_in_the_queue(build: Callable[..., Stage]) -> None:
+    stage = build(**ROOM)
+    stage.host('host1').set_link(0.001)
+    migrations = begin(stage, 40)
+    stage.until(lambda: queued(stage, migrations), 60)
+    stage.simulation.advance(10)
+    polls: list[set[str]] = []
+
+    def note_poll(message: bus.Message) -> None:
+        if message.method == 'poll_live_migrations' and message.kind == 'call':
+            polls.append({row.uuid for row in migrations if row.uuid in message.body})
+
+    stage.cloud.bus.faults = note_poll
+    stage.simulation.advance(30)
+    assert 0 < max(len(named) for named in polls) <= 1 + 16
+    assert set.union(*polls) == {row.uuid for row in migrations}
 
 
 def test_dead_source_makes_all_stuck_soon_with_few_polls(
