@@ -7,7 +7,7 @@
 #   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
-#   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
+#   make test-real                        against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
@@ -89,7 +89,7 @@ test-eventlet:
 # Where a server cannot be installed its tests are left out, saying so; with CI=true they fail.
 test-real:
 	-@tools/packages.sh real
-	@tools/venv.sh demo test eventlet postgresql real
+	@tools/venv.sh demo test eventlet postgresql mariadb real
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
 	    --ignore=tests/real/libvirt $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'

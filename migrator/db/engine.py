@@ -29,6 +29,8 @@ R = TypeVar('R')
 #: an isolation level that the operator has chosen, another transaction was faster.
 _LOCK_NOT_AVAILABLE = '55P03'
 _SERIALIZATION_FAILURE = '40001'
+#: MariaDB's code for a lock that another transaction holds for longer than this one may wait.
+_LOCK_WAIT_TIMEOUT = 1205
 #: Codes of a database that is read-only: PostgreSQL's, MySQL's, and the beginning of SQLite's. MySQL has one code for
 #: all options that forbid a statement.
 _READ_ONLY = '25006'
@@ -46,8 +48,8 @@ class Engine:
 
     :param connection: an SQLAlchemy URL. SQLite serves a single process only.
     :param threads: the source of SQLite's time. The other databases have their own clock.
-    :param lease: seconds of ``[conductor] lease``. On PostgreSQL no transaction waits for a lock, or holds one idly,
-        for as long as a third of that. So a conductor with one hanging transaction does not lose its lease.
+    :param lease: seconds of ``[conductor] lease``. On a database server no transaction waits for a lock, or holds one
+        idly, for as long as a third of that. So a conductor with one hanging transaction does not lose its lease.
     :param options: further ``[database]`` options of oslo.db.
     """
 
@@ -82,6 +84,8 @@ class Engine:
             sa.event.listen(engine, 'connect', self._on_sqlite_connect)
         elif engine.dialect.name == 'postgresql':
             sa.event.listen(engine, 'connect', self._on_postgresql_connect)
+        elif engine.dialect.name == 'mysql':
+            sa.event.listen(engine, 'connect', self._on_mariadb_connect)
         else:
             return engine
         # oslo.db opened one connection to test the URL, without the listeners above. Replace it.
@@ -118,6 +122,23 @@ class Engine:
                 cursor.execute('SELECT set_config(%s, %s, false)', (name, milliseconds))
         # A rollback would undo the settings.
         connection.commit()
+
+    def _on_mariadb_connect(self, connection: Any, _record: Any) -> None:
+        # MariaDB has whole seconds only.
+        seconds = max(1, int(self._patience))
+        # oslo.db chooses one with three bytes for a character.
+        connection.set_character_set('utf8mb4')
+        with connection.cursor() as cursor:
+            # Under MariaDB's default, REPEATABLE READ, a transaction reads all rows as they were at its first read,
+            # also after it has waited for a lock. PostgreSQL's default is READ COMMITTED.
+            cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
+            # The clock of migrator.db.models.later depends on the time zone. lock_wait_timeout is the limit for the
+            # locks of whole tables.
+            cursor.execute(
+                "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s, lock_wait_timeout = %s,"
+                ' idle_transaction_timeout = %s',
+                (seconds, seconds, seconds),
+            )
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[sa.Connection]:
@@ -170,9 +191,12 @@ def translated() -> Iterator[None]:
     except (DBConnectionError, CantStartEngineError, sa.exc.TimeoutError) as error:
         raise exception.DatabaseUnreachable(reason=_first_line(error)) from None
     except (DBError, sa.exc.DBAPIError) as error:
+        inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
+        if _number(inner) == _LOCK_WAIT_TIMEOUT:
+            # oslo.db takes this for a deadlock. Each retry would wait as long again, and the lease would run out.
+            raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
         if isinstance(error, (DBDuplicateEntry, DBDeadlock)):
             raise
-        inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
         if _sqlstate(inner) == _SERIALIZATION_FAILURE:
             # oslo.db has no class for this error. The remedy is the same as for a deadlock: a retry.
             raise DBDeadlock(inner) from error
@@ -201,9 +225,14 @@ def _is_away(error: BaseException) -> bool:
     return type(original).__name__ == 'OperationalError'
 
 
-def _is_read_only(error: BaseException) -> bool:
+def _number(error: BaseException) -> Any:
+    """Return MariaDB's code of an error."""
     original = getattr(error, 'orig', None) or error
-    number = original.args[0] if original.args else None
+    return original.args[0] if original.args else None
+
+
+def _is_read_only(error: BaseException) -> bool:
+    original, number = getattr(error, 'orig', None) or error, _number(error)
     if number == _OPTION_FORBIDS:
         return re.search('read.only', str(original), re.IGNORECASE) is not None
     file_is_read_only = str(getattr(original, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
@@ -316,6 +345,10 @@ def _check(connection: str) -> None:
         # In a malformed URL the place of the password is unknown, so only the beginning is shown.
         shown = connection if '@' not in connection else f'{connection[:4]}...'
         raise _misconfigured(shown, f'it is not the URL of a database: give one such as {_EXAMPLE}.') from None
+    if dialect.name == 'mariadb':
+        # oslo.db recognises a deadlock and a duplicate only by the other name.
+        detail = 'begin it with mysql+pymysql://, which also stands for MariaDB.'
+        raise _misconfigured(without_password(connection), detail)
     try:
         dialect.import_dbapi()
     except ImportError as error:

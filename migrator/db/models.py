@@ -27,8 +27,8 @@ from migrator.saga import log
 
 #: Maximum characters in a column of type TEXT. MySQL's holds 65,535 bytes, with four bytes for a character.
 LONGEST_TEXT = 16_000
-#: Maximum depth of nested objects and arrays in a column of type JSON.
-DEEPEST_JSON = 50
+#: Maximum depth of nested objects and arrays in a column of type JSON, which is MariaDB's.
+DEEPEST_JSON = 31
 
 
 class UTCDateTime(sa.types.TypeDecorator[datetime.datetime]):
@@ -155,7 +155,9 @@ def _seconds(element: later, sql: Any, **kw: Any) -> str:
 
 @compiler.compiles(later)
 def _later(element: later, sql: Any, **kw: Any) -> str:
-    return f'TIMESTAMPADD(MICROSECOND, {_seconds(element, sql, **kw)} * 1000000, UTC_TIMESTAMP(6))'
+    # UTC_TIMESTAMP does not advance within a statement, and a statement may wait for a lock. SYSDATE is in the time
+    # zone of the session, which the engine sets to UTC.
+    return f'TIMESTAMPADD(MICROSECOND, {_seconds(element, sql, **kw)} * 1000000, SYSDATE(6))'
 
 
 @compiler.compiles(later, 'sqlite')

@@ -76,7 +76,7 @@ STAGES = (
     Stage('real-placement', _fixed('tests/functional'), 2400, options=(*OPTIONS, '--real-placement')),
     Stage('eventlet', _fixed(), 900, module=('-m', 'tests.patched'), options=ALONE, needs='eventlet'),
     Stage('seeds', _fixed('tests/simulation/test_seeds.py'), 2400, {'MIGRATOR_SEEDS': '1000'}),
-    Stage('real', _fixed('tests/real', '--ignore=tests/real/libvirt'), 3600, {'CI': 'true'}, needs='psycopg2'),
+    Stage('real', _fixed('tests/real', '--ignore=tests/real/libvirt'), 3600, {'CI': 'true'}, needs='pymysql'),
 )
 BY_NAME = {stage.name: stage for stage in STAGES}
 

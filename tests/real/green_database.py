@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process with ``concurrency_backend = eventlet``: two of its threads lock one row on PostgreSQL.
+"""A process with ``concurrency_backend = eventlet``: two of its threads lock one row on a server.
 
 The one that has it waits until the server says that the other waits for it; then it commits. So it ends only if a
 statement that waits in the server lets other threads run.
@@ -27,8 +27,8 @@ import sqlalchemy as sa  # noqa: E402 -- when it is settled what threads are
 
 from migrator import executors  # noqa: E402 -- likewise
 from migrator.db.engine import Engine  # noqa: E402 -- likewise
+from tests.real.servers.waiters import WAITERS  # noqa: E402 -- likewise
 
-WAITS = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 CHANGE = sa.text('UPDATE green SET value = value + 1')
 
 
@@ -47,7 +47,7 @@ def main() -> None:
 
     def waited_for():
         with engine.reader() as session:
-            return session.execute(WAITS).scalar_one()
+            return session.execute(sa.text(WAITERS[session.dialect.name])).scalar_one()
 
     with engine.writer() as session:
         session.execute(CHANGE)

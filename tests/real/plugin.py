@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests import backends
+from tests.real.servers import mariadb as mariadbs
 from tests.real.servers import placement, process
 from tests.real.servers import postgresql as postgresqls
 from tests.real.servers import rabbitmq as rabbitmqs
 
 HOW = (
-    'to have it: as root `make test-real`, or `apt-get install rabbitmq-server postgresql` (bindep.txt, profile real) '
-    "and `pip install -e '.[demo,test,postgresql,real]'`"
+    'to have it: as root `make test-real`, or `apt-get install rabbitmq-server postgresql mariadb-server` (bindep.txt, '
+    "profile real) and `pip install -e '.[demo,test,postgresql,mariadb,real]'`"
 )
 
 _WORKSPACE = pytest.StashKey[process.Workspace]()
@@ -28,6 +29,7 @@ def missing() -> dict[str, str]:
     """Say what is not installed: fixture -> what it lacks."""
     lacks = {
         'postgresql': postgresqls.missing(),
+        'mariadb': mariadbs.missing(),
         'rabbitmq': rabbitmqs.missing(),
         'placement_http': placement.missing(),
     }
@@ -93,6 +95,15 @@ def postgresql(pytestconfig: pytest.Config, workspace: process.Workspace) -> pos
     """The session's PostgreSQL; a test makes a database of its own in it."""
     need('postgresql')
     server = postgresqls.PostgreSQL(workspace)
+    _shared(pytestconfig, server)
+    return server
+
+
+@pytest.fixture(scope='session')
+def mariadb(pytestconfig: pytest.Config, workspace: process.Workspace) -> mariadbs.MariaDB:
+    """The session's MariaDB; a test makes a database of its own in it."""
+    need('mariadb')
+    server = mariadbs.MariaDB(workspace)
     _shared(pytestconfig, server)
     return server
 

@@ -11,10 +11,10 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_a_statement_that_waits_on_postgresql_holds_up_no_other_thread(database_url):
+def test_a_statement_that_waits_on_a_database_server_holds_up_no_other_thread(server_url):
     program = str(pathlib.Path(__file__).with_name('green_database.py'))
     done = subprocess.run(
-        [sys.executable, program, database_url],
+        [sys.executable, program, server_url],
         cwd=TREE,
         env={'PYTHONPATH': str(TREE)},
         capture_output=True,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random requests on PostgreSQL, which holds fewer texts and smaller numbers than SQLite."""
+"""Random requests on database servers, which hold fewer texts and smaller numbers than SQLite."""
 
 import collections
 import contextlib
@@ -10,22 +10,21 @@ import socket
 import pytest
 
 from migrator import executors
-from migrator.db.schema import sync
 from migrator.runtime import http_server
 from tests import random_requests
 
 
 @pytest.fixture
-def site(database_url):
-    made = random_requests.Site(database_url)
-    sync.sync(made.database.engine)
+def site(server_url):
+    made = random_requests.Site(server_url)
     yield made
     made.close()
 
 
 @pytest.mark.timeout(1200)
-def test_no_random_request_returns_a_server_error(site):
-    answers = random_requests.run(site, seed=2, requests=random_requests.count(4000))
+def test_no_random_request_returns_a_server_error(site, server):
+    requests = random_requests.count({'postgresql': 4000, 'mariadb': 1000}[server.name])
+    answers = random_requests.run(site, seed=2, requests=requests)
     assert [f'#{number}: {request}: {wrong}' for number, (request, _, wrong) in enumerate(answers) if wrong] == []
 
 
@@ -68,6 +67,7 @@ def _exchange(server: http_server.Server, clock: _Standing, sent: bytes, pick: r
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize('server', ['postgresql'], indirect=True)
 def test_no_random_request_over_http_is_answered_by_a_fault_either(site):
     clock, pick = _Standing(), random.Random(3)  # noqa: S311 -- a test's dice
     server = http_server.listen(site.app, '127.0.0.1', 0, threads=executors.NativeThreads(clock))

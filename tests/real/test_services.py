@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""The services as an operator runs them: processes on RabbitMQ, PostgreSQL and Placement over HTTP."""
+"""The services as an operator runs them: processes on RabbitMQ, a database and Placement over HTTP."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def site(workspace, postgresql, rabbitmq, placement_http):
-    made = Site(workspace, Shape(hosts=2), rabbitmq, postgresql, placement_http)
+def site(workspace, server, rabbitmq, placement_http):
+    made = Site(workspace, Shape(hosts=2), rabbitmq, server, placement_http)
     yield made
     made.end()
 

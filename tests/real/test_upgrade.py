@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The upgrade of a schema of the release before, with rows in it."""
+"""The upgrade of a schema of an earlier release, with rows in it."""
 
 import datetime
 import pathlib
@@ -15,13 +15,17 @@ from migrator.db import models
 from migrator.db.schema import sync
 
 
-def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_change(url, new_database):
-    made = new_database(url)
+def upgrade(database, revision):
     config = Config()
     config.set_main_option('script_location', str(pathlib.Path(sync.__file__).parent))
-    with made.engine.sa_engine.begin() as connection:
+    with database.engine.sa_engine.begin() as connection:
         config.attributes['connection'] = connection
-        command.upgrade(config, '0006')
+        command.upgrade(config, revision)
+
+
+def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_change(url, new_database):
+    made = new_database(url)
+    upgrade(made, '0006')
     with pytest.raises(exception.SchemaTooOld, match='0006'):
         sync.check(made.engine)
     early, late = (datetime.datetime(2026, 1, day, tzinfo=datetime.UTC) for day in (1, 2))
@@ -50,6 +54,48 @@ def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_cha
         assert {one.uuid for one in each.list(changes_since=early)} == set(times)
     made.services.report('source', 'nova-compute', 1)
     assert made.definitions.outdated(1, 60, 10) == {'source': sorted(times, key=list(times).index)}
+
+
+def test_the_steps_of_a_migration_in_progress_become_its_log(url, new_database):
+    made = new_database(url)
+    upgrade(made, '0004')
+    at = datetime.datetime(2026, 1, 1, 0, 0, 0, 5, datetime.UTC)
+    written = {'owner': 'c1', 'epoch': 2, 'attempt': 1}
+    history = [{'status': 'preparing', 'at': at.isoformat(), 'owner': 'c1', 'epoch': 2}]
+    moving = OLD_ROWS[models.MIGRATIONS] | written | {'status': 'preparing', 'in_progress_instance_uuid': 'new'}
+    moving |= {'uuid': 'm1', 'project_id': 'blue', 'user_id': 'ada', 'hidden': False, 'force': False}
+    moving |= {'disk_over_commit': False, 'history': history, 'created_at': at}
+    step = {'saga': 'm1', 'step': 'check', 'direction': 'do', 'state': 'intent', 'tries': 1, 'started_at': at} | written
+    with made.engine.writer() as session:
+        for name, values in {'migrations': moving, 'saga_steps': step | {'input': {'from': 'source'}}}.items():
+            kinds = {'history': sa.JSON(), 'input': sa.JSON(), 'created_at': models.UTCDateTime()}
+            kinds['started_at'] = models.UTCDateTime()
+            table = sa.table(name, *(sa.column(column, kinds.get(column)) for column in values))
+            session.execute(sa.insert(table).values(values))
+
+    sync.sync(made.engine)
+
+    found = [(one.kind, one.step, one.at, one.payload) for one in made.migrations.read_log('m1')]
+    assert found == [
+        ('status', None, at, {'status': 'preparing'}),
+        ('intent', 'check', at, {'input': {'from': 'source'}}),
+    ]
+    assert made.migrations.get('m1').log_seq == 2
+    taken = made.migrations.adopt('m1', 2, 'c2')
+    assert [entry.kind for entry in taken.entries] == ['status', 'intent']
+
+
+@pytest.mark.parametrize('server', ['mariadb'], indirect=True)
+def test_tables_that_ignored_the_case_of_texts_are_converted(server_url, new_database):
+    made = new_database(server_url)
+    with made.engine.writer() as session:
+        session.exec_driver_sql('ALTER TABLE services CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci')
+    made.services.report('host', 'nova-compute', 1)
+    made.services.report('Host', 'nova-compute', 1)
+    assert [one.host for one in made.services.list()] == ['host']
+    sync.sync(made.engine)
+    made.services.report('Host', 'nova-compute', 1)
+    assert [one.host for one in made.services.list()] == ['host', 'Host']
 
 
 OLD_ROWS = {

@@ -90,7 +90,7 @@ for name in ('register_opt', 'register_cli_opt', 'register_group', 'set_override
 """
 
 #: Extras. A module that needs a missing one is skipped. (The binding of libvirt needs libvirt.)
-EXTRAS = ('libvirt', 'placement', 'eventlet', 'psycopg2')
+EXTRAS = ('libvirt', 'placement', 'eventlet', 'psycopg2', 'pymysql')
 
 WALK = """
 import migrator

@@ -149,6 +149,11 @@ class PostgreSQL(process.Process):
         """Delete a database, even with open connections."""
         self.administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def make_read_only(self, name: str, on: bool = True) -> None:
+        """Refuse every change of a database to new connections."""
+        change = 'SET default_transaction_read_only = on' if on else 'RESET default_transaction_read_only'
+        self.administer(f'ALTER DATABASE "{name}" {change}')
+
     def administer(self, statement: str) -> None:
         engine = sa.create_engine(
             self.url('postgres'),

@@ -26,11 +26,12 @@ COLUMNS = {
 }
 
 
-def insert(execute: Callable[[str], object], number: int = 1) -> None:
+def insert(execute: Callable[[str], object], number: int = 1, quote: str = '"') -> None:
     """Write that number of rows.
 
     :param execute: has the database do what a text says.
+    :param quote: what stands around a name.
     """
-    names, values = ', '.join(COLUMNS), ', '.join(COLUMNS.values())
+    names, values = ', '.join(f'{quote}{name}{quote}' for name in COLUMNS), ', '.join(COLUMNS.values())
     for _ in range(number):
         execute(f'INSERT INTO migrations ({names}) VALUES ({values})')  # noqa: S608 -- what stands above

@@ -33,8 +33,8 @@ class TestNow:
         assert "timezone('utc'" in text
         assert 'now()' not in text
 
-    def test_mysql_now_is_utc_with_microseconds(self) -> None:
-        assert 'UTC_TIMESTAMP(6)' in compiled(models.later(15), mysql.dialect())
+    def test_mysql_now_has_microseconds_and_advances_within_a_statement(self) -> None:
+        assert 'SYSDATE(6)' in compiled(models.later(15), mysql.dialect())
         assert 'MICROSECOND' in compiled(models.later(15), mysql.dialect())
 
     def test_sqlite_now_calls_registered_function(self) -> None:

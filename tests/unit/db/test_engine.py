@@ -89,6 +89,20 @@ class TestUnreachable:
         with pytest.raises(db_exception.DBError), translated():
             raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(1290, text)))
 
+    def test_a_lock_that_mariadb_did_not_get_in_time_is_not_waited_for_again(self) -> None:
+        text = 'Lock wait timeout exceeded; try restarting transaction'
+        tries: list[int] = []
+
+        @retried
+        def transaction() -> None:
+            tries.append(1)
+            with translated():
+                raise db_exception.DBDeadlock(sa.exc.OperationalError('', {}, Exception(1205, text)))
+
+        with pytest.raises(exception.DatabaseUnreachable, match=text):
+            transaction()
+        assert len(tries) == 1
+
     def test_a_duplicate_and_a_programming_error_are_not_translated(self, scene: conftest.Scene) -> None:
         scene.conductor()
         with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
@@ -202,6 +216,14 @@ def test_the_error_for_an_invalid_connection_names_the_option(conf, threads, con
     conf.set_override('connection', connection, 'database')
     with pytest.raises(exception.ConfigurationError, match=r'\[database\] connection is'):
         engine_from_conf(conf, threads)
+
+
+@pytest.mark.parametrize('driver', ['', '+pymysql'])
+def test_a_url_that_begins_with_mariadb_is_refused_with_the_right_one(conf, threads, driver):
+    conf.set_override('connection', f'mariadb{driver}://u:secret@host/x', 'database')
+    with pytest.raises(exception.ConfigurationError, match=r'mysql\+pymysql://') as caught:
+        engine_from_conf(conf, threads)
+    assert 'secret' not in str(caught.value)
 
 
 def test_registered_options_are_copies(conf):
