@@ -458,11 +458,13 @@ class Migrations:
         An instance counts if it is at the host or has a deferred cleanup there.
         """
         cleanup, guests = models.CLEANUPS, sa.select(_I.c.uuid).where(_I.c.host == host)
-        here = sa.union(guests, sa.select(cleanup.c.instance_uuid).where(cleanup.c.host == host))
+        # A join, since MariaDB would evaluate a subquery for each instance there is.
+        here = sa.union(guests, sa.select(cleanup.c.instance_uuid).where(cleanup.c.host == host)).subquery()
         query = (
             sa.select(_T)
             .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
-            .where(_T.c.tenure > 0, models.ENDED, _I.c.uuid.in_(here))
+            .join(here, here.c.uuid == _I.c.uuid)
+            .where(_T.c.tenure > 0, models.ENDED)
         )
         with self._engine.reader() as session:
             return [models.migration(row) for row in session.execute(query)]

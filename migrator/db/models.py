@@ -512,7 +512,9 @@ def newest(
         last = session.execute(sa.select(table).where(table.c.uuid == marker)).one_or_none()
         if last is None or marker_project not in (None, last.project_id):
             raise exception.MarkerNotFound(marker=marker)
-        query = query.where(sa.tuple_(table.c.created_at, table.c.id) < sa.tuple_(last.created_at, last.id))
+        # MariaDB would read an index from its beginning for a comparison of tuples.
+        earlier = sa.or_(table.c.created_at < last.created_at, table.c.id < last.id)
+        query = query.where(table.c.created_at <= last.created_at, earlier)
     created_at = unindexed(table.c.created_at) if few else table.c.created_at
     query = query.order_by(created_at.desc(), table.c.id.desc()).limit(limit)
     found: Sequence[Any] = session.execute(query).all()

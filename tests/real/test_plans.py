@@ -55,7 +55,7 @@ OPERATIONS = {
 }
 
 
-@pytest.fixture(scope='module', params=['sqlite', 'postgresql'])
+@pytest.fixture(scope='module', params=['sqlite', 'postgresql', 'mariadb'])
 def database(request, tmp_path_factory):
     if request.param == 'sqlite':
         url = f'sqlite:///{tmp_path_factory.mktemp("plans")}/migrator.sqlite'
