@@ -274,6 +274,7 @@ class Services:
         with self._engine.reader() as session:
             return [models.node(row) for row in session.execute(_NOT_PLACED)]
 
+    @retried
     def note_placed(self, node: ComputeNode) -> bool:
         """Mark a hypervisor's providers as written; return False if the host has reported others meanwhile."""
         with self._engine.writer() as session:

@@ -7,6 +7,7 @@ import datetime
 
 import pytest
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from migrator import exception
 from migrator.db import models
@@ -27,6 +28,19 @@ class TestReports:
         second = scene.database.services.get_compute('host1')
         assert (second.id, second.uuid, second.version, second.boot_id) == (first.id, first.uuid, 5, 'boot')
         assert second.last_seen_up - first.last_seen_up == datetime.timedelta(seconds=10)
+
+    def test_a_note_that_providers_are_placed_is_written_again_after_a_deadlock(self, scene: Scene) -> None:
+        scene.host('host1')
+        (node,) = scene.database.services.nodes_to_place()
+        deadlocks = [db_exception.DBDeadlock()]
+
+        def boundary(_what: str) -> None:
+            if deadlocks:
+                raise deadlocks.pop()
+
+        scene.database.engine.boundary = boundary
+        assert scene.database.services.note_placed(node)
+        assert scene.database.services.nodes_to_place() == []
 
     def test_a_heartbeat_counts_only_in_the_registered_boot(self, scene: Scene) -> None:
         boot = scene.host('host1')
