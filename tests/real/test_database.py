@@ -16,6 +16,7 @@ from migrator import exception, executors
 from migrator.db import engine, models, slots
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
+from tests.real.conftest import new_url
 from tests.real.rows import CONTEXT, accepted, ended, instance, migration, owner
 from tests.real.servers import process
 from tests.real.servers.waiters import WAITERS
@@ -29,6 +30,15 @@ class WrongClock(executors.SystemClock):
 
     def now(self):
         return super().now() + datetime.timedelta(days=1)
+
+
+class StandingClock(executors.SystemClock):
+    """A clock that only a test moves."""
+
+    at = 0.0
+
+    def monotonic(self):
+        return self.at
 
 
 @pytest.fixture
@@ -355,6 +365,24 @@ def test_a_server_that_restarts_is_not_noticed_between_two_transactions(on_serve
     getattr(server, how)()
     server.start()
     assert at_once([lambda: on_server.conductors.renew(one, 60)] * 4) == [True] * 4
+
+
+def test_connection_is_tested_only_after_it_was_idle(postgresql, new_database, monkeypatch):
+    with new_url(postgresql) as url:
+        clock = StandingClock()
+        database = new_database(url, threads=executors.NativeThreads(clock))
+        sync.sync(database.engine)
+        tested, dialect = [], database.engine.sa_engine.dialect
+        monkeypatch.setattr(
+            dialect, 'do_ping', lambda used: tested.append(used) or type(dialect).do_ping(dialect, used)
+        )
+        one = owner(database)
+        for _ in range(3):
+            assert database.conductors.renew(one, 60)
+        assert not tested
+        clock.at += 1.0
+        assert database.conductors.renew(one, 60)
+        assert len(tested) == 1
 
 
 def test_a_server_that_restarts_in_a_transaction_is_unreachable_once_and_nothing_is_written(on_server, server):
