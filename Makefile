@@ -4,7 +4,7 @@
 #   make demo-libvirt [ARGS=--json]       real guests leave a libvirt host (as root: installs libvirt and QEMU)
 #   make test                             lint, unit tests, functional tests, a short simulation: minutes
 #   make test-long                        everything there is, whole: a day (doc/source/testing.rst says when)
-#   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
+#   make test-simulation [SEEDS=3000]     the slow tests, the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
@@ -54,12 +54,14 @@ demo-libvirt:
 
 test: lint
 	@tools/venv.sh demo test
-	$(IN_VENV) MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
-	    tests/unit tests/functional $(SHORT) $(ARGS)
+	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=20 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
+	    -m 'not slow' tests/unit tests/functional $(SHORT) $(ARGS)
 
-# Whatever strikes wherever, everything ends in order.
+# Whatever strikes wherever, everything ends in order. First the tests that make test leaves out, since they simulate many
+# minutes or many faults, or start a process for each command.
 test-simulation:
 	@tools/venv.sh demo test
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -m slow tests/unit tests/functional $(ARGS)
 	MIGRATOR_SEEDS=$(SEEDS) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/simulation $(ARGS)
 
 # Random runs alone, from another seed on.

@@ -9,6 +9,8 @@ from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, AtCommit, by_turns, faults, migrate
 from tests.functional.test_abort import end
 
+pytestmark = pytest.mark.slow
+
 STATUSES = ['preparing', 'queued', 'running']
 
 

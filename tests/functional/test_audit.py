@@ -16,7 +16,10 @@ from tests import slow
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults, migrate
 
-pytestmark = pytest.mark.simulated(reason='it writes wrong allocations by hand, and judges between two requests')
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.simulated(reason='it writes wrong allocations by hand, and judges between two requests'),
+]
 
 STRANGER = '00000000-0000-4000-8000-00000000dead'
 

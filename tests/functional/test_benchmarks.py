@@ -12,6 +12,8 @@ from benchmarks import check, control_plane, makespan
 from tests import forked
 from tests.functional import test_cost
 
+pytestmark = pytest.mark.slow
+
 #: What a migration may cost; the messages without the question that settles it, which counts as a poll.
 LIMITS = {
     'placement_requests': test_cost.LIMITS['Placement requests'],

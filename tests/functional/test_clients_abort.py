@@ -14,6 +14,8 @@ import requests
 from tests import backends
 from tests.functional import commands
 
+pytestmark = pytest.mark.slow
+
 BIN = pathlib.Path(sys.executable).parent
 #: Client -> how it says what.
 WORDS = {

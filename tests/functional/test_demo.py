@@ -15,6 +15,8 @@ import requests
 from tests import forked
 from tests.functional import commands
 
+pytestmark = pytest.mark.slow
+
 #: What one migration may cost, on average.
 LIMITS = {'placement_requests': 4, 'rpc_messages': 20, 'sql_statements': 40, 'commits': 16}
 SMALL = ('--hosts', '3', '--instances', '4', '--guest-memory', '512')

@@ -15,6 +15,8 @@ import pytest
 from tests import backends
 from tests.functional import commands
 
+pytestmark = pytest.mark.slow
+
 OPENSTACK = pathlib.Path(sys.executable).parent / 'openstack'
 
 

@@ -15,7 +15,7 @@ from migrator.virt import driver
 from tests import backends
 from tests.functional import commands, migration_requests, state
 
-pytestmark = pytest.mark.real_placement
+pytestmark = [pytest.mark.slow, pytest.mark.real_placement]
 
 OPENSTACK = pathlib.Path(sys.executable).with_name('openstack')
 HOSTS = ('host1', 'host2')

@@ -10,7 +10,10 @@ import pytest
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, faults, migrate
 
-pytestmark = pytest.mark.simulated(reason='it stops a service within its process, and decides what becomes of messages')
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.simulated(reason='it stops a service within its process, and decides what becomes of messages'),
+]
 
 STOP_SECONDS = 2.0
 KEEP = {'compute.stop_queued': 'keep'}

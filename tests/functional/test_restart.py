@@ -14,7 +14,10 @@ from migrator.objects.protocol import GuestState
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, boot_failing, faults, migrate
 
-pytestmark = pytest.mark.simulated(reason='it kills a service, and acts on hypervisors, at single moments')
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.simulated(reason='it kills a service, and acts on hypervisors, at single moments'),
+]
 
 
 def hypervisor(cloud, host):

@@ -7,6 +7,8 @@ import pytest
 from tests.functional import state
 from tests.functional.faults import COMMITS, COMMITS_BACK, LONG, AtCommit, boot_failing, by_turns, faults, migrate
 
+pytestmark = pytest.mark.slow
+
 # --- messages --------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from migrator.db.actions import LIVE_MIGRATION_CANCEL, LIVE_MIGRATION_FORCE_COMP
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, faults, migrate
 
-pytestmark = pytest.mark.simulated(reason='it lets the seconds of a time-out pass')
+pytestmark = [pytest.mark.slow, pytest.mark.simulated(reason='it lets the seconds of a time-out pass')]
 
 PER_GIB = 'libvirt.live_migration_completion_timeout'
 ACTION = 'libvirt.live_migration_timeout_action'

@@ -15,7 +15,10 @@ from migrator.testing.placement_faults import Fault
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, AtCommit, boot_failing, by_turns, faults
 
-pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes'),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,8 @@ from migrator.db.api import Database
 from migrator.runtime import process, settings
 from tests.unit.cmd.processes import configure, refused, running
 
+pytestmark = pytest.mark.slow
+
 
 def test_conductor_starts_without_placement_logs_it_once_and_exits_0_on_sigterm(tmp_path):
     with running(tmp_path, 'conductor', *configure(tmp_path)) as service:

@@ -12,6 +12,8 @@ import pytest
 from benchmarks import live_migration_queue as bench
 from migrator.compute import live_migration_queue
 
+pytestmark = pytest.mark.slow
+
 
 def test_abort_of_one_of_10_000_waiting_touches_one_entry() -> None:
     assert bench.cancel(10_000)[0] == 1

@@ -13,6 +13,8 @@ from migrator.conductor import broker
 from migrator.objects import COMPUTE_BINARY
 from migrator.testing.simulation.threads import Simulation
 
+pytestmark = pytest.mark.slow
+
 #: The step of the source when the broker becomes unreachable, or None before the first one.
 MOMENTS = {
     'check_can_live_migrate_destination': 'host2',

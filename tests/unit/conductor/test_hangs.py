@@ -13,6 +13,8 @@ import pytest
 from migrator.conductor.compute_client import CALLS_PER_HOST
 from tests.unit.conductor import stage as stages
 
+pytestmark = pytest.mark.slow
+
 Stage = stages.Stage
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 SLOW = ('get_guest', 'copying', 'live_migration_abort', 'get_progress')

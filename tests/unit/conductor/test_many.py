@@ -15,6 +15,8 @@ from migrator.conductor.compute_client import CALLS_PER_HOST
 from migrator.testing import bus
 from tests.unit.conductor import stage as stages
 
+pytestmark = pytest.mark.slow
+
 Stage = stages.Stage
 ROOM = {'vcpus': 2000, 'memory_mb': 10_000_000, 'disk_gb': 20_000}
 

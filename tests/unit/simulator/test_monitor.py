@@ -7,6 +7,8 @@ import pytest
 from migrator.simulator.monitor import Monitor
 from tests.unit.simulator import planting
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def watched(tmp_path):

@@ -14,6 +14,8 @@ from migrator.conductor.compute_client import CALLS_PER_HOST
 from migrator.objects import protocol
 from tests.unit.conductor import stage as stages
 
+pytestmark = pytest.mark.slow
+
 Stage = stages.Stage
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 #: Seconds after which a migration that gets no further says why, and is stuck: with those of a sweep.

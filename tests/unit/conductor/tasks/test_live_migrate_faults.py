@@ -12,6 +12,8 @@ import pytest
 from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
+pytestmark = pytest.mark.slow
+
 Stage = stages.Stage
 DESTINATION_CHECK = 'check_can_live_migrate_destination'
 POST_SOURCE = 'post_live_migration_at_source'

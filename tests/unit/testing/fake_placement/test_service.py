@@ -40,6 +40,7 @@ def both(tmp_path_factory):
 
 
 # A free machine runs about forty sequences per second. The limit allows for a busy one.
+@pytest.mark.slow
 @pytest.mark.timeout(120 + SEQUENCES)
 def test_random_requests_get_same_responses_from_fake_and_real_placement(both):
     both.counts.clear()
