@@ -157,9 +157,9 @@ def durable_step(site: databases.Site) -> float:
     metered = Metered(site)
     uuid = metered.migrate(metered.boot('traveller'))
     database, owner = metered.cloud.database, metered.cloud.conductors['conductor1'].tools.owner
-    owned = database.migrations.adopt(uuid, 0, owner)
-    assert owned is not None
-    known, number = owned.migration, 0
+    taken = database.takeovers.adopt([uuid], owner)
+    assert taken is not None
+    known, number = taken.owned[0].migration, 0
 
     def step() -> None:
         nonlocal known, number

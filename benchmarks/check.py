@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import alone, crowded, databases
+from benchmarks import alone, conductors, crowded, databases
 
 REACHED = pathlib.Path(__file__).with_name('reached.json')
 ABOVE, GROWN = 'ABOVE ITS GOAL', 'HAS GROWN'
@@ -47,17 +47,19 @@ class Size:
     :ivar hosts: of the small cloud and of the large one.
     :ivar ended: migrations that have ended, in the same two.
     :ivar queued: migrations whose memory is measured.
+    :ivar leaving: guests that leave each of some sources, for one conductor and for several.
     :ivar rounds: how often CPU time is measured; 0: only counts.
     """
 
     hosts: tuple[int, int]
     ended: tuple[int, int]
     queued: int
+    leaving: int
     rounds: int
 
 
-FULL = Size(hosts=(100, 10_000), ended=(0, 100_000), queued=1000, rounds=5)
-QUICK = Size(hosts=(60, 120), ended=(0, 300), queued=0, rounds=0)
+FULL = Size(hosts=(100, 10_000), ended=(0, 100_000), queued=1000, leaving=3, rounds=5)
+QUICK = Size(hosts=(60, 120), ended=(0, 300), queued=0, leaving=2, rounds=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +138,7 @@ def measure(site: databases.Site, size: Size, step: float) -> Iterator[Figure]:
         yield Figure('queued migration: KiB of the compute service', 2, kib, exact=False, recorded=True)
         shown = alone.help_ratio()
         yield Figure('migrator-manage --help: CPU, of python -c pass', 5, shown, exact=False, recorded=True)
+    yield from _with_conductors(site, size)
     yield from _with_hosts(site, size)
     yield from _with_history(site, size)
 
@@ -150,6 +153,12 @@ def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
     found = alone.abort(site)
     for what, goal in goals.items():
         yield f'abort of a queued one: {what}', goal, found[what]
+
+
+def _with_conductors(site: databases.Site, size: Size) -> Iterator[Figure]:
+    _say(f'{", ".join(map(str, conductors.NUMBERS))} conductors')
+    for name, goal, here, exact in conductors.measure(site, size.leaving, size.rounds):
+        yield Figure(name, goal, here, exact)
 
 
 def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
@@ -185,7 +194,7 @@ def _with_history(site: databases.Site, size: Size) -> Iterator[Figure]:
     for name, prepare in (
         ('list 50', lambda cloud: lambda: cloud.list('limit=50')),
         ('changes-since', _changes_since),
-        ("orphans' sweep", lambda cloud: cloud.cloud.database.migrations.orphans),
+        ("orphans' sweep", lambda cloud: cloud.cloud.database.takeovers.orphans),
         ('owned sweep', lambda cloud: lambda: cloud.cloud.database.migrations.owned_by(crowded.OTHER)),
         ('choice of a destination', _for_guest(crowded.Crowded.choose_first)),
     ):

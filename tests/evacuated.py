@@ -72,7 +72,7 @@ def move(cloud: Any, instance: Instance, evacuation: Migration, to: str) -> log.
 def done(cloud: Any, instance: Instance, to: str) -> Migration:
     """Evacuate a guest to a host, where its source has not cleaned up yet."""
     accepted = accept(cloud, instance, to)
-    owned = cloud.database.migrations.adopt(accepted.uuid, accepted.epoch, OWNER)
+    (owned,) = cloud.database.takeovers.adopt([accepted.uuid], OWNER).owned
     moved = move(cloud, instance, accepted, to)
     fields = {'status': 'preparing', 'dest_compute': to, 'dest_node': to}
     preparing = commit(cloud, owned.migration, fields=fields, records=[moved])

@@ -8,7 +8,7 @@ import argparse
 import collections
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator import exception
@@ -35,12 +35,14 @@ def list_(asked: Asked) -> int:
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
+    sources = database.takeovers.sources()
     found = database.services.list(binary=arguments.binary, host=arguments.host)
     documents = [
         _document(
             service,
             incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
             deferred[service.host] if service.binary == COMPUTE_BINARY else [],
+            sources,
             now,
             asked.conf.conductor.lease,
         )
@@ -56,6 +58,7 @@ def _document(
     service: Service,
     incarnations: Sequence[Incarnation],
     deferred: Sequence[Cleanup],
+    sources: Mapping[str, int],
     now: datetime.datetime,
     lease_seconds: float,
 ) -> dict[str, Any]:
@@ -66,7 +69,11 @@ def _document(
     return document | {
         'status': 'disabled' if service.disabled else 'enabled',
         'state': 'up' if service.is_up(now, lease_seconds) else 'down',
-        'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
+        'lease': (
+            dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
+            if newest is not None
+            else None
+        ),
         'debts': len(deferred),
         'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
     }
@@ -89,6 +96,8 @@ def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) 
     if lease is not None and lease['broker_away_since'] is not None:
         since = command.moment(lease['broker_away_since'])
         remarks.append(f'cannot reach the message broker since {since} UTC')
+    if lease is not None and lease['sources']:
+        remarks.append(f'has the migrations from {lease["sources"]} host{"s" if lease["sources"] > 1 else ""}')
     if lease is not None and lease['lives'] > 1:
         remarks.append(f'{lease["lives"]} leases: it was killed and started again, or two conductors have this name')
     return [

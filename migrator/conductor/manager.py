@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -70,7 +71,12 @@ class ConductorManager:
             version_of=lambda host: database.services.get_compute(host).version,
             pin=upgrade_levels.pin(conf, 'compute', [*VERSIONS]),
         )
-        reached = broker.Broker(server, self._send_to_itself, threads, self._probe_interval)
+        reached = broker.Broker(
+            server,
+            lambda number: self._cast(server, 'probe_returned', owner=self.tools.owner, number=number),
+            threads,
+            self._probe_interval,
+        )
         self.tools = Tools(
             owner='',
             server=server,
@@ -146,7 +152,7 @@ class ConductorManager:
     def _sweep(self) -> None:
         if not self.tools.owner:
             return
-        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups)
+        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups, self.adopt)
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
 
@@ -179,10 +185,9 @@ class ConductorManager:
         if self.tools.owner and self.tools.broker.unbroken_for() >= down_time:
             self.metrics.count_down(self.tools.database.services.call_down(down_time))
 
-    def _send_to_itself(self, number: int) -> None:
-        target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
-        context = admin_context()
-        self._rpc.cast(context, target, 'probe_returned', owner=self.tools.owner, number=number)
+    def _cast(self, server: str, method: str, **args: Any) -> None:
+        """Send a message to the conductor of an RPC server name."""
+        self._rpc.cast(admin_context(), rpc.Target(rpcapi.TOPIC, server, rpcapi.VERSION), method, **args)
 
     @rpc.expose
     def probe_returned(self, context: RequestContext, owner: str, number: int) -> None:
@@ -228,20 +233,22 @@ class ConductorManager:
         except exception.ServiceUnreachable as error:
             LOG.warning('Could not give the lease back; it will expire: %s', error)
 
-    def adopt(self, uuid: str, epoch: int) -> None:
-        """Take over and run a migration that no live conductor owns, unless this conductor has no lease."""
+    def adopt(self, uuids: Sequence[str]) -> None:
+        """Take over migrations of one source that no live conductor owns, or find another conductor for them.
+
+        A conductor without a lease does nothing.
+        """
         if not self.tools.owner:
             return
-        subject = takeover.adopt(self.tools, uuid, epoch)
-        if subject is not None:
+        for subject in takeover.adopt(self.tools, uuids, self._cast):
             self.runner.take(subject)
 
     # --- from the API ------------------------------------------------------------------------------------------------
 
     @rpc.expose
     def live_migrate(self, context: RequestContext, migration_uuid: str) -> None:
-        """Take over a migration that was just accepted."""
-        self.adopt(migration_uuid, 0)
+        """Take over a migration that was just accepted, or let the conductor of its source do so."""
+        self.adopt([migration_uuid])
 
     @rpc.expose
     def live_migrate_and_wait(self, context: RequestContext, migration_uuid: str, seconds: float) -> None:
@@ -252,20 +259,26 @@ class ConductorManager:
         :param seconds: the time that the caller allows. It is ignored, because a wait would hold a thread that
             heartbeats and events need.
         """
-        self.adopt(migration_uuid, 0)
+        self.adopt([migration_uuid])
 
     @rpc.expose
     def wake(self, context: RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
         """Wake a migration for which a request was committed, or forward the wake-up to its owner.
 
         A wake-up is forwarded once. If it is lost, the sweep finds the request.
+
+        :param forwarded: whether another conductor has sent it. That may have made this one the owner.
         """
-        if self.runner.wake(migration_uuid, reread=True) or forwarded:
+        if self.runner.wake(migration_uuid, reread=True):
+            return
+        if forwarded:
+            subject = takeover.reload(self.tools, migration_uuid)
+            if subject is not None:
+                self.runner.take(subject)
             return
         server = self.tools.database.conductors.owner_of(migration_uuid)
-        if server not in (None, self.tools.server):
-            target = rpc.Target(rpcapi.TOPIC, server, rpcapi.VERSION)
-            self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid, forwarded=True)
+        if server is not None and server != self.tools.server:
+            self._cast(server, 'wake', migration_uuid=migration_uuid, forwarded=True)
 
     # --- from the compute hosts --------------------------------------------------------------------------------------
 

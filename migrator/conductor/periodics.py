@@ -151,7 +151,11 @@ class Heartbeats:
 
 
 def sweep(
-    tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
+    tools: Tools,
+    runs: runner.Runner,
+    pool: executors.BoundedExecutor,
+    count: Callable[[Sequence[Cleanup]], None],
+    adopt: Callable[[Sequence[str]], None],
 ) -> None:
     """Take over migrations, wake those that wait, run deferred cleanups, and fetch definitions.
 
@@ -159,16 +163,17 @@ def sweep(
 
     :param pool: limits the cleanups that run at a time.
     :param count: called with all deferred cleanups.
+    :param adopt: called with migrations of one source that no living conductor owns.
     """
     with tools.database.one_session() as database:
-        orphans = database.migrations.orphans()
+        orphans = database.takeovers.orphans()
         owned = database.migrations.owned_by(tools.owner)
         fenced = database.services.forced_down()
         deferred = database.cleanups.list()
         cleaned = database.cleanups.cleaned_evacuations()
     count(deferred)
-    for uuid, epoch in orphans:
-        _take_up(runs, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
+    for uuids in orphans:
+        _adopt(uuids, adopt)
     held = {subject.row.uuid: subject.row for subject in runs.held()}
     for uuid, epoch, requests in owned:
         row = held.get(uuid)
@@ -188,6 +193,19 @@ def sweep(
         cleanups.run_all(tools, pool, deferred)
         definitions.fetch_all(tools, pool)
     cleanups.complete_all(tools, pool, cleaned)
+
+
+def _adopt(uuids: Sequence[str], adopt: Callable[[Sequence[str]], None]) -> None:
+    """Adopt migrations of one source together, or one by one if an error with one of them prevents that."""
+    try:
+        adopt(uuids)
+    except exception.ServiceUnreachable:
+        raise
+    except Exception:
+        LOG.exception('Could not take over migrations %s; the next sweep tries again', ', '.join(uuids))
+        if len(uuids) > 1:
+            for uuid in uuids:
+                _adopt([uuid], adopt)
 
 
 def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:

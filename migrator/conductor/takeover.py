@@ -3,17 +3,19 @@
 """Taking over migrations that no live conductor owns, and the start of a compute host.
 
 After a conductor was killed between the commit of an intent and its call, its lease expires. The sweep of another one
-finds the migration (:meth:`migrator.db.migrations.Migrations.orphans`), and :func:`adopt` takes it over in a new epoch.
+finds the migration (:meth:`migrator.db.takeovers.Takeovers.orphans`), and :func:`adopt` takes it over in a new epoch.
 Its first run polls every host (:func:`migrator.conductor.migration.hosts.ask_first`). Then the step is sent again if no
 host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+import contextlib
+from collections.abc import Callable, Sequence, Set
 
 from oslo_log import log as logging
 
+from migrator import exception
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
@@ -23,23 +25,30 @@ from migrator.saga import log
 LOG = logging.getLogger(__name__)
 
 
-def adopt(tools: Tools, uuid: str, epoch: int) -> MigrationContext | None:
-    """Take over one migration if no live conductor owns it.
+def adopt(tools: Tools, uuids: Sequence[str], cast: Callable[..., None]) -> list[MigrationContext]:
+    """Take over migrations of one source that no live conductor owns, or find another conductor for them.
 
     A takeover raises the epoch, and the migration is settled in the new epoch. A migration that never had an owner is
     not settled: nothing was sent for it.
 
-    :param epoch: the epoch that was read; 0 if the migration never had an owner.
-    :returns: None if another conductor was faster, or if the migration has ended.
+    :param cast: sends a message to the conductor of an RPC server name.
+    :returns: those that this conductor has to run. None of them if another conductor was faster, or if they have ended.
     """
-    owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
-    if owned is None:
-        return None
-    with about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
-        LOG.info(
-            'Took over migration %(migration)s in epoch %(epoch)d', {'migration': uuid, 'epoch': owned.migration.epoch}
-        )
-        return _subject(tools, owned)
+    taken = tools.database.takeovers.adopt(uuids, tools.owner, tools.server)
+    if taken is None:
+        return []
+    if taken.server is not None:
+        # The sweep of their owner finds those whose message is lost.
+        with contextlib.suppress(exception.ServiceUnreachable):
+            for uuid in uuids:
+                cast(taken.server, 'wake', migration_uuid=uuid, forwarded=True)
+    for owned in taken.owned:
+        with about(migration_uuid=owned.migration.uuid, instance_uuid=owned.migration.instance_uuid):
+            LOG.info(
+                'Took over migration %(migration)s in epoch %(epoch)d',
+                {'migration': owned.migration.uuid, 'epoch': owned.migration.epoch},
+            )
+    return [_subject(tools, owned) for owned in taken.owned]
 
 
 def reload(tools: Tools, uuid: str) -> MigrationContext | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db import actions, cleanups, instances, migrations, purge, services, slots
+from migrator.db import actions, cleanups, instances, migrations, purge, services, slots, takeovers
 from migrator.db.engine import Engine, OneSession
 
 
@@ -30,6 +30,7 @@ class Database:
         self.instances = instances.Instances(self.engine)
         self.definitions = instances.Definitions(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
+        self.takeovers = takeovers.Takeovers(self.engine)
         self.slots = slots.SlotReader(self.engine)
         self.services = services.Services(self.engine, threads)
         self.conductors = services.Conductors(self.engine, self.services)

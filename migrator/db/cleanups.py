@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db import models, saga_log, tenures
+from migrator.db import models, saga_log
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 from migrator.objects import Migration, MigrationStatus
@@ -22,6 +22,7 @@ from migrator.saga import log
 
 _T = models.CLEANUPS
 _M = models.MIGRATIONS
+_I = models.INSTANCES
 _PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
 _CLEANED = sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id)
 #: The steps that remove a guest, or what is left of it, from a host.
@@ -192,7 +193,7 @@ class Cleanups:
         beside: bool = True,
     ) -> Cleanup | None:
         # Lock the instance first, so that the check below sees a migration that is accepted meanwhile.
-        tenure = tenures.take(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
+        tenure = take_tenure(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
         _check_free(session, cleanup, beside)
         after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
         taken: Any = session.execute(
@@ -291,3 +292,38 @@ class Cleanups:
             query = query.where(_T.c.migration_uuid == migration_uuid)
         with self._engine.reader() as session:
             return [cleanup(row) for row in session.execute(query)]
+
+
+# --- the tenure of an instance, which each migration and each cleanup of the guest raises ----------------------------
+
+# Hosts compare it; see migrator.objects.protocol.Command. The counter is in the row of the instance. Each migration and
+# each cleanup keeps a copy of the value that it last raised it to. So the counter continues if the instance is deleted
+# and created again.
+
+
+def tenure_after_all(instance_uuid: str) -> Any:
+    """Return, as a scalar subquery, a tenure above all known ones of an instance without a row.
+
+    The tenure is 0 if none is known.
+    """
+    known = sa.union_all(
+        *(sa.select(table.c.tenure).where(table.c.instance_uuid == instance_uuid) for table in (_M, _T))
+    ).subquery()
+    return sa.select(sa.func.coalesce(sa.func.max(known.c.tenure) + 1, 0)).scalar_subquery()
+
+
+def take_tenure(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
+    """Raise the tenure of an instance for one of its migrations or cleanups, and return the new one.
+
+    This locks the row of the instance, so that no other migration or cleanup raises the tenure until the transaction
+    ends.
+
+    :param seen: the highest tenure that a host has reported. The new one is above it.
+    """
+    above = sa.case((_I.c.tenure < seen, seen), else_=_I.c.tenure) + 1
+    raised = session.execute(sa.update(_I).where(_I.c.uuid == instance_uuid).values(tenure=above))
+    known = sa.select(_I.c.tenure).where(_I.c.uuid == instance_uuid)
+    query = known if raised.rowcount else sa.select(tenure_after_all(instance_uuid))
+    tenure = max(int(session.execute(query).scalar_one()), seen + 1, 1)
+    session.execute(sa.update(_M).where(_M.c.uuid == migration_uuid).values(tenure=tenure, updated_at=_M.c.updated_at))
+    return tenure

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import cleanups, models, tenures
+from migrator.db import cleanups, models
 from migrator.db.engine import Engine, retried
 from migrator.objects import COMPUTE_BINARY, ENDS, Instance, Migration, MigrationStatus, MigrationType, times
 
@@ -47,7 +47,7 @@ class Instances:
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['launched_at'] = instance.launched_at or models.now()
-        values['tenure'] = tenures.after_all(instance.uuid)
+        values['tenure'] = cleanups.tenure_after_all(instance.uuid)
         try:
             with self._engine.writer() as session:
                 session.execute(sa.insert(_T).values(**values))

@@ -16,10 +16,10 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, instances, models, saga_log, slots, tenures
+from migrator.db import actions, cleanups, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
-from migrator.db.services import Services, alive, boot_columns, boots_in, read_boots
+from migrator.db.services import Services, boot_columns, boots_in, read_boots
 from migrator.objects import (
     CANCELLED_BY_STOP,
     COMPUTE_BINARY,
@@ -41,8 +41,6 @@ _L = models.SAGA_LOG
 #: The prefix of an instance's columns in a row that also has the columns of its migration.
 _OF_INSTANCE = 'of_instance_'
 _IN_PROGRESS = models.IN_PROGRESS
-_NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
-_ORPHANS = sa.select(_T.c.uuid, _T.c.epoch).where(_IN_PROGRESS, _NO_LIVING_OWNER).order_by(models.unindexed(_T.c.id))
 _ENDS = [status.value for status in ENDS]
 #: The hot statements are built once, since it takes longer to build one than to execute it. ``_write`` adds the columns
 #: that an update sets, and the parameters of ``_MINE``.
@@ -55,6 +53,19 @@ _UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
 _OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
 _OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
+
+_PENDING = sa.exists().where(
+    models.CLEANUPS.c.host == _T.c.source_compute, models.CLEANUPS.c.instance_uuid == _T.c.instance_uuid
+)
+_OWNED = (
+    sa.select(
+        *(_T, _PENDING.label('has_source_cleanup'), *boot_columns(_T)),
+        *(column.label(_OF_INSTANCE + column.name) for column in _I.c),
+    )
+    .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
+    .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+    .order_by(models.unindexed(_T.c.id))
+)
 
 
 @dataclasses.dataclass
@@ -141,7 +152,7 @@ class Migrations:
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['log_seq'] = 1
-        values['tenure'] = tenures.of(migration.instance_uuid)
+        values['tenure'] = sa.select(_I.c.tenure).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
         try:
             with self._engine.writer() as session:
                 taken: Any = session.execute(
@@ -293,11 +304,6 @@ class Migrations:
 
     # --- the owner's part --------------------------------------------------------------------------------------------
 
-    def orphans(self) -> builtins.list[tuple[str, int]]:
-        """Return (uuid, epoch) of the migrations in progress that no living conductor owns, oldest first."""
-        with self._engine.reader() as session:
-            return [(uuid, epoch) for uuid, epoch in session.execute(_ORPHANS) if uuid is not None]
-
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
         """Return (uuid, epoch, whether each of :data:`REQUESTS` is set) of an owner's migrations in progress."""
         with self._engine.reader() as session:
@@ -307,33 +313,10 @@ class Migrations:
                 if uuid is not None
             ]
 
-    @retried
-    def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
-        """Take a migration that no living conductor owns, and raise its epoch by one.
-
-        :param epoch: the epoch that the caller has read.
-        :returns: the migration, or None if another conductor was faster or the migration has ended.
-        """
-        with self._engine.writer() as session:
-            taken: Any = session.execute(
-                sa.update(_T)
-                .where(
-                    _T.c.uuid == uuid,
-                    _T.c.epoch == epoch,
-                    _IN_PROGRESS,
-                    _NO_LIVING_OWNER,
-                )
-                .values(owner=owner, epoch=epoch + 1)
-            )
-            if not taken.rowcount:
-                return None
-            return _owned(session, uuid, with_log=epoch > 0)
-
     def load(self, uuid: str, owner: str) -> Owned | None:
         """Return a migration in progress, or None if this conductor does not own it."""
         with self._engine.reader() as session:
-            owned = _owned(session, uuid)
-            return owned if owned.migration.owner == owner and owned.migration.in_progress else None
+            return next(iter(read_owned(session, [uuid], owner)), None)
 
     @retried
     def commit(self, known: Migration, write: Write) -> tuple[Migration, dict[str, str | None]]:
@@ -382,7 +365,7 @@ class Migrations:
             if ends:
                 actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:
-                fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
+                fields['tenure'] = cleanups.take_tenure(session, known.instance_uuid, known.uuid, write.raise_tenure)
             boots = read_boots(session, write.boots_of)
         # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
@@ -450,7 +433,8 @@ class Migrations:
                 .order_by(_T.c.queued_at, _T.c.id)
             )
             found = session.execute(query).all()
-            return [Named(_owned(session, uuid), server) for uuid, server in found if uuid is not None]
+            servers = {uuid: server for uuid, server in found if uuid is not None}
+            return [Named(read_owned(session, [uuid])[0], server) for uuid, server in servers.items()]
 
     def last_at(self, host: str) -> builtins.list[Migration]:
         """Return the last migration of each instance at a host, if it has ended.
@@ -522,23 +506,26 @@ def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> ex
     return instances.invalid_state(session, migration.instance_uuid, attr, state, method, wanted)
 
 
-def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
-    instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
-    cleanup = models.CLEANUPS
-    pending = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
-    query = (
-        sa.select(_T, pending.label('has_source_cleanup'), *boot_columns(_T), *instance)
-        .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
-        .where(_T.c.uuid == uuid)
-    )
-    row = session.execute(query).one()
-    return Owned(
-        migration=models.migration(row),
-        instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
-        entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
-        has_source_cleanup=bool(row.has_source_cleanup),
-        boots=boots_in(row),
-    )
+def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> list[Owned]:
+    """Return migrations with their instances and logs, oldest first.
+
+    :param owner: return only the migrations in progress that this conductor owns; None: return all.
+    """
+    query = _OWNED if owner is None else _OWNED.where(_IN_PROGRESS, _T.c.owner == owner)
+    rows = session.execute(query, {'uuids': [*uuids]}).all()
+    # The first entry is that of the acceptance, which the owner does not need.
+    begun = [row.uuid for row in rows if row.log_seq > 1]
+    entries = saga_log.read(session, begun) if begun else {}
+    return [
+        Owned(
+            migration=models.migration(row),
+            instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
+            entries=entries.get(row.uuid, []),
+            has_source_cleanup=bool(row.has_source_cleanup),
+            boots=boots_in(row),
+        )
+        for row in rows
+    ]
 
 
 def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:

@@ -2,8 +2,8 @@
 """The purge of migrations that ended long ago, with their logs and instance actions.
 
 A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
-instance. A host that starts is sent that tenure, and :func:`migrator.db.tenures.after_all` counts on from it when a
-deleted instance is created again.
+instance. A host that starts is sent that tenure, and :func:`migrator.db.cleanups.tenure_after_all` counts on from it
+when a deleted instance is created again.
 """
 
 from __future__ import annotations

@@ -389,6 +389,11 @@ class Incarnation:
     broker_away_since: datetime.datetime | None = None
 
 
+def incarnation(row: Any) -> Incarnation:
+    """Convert a row of ``conductors`` to an incarnation."""
+    return Incarnation(row.id, row.server, row.lease_until, row.broker_away_since)
+
+
 class Conductors:
     """The rows of ``conductors``."""
 
@@ -467,10 +472,7 @@ class Conductors:
         query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)
         query = query.order_by(_C.c.lease_until.desc(), _C.c.id)
         with self._engine.reader() as session:
-            return [
-                Incarnation(row.id, row.server, row.lease_until, row.broker_away_since)
-                for row in session.execute(query)
-            ]
+            return [incarnation(row) for row in session.execute(query)]
 
 
 # --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------

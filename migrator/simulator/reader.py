@@ -116,6 +116,7 @@ class Reader:
                 'histories': {uuid: saga_log.history(entries) for uuid, entries in logs_of.items()},
                 'cleanups': database.cleanups.list(),
                 'services': database.services.list(),
+                'conductors': database.conductors.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},
                 'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],
             }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from migrator.db import slots
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
+from migrator.db.services import Incarnation
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
 from migrator.placement_client import allocation_state
 from migrator.saga import log
@@ -57,6 +58,7 @@ class World:
     histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     cleanups: Sequence[Cleanup]
     services: Sequence[Service]
+    conductors: Sequence[Incarnation] = ()
     nodes: Mapping[str, compute_node.ComputeNode]
     actions: Sequence[Action] = ()
     providers: Mapping[str, Provider]

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from migrator.db import cleanups, models
+from migrator.db import cleanups, models, services
 
 #: Table -> its model, and the function that converts a row to an object.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
@@ -21,6 +21,7 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'saga_log': (models.SagaLog, models.entry),
     'cleanups': (models.Cleanup, cleanups.cleanup),
     'services': (models.Service, models.service),
+    'conductors': (models.Conductor, services.incarnation),
     'compute_nodes': (models.ComputeNode, models.node),
 }
 

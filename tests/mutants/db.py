@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 CLEANUPS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
+TAKEOVERS = 'migrator/db/takeovers.py'
 SERVICES = 'migrator/db/services.py'
 REQUESTS = 'migrator/db/actions.py'
 
@@ -35,23 +36,16 @@ MUTANTS = (
     ),
     Mutant(
         'migration-taken-from-a-living-owner',
-        MIGRATIONS,
-        '_NO_LIVING_OWNER,',
-        '_T.c.uuid == uuid,',
+        TAKEOVERS,
+        'expanding=True)), _IN_PROGRESS, _NO_LIVING_OWNER)',
+        'expanding=True)), _IN_PROGRESS)',
         'Two living conductors run the same migration, each taking it from the other.',
     ),
     Mutant(
-        'takeover-repeats-an-epoch',
-        MIGRATIONS,
-        '_T.c.epoch == epoch,\n                    _IN_PROGRESS',
-        '_T.c.epoch >= epoch,\n                    _IN_PROGRESS',
-        'A conductor that read the list of orphans long ago takes over in an epoch that another one has used.',
-    ),
-    Mutant(
         'takeover-keeps-the-epoch',
-        MIGRATIONS,
-        '.values(owner=owner, epoch=epoch + 1)',
-        '.values(owner=owner, epoch=max(epoch, 1))',
+        TAKEOVERS,
+        'epoch=_T.c.epoch + 1)',
+        'epoch=sa.case((_T.c.epoch > 0, _T.c.epoch), else_=1))',
         'After a takeover the hosts still accept the late commands of the conductor that has lost its lease.',
     ),
     Mutant(

@@ -43,6 +43,6 @@ def ended(database, guest):
     """Have a guest migrated to an end."""
     one = migration(guest)
     database.migrations.accept(CONTEXT, one, 'live-migration')
-    taken = database.migrations.adopt(one.uuid, 0, owner(database)).migration
+    taken = database.takeovers.adopt([one.uuid], owner(database)).owned[0].migration
     database.migrations.commit(taken, Write(fields={'status': 'failed'}))
     return one.uuid

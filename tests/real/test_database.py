@@ -86,11 +86,11 @@ def test_a_second_migration_of_an_instance_is_refused_and_leaves_nothing(databas
 def test_a_lease_is_held_while_renewed_and_then_runs_out_for_good(database):
     one = owner(database)
     moved = accepted(database)
-    assert database.migrations.adopt(moved.uuid, moved.epoch, one).migration.owner == one
-    assert database.migrations.orphans() == []
+    assert database.takeovers.adopt([moved.uuid], one).owned[0].migration.owner == one
+    assert database.takeovers.orphans() == []
     assert database.conductors.renew(one, 0.2)
-    process.wait_until(database.migrations.orphans, 'the lease to run out', 10)
-    assert database.migrations.orphans() == [(moved.uuid, 1)]
+    process.wait_until(database.takeovers.orphans, 'the lease to run out', 10)
+    assert database.takeovers.orphans() == [[moved.uuid]]
     assert not database.conductors.renew(one, 60)
     assert database.conductors.server_of(one) is None
 
@@ -98,9 +98,9 @@ def test_a_lease_is_held_while_renewed_and_then_runs_out_for_good(database):
 def test_the_owner_that_was_superseded_writes_nothing(database):
     old, new = owner(database), owner(database)
     moved = accepted(database)
-    known = database.migrations.adopt(moved.uuid, moved.epoch, old).migration
+    known = database.takeovers.adopt([moved.uuid], old).owned[0].migration
     database.conductors.retire(old)
-    taken = database.migrations.adopt(moved.uuid, known.epoch, new).migration
+    taken = database.takeovers.adopt([moved.uuid], new).owned[0].migration
     assert (taken.owner, taken.epoch) == (new, known.epoch + 1)
     with pytest.raises(exception.NotOwner):
         database.migrations.commit(known, Write({'status': 'preparing'}))
@@ -131,11 +131,12 @@ def test_concurrent_takeovers_of_one_migration_have_one_owner(on_server, racers)
         moved = accepted(on_server)
         owners = [owner(on_server) for _ in racers]
         pairs = zip(racers, owners, strict=True)
-        outcomes = at_once([functools.partial(each.migrations.adopt, moved.uuid, 0, who) for each, who in pairs])
+        outcomes = at_once([functools.partial(each.takeovers.adopt, [moved.uuid], who) for each, who in pairs])
         (winner,) = [outcome for outcome in outcomes if outcome is not None]
         assert not isinstance(winner, Exception)
-        assert winner.migration.epoch == 1
-        assert on_server.migrations.get(moved.uuid).owner == winner.migration.owner
+        (won,) = winner.owned
+        assert won.migration.epoch == 1
+        assert on_server.migrations.get(moved.uuid).owner == won.migration.owner
 
 
 def test_concurrent_admissions_never_exceed_a_bound(on_server, racers):
@@ -143,7 +144,7 @@ def test_concurrent_admissions_never_exceed_a_bound(on_server, racers):
     known = {}
     for number in range(4 * RACERS):
         each = racers[number % RACERS]
-        known[number] = each.migrations.adopt(accepted(each).uuid, 0, owner(each)).migration
+        known[number] = each.takeovers.adopt([accepted(each).uuid], owner(each)).owned[0].migration
 
     def admit(number):
         host = f'host{number % 2}'
@@ -161,7 +162,7 @@ def test_concurrent_admissions_never_exceed_a_bound(on_server, racers):
 def test_a_commit_that_meets_an_adoption_under_way_waits_and_then_lets_go(on_server, racers):
     old, new = owner(on_server), owner(on_server)
     moved = accepted(on_server)
-    known = on_server.migrations.adopt(moved.uuid, moved.epoch, old).migration
+    known = on_server.takeovers.adopt([moved.uuid], old).owned[0].migration
     on_server.conductors.retire(old)
     adopter, owner_ = racers[:2]
     outcome = []
@@ -195,10 +196,10 @@ def test_leases_are_held_by_the_clock_of_the_database_and_no_other(on_server, se
     wrong = new_database(server_url, executors.NativeThreads(WrongClock()))
     one = owner(on_server, lease=30)
     moved = accepted(on_server)
-    assert on_server.migrations.adopt(moved.uuid, moved.epoch, one)
-    assert wrong.migrations.orphans() == []
+    assert on_server.takeovers.adopt([moved.uuid], one)
+    assert wrong.takeovers.orphans() == []
     assert wrong.conductors.renew(one, 0.1)
-    process.wait_until(on_server.migrations.orphans, 'the lease to run out', 10)
+    process.wait_until(on_server.takeovers.orphans, 'the lease to run out', 10)
 
 
 SLEEP = {'postgresql': 'SELECT pg_sleep(0.05)', 'mysql': 'SELECT sleep(0.05)'}

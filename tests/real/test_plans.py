@@ -40,7 +40,10 @@ OPERATIONS = {
     'changed, no limit': lambda database: database.migrations.list(changes_since=minutes_ago(database)),
     'servers': lambda database: database.instances.list(limit=50),
     'servers that changed': lambda database: database.instances.list(changes_since=minutes_ago(database), limit=50),
-    'orphans': lambda database: database.migrations.orphans(),
+    'orphans': lambda database: database.takeovers.orphans(),
+    'sources': lambda database: database.takeovers.sources(),
+    'a takeover': lambda database: database.takeovers.adopt(['p7'], conductor(database, 'one')),
+    'a takeover, by the holder': lambda database: database.takeovers.adopt(['p8'], conductor(database, 'two'), 'two'),
     'owned': lambda database: database.migrations.owned_by('c1'),
     'queued': lambda database: database.migrations.count_queued('host7'),
     'destinations': lambda database: database.services.places('g77'),
@@ -110,6 +113,12 @@ def fill(session):
 
 def minutes_ago(database):
     return database.services.now() - datetime.timedelta(minutes=5)
+
+
+def conductor(database, server):
+    id_ = str(uuid.uuid4())
+    database.conductors.register(id_, server, 60)
+    return id_
 
 
 def report():

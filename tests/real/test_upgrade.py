@@ -81,7 +81,7 @@ def test_the_steps_of_a_migration_in_progress_become_its_log(url, new_database):
         ('intent', 'check', at, {'input': {'from': 'source'}}),
     ]
     assert made.migrations.get('m1').log_seq == 2
-    taken = made.migrations.adopt('m1', 2, 'c2')
+    (taken,) = made.takeovers.adopt(['m1'], 'c2').owned
     assert [entry.kind for entry in taken.entries] == ['status', 'intent']
 
 

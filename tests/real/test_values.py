@@ -76,7 +76,7 @@ def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
     database.services.update(1, disabled=True, disabled_reason=odd)
     moved = accepted(database)
     database.instances.update(moved.instance_uuid, locked_by='admin', locked_reason=odd)
-    known = database.migrations.adopt(moved.uuid, moved.epoch, owner(database)).migration
+    known = database.takeovers.adopt([moved.uuid], owner(database)).owned[0].migration
     figures = {'memory_total': 2**64, 'disk_remaining': -(2**64), 'waits_for': odd}
     assert database.migrations.note_progress(known, figures)
     record = log.StepRecord(

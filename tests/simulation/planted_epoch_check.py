@@ -14,7 +14,7 @@ from migrator.compute.step_runner import StepRunner
 from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
-from migrator.db import migrations
+from migrator.db import migrations, takeovers
 from migrator.objects import protocol
 from migrator.saga.saga import Back, Settlement
 from tests.simulation.plant import Shelf, patched
@@ -28,7 +28,7 @@ _Observed, _Act = settle_table.Observed, settle_table.Act
 # --- settling --------------------------------------------------------------------------------------------------------
 
 
-@SHELF.plant('model a', 'abort queued | conductor2: message live_migration call #1 | message late')
+@SHELF.plant('model a', 'abort queued | conductor1: message live_migration call #2 | message late')
 def back_is_decided_in_the_old_epoch() -> Iterator[object]:
     """No epoch is raised before something is decided against what was sent."""
     raise_epoch = MigrationContext.raise_epoch
@@ -188,7 +188,7 @@ def event_counts_for_every_waiter() -> Iterator[object]:
 
 @SHELF.plant(
     'model c',
-    'restarted after an abort | conductor2: message pre_live_migration call #1 | message late',
+    'restarted after an abort | conductor1: message pre_live_migration call #2 | message late',
 )
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
@@ -235,18 +235,9 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
 @SHELF.plant('I16', 'success | conductor1: rpc post_live_migration_at_destination call #1 | killed, and started again')
 def adoption_keeps_the_epoch() -> Iterator[object]:
     """A conductor adopts a migration in the epoch of the owner before."""
-    adopt = _Migrations.adopt
-
-    def same(self: Any, uuid: str, epoch: int, owner: str) -> Any:
-        taken = adopt(self, uuid, epoch, owner)
-        if taken is None or not epoch:
-            return taken
-        with self._engine.writer() as session:
-            table = migrations._T
-            session.execute(sa.update(table).where(table.c.uuid == uuid).values(epoch=epoch))
-        return dataclasses.replace(taken, migration=taken.migration.replace(epoch=epoch))
-
-    with patched(_Migrations, 'adopt', same) as there:
+    epoch = takeovers._T.c.epoch
+    same = takeovers._TAKE.values(epoch=sa.case((epoch > 0, epoch), else_=1))
+    with patched(takeovers, '_TAKE', same) as there:
         yield there
 
 

@@ -91,13 +91,13 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
 
     A host that knows a later tenure refuses it.
     """
-    take = cleanup_rows.tenures.take
+    take = cleanup_rows.take_tenure
 
     def keep(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
         taken = take(session, instance_uuid, migration_uuid, 0)
         return min(taken, 1)
 
-    with patched(cleanup_rows.tenures, 'take', keep) as there:
+    with patched(cleanup_rows, 'take_tenure', keep) as there:
         yield there
 
 

@@ -17,7 +17,7 @@ from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
-from migrator.db import migrations
+from migrator.db import migrations, takeovers
 from migrator.objects import Outcome, protocol
 from migrator.saga import log
 from migrator.saga.executor import SagaExecutor
@@ -26,7 +26,6 @@ from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
 
-_Migrations = migrations.Migrations
 _POST = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 
 
@@ -324,7 +323,7 @@ def no_takeover() -> Iterator[object]:
 
     Here no conductor looks for migrations without an owner.
     """
-    with patched(_Migrations, 'orphans', lambda self: []) as there:
+    with patched(takeovers.Takeovers, 'orphans', lambda self: []) as there:
         yield there
 
 

@@ -92,6 +92,7 @@ INVARIANTS = (
     Invariant('I21', When.ALWAYS, hosts.one_hand),
     Invariant('I22', When.ALWAYS, hosts.kept_where_it_is),
     Invariant('I23', When.ALWAYS, hosts.slots),
+    Invariant('I24', When.ALWAYS, hosts.one_conductor),
 )
 
 

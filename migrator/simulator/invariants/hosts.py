@@ -68,6 +68,24 @@ def slots(world: World) -> Iterator[str]:
             yield f'{uuid} is number {len(leaving)} from {one.source_compute}, {ahead} may be prepared ahead'
 
 
+def one_conductor(world: World) -> Iterator[str]:
+    """I24, always: a conductor gets no migration of a source that another living conductor holds.
+
+    It may if it holds a part of the source itself: a conductor that could not reach the broker has kept the rest. It
+    also may if the holder is an earlier incarnation of it.
+    """
+    living = {
+        one.id: one.server for one in world.conductors if one.lease_until > world.now and one.broker_away_since is None
+    }
+    in_progress = [one for one in world.migrations.values() if one.in_progress and one.owner in living]
+    kept = [one for one in in_progress if one.uuid in world.before and world.before[one.uuid].owner == one.owner]
+    for one in in_progress:
+        holders = {other.owner or '' for other in kept if other.source_compute == one.source_compute}
+        mine = any(holder == one.owner or living[holder] == living[one.owner or ''] for holder in holders)
+        if one not in kept and holders and not mine:
+            yield f'{one.uuid} went to {one.owner}, and {one.source_compute} belongs to {", ".join(sorted(holders))}'
+
+
 def _is_admitted(migration: Migration) -> bool:
     """Return whether a migration has its slots.
 

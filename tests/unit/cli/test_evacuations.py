@@ -228,7 +228,7 @@ def test_list_shows_what_the_source_of_a_done_evacuation_has_to_do(operator, don
 def in_progress(cloud, guest, *records, **fields):
     """Return an evacuation of the guest to host2 in progress, with these records in its journal."""
     accepted = evacuated.accept(cloud, guest, 'host2')
-    owned = cloud.database.migrations.adopt(accepted.uuid, accepted.epoch, evacuated.OWNER)
+    (owned,) = cloud.database.takeovers.adopt([accepted.uuid], evacuated.OWNER).owned
     moved = evacuated.move(cloud, guest, accepted, 'host2')
     fields = {'status': 'preparing', 'dest_compute': 'host2', **fields}
     return evacuated.commit(cloud, owned.migration, fields=fields, records=[moved, *records])

@@ -92,6 +92,19 @@ def test_two_leases_of_one_server_name_are_remarked(operator):
     assert row['REMARK'] == '-'
 
 
+def test_conductor_with_migrations_shows_from_how_many_hosts_they_are(operator):
+    guests = [operator.cloud.boot(f'guest{number}', f'host{1 + number % 2}') for number in range(3)]
+    for guest in guests:
+        assert operator.cloud.live_migrate(guest, 'host3').status_int == 202
+    operator.cloud.simulation.run_until(lambda: all(one.owner for one in operator.cloud.migrations()))
+    (row,) = operator.rows('service', 'list', '--host', 'conductor1')
+    assert row['REMARK'] == 'has the migrations from 2 hosts'
+    assert operator.json('service', 'list', '--host', 'conductor1')['services'][0]['lease']['sources'] == 2
+    operator.cloud.wait()
+    (row,) = operator.rows('service', 'list', '--host', 'conductor1')
+    assert row['REMARK'] == '-'
+
+
 def test_the_list_in_json_has_every_field(operator):
     found = operator.json('service', 'list', '--host', 'host2')
     (service,) = found['services']

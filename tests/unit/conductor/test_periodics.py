@@ -79,23 +79,23 @@ class TestSweep:
         conductor = still.cloud.conductors['conductor1']
         still.do(conductor.begin_incarnation)
         database = still.database
-        adopt = database.migrations.adopt
+        adopt = database.takeovers.adopt
 
-        def disturbed(uuid: str, epoch: int, owner: str) -> Any:
-            owned = adopt(uuid, epoch, owner)
-            if uuid == waiting[0].uuid:
+        def disturbed(uuids: list[str], *args: Any) -> Any:
+            if waiting[1].uuid in uuids:
+                raise ValueError('an unreadable row')
+            taken = adopt(uuids, *args)
+            if waiting[0].uuid in uuids:
                 boot = database.services.get_compute('host1').boot_id
                 report = protocol.HostReport(host='host1', boot_id='the next', version=4)
                 database.migrations.begin_boot(report, database.services, boot)
-            elif uuid == waiting[1].uuid:
-                raise ValueError('an unreadable row')
-            return owned
+            return taken
 
-        still.tools.database.migrations.adopt = disturbed  # type: ignore[method-assign] -- the moment between two looks
+        still.tools.database.takeovers.adopt = disturbed  # type: ignore[method-assign] -- the moment between two looks
         still.do(conductor._sweep)
         held = {subject.row.uuid for subject in conductor.runner.held()}
         assert {waiting[2].uuid, waiting[3].uuid} <= held
-        del still.tools.database.migrations.adopt
+        del still.tools.database.takeovers.adopt
         still.do(conductor._sweep)
         assert {row.uuid for row in waiting} <= {subject.row.uuid for subject in conductor.runner.held()}
 

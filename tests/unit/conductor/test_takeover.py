@@ -25,8 +25,7 @@ def test_takeover_of_a_migration_without_an_owner_polls_no_host(still: Stage) ->
 def test_second_takeover_gets_nothing(still: Stage) -> None:
     migration = still.accept()
     still.adopt(migration)
-    assert still.do(lambda: takeover.adopt(still.tools, migration.uuid, 0)) is None
-    assert still.do(lambda: takeover.adopt(still.tools, migration.uuid, 1)) is None
+    assert still.do(lambda: takeover.adopt(still.tools, [migration.uuid], still._cast)) == []
 
 
 def migration_of_a_dead_owner(still: Stage) -> stages.Migration:

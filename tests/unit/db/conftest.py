@@ -15,6 +15,7 @@ import pytest
 
 from migrator import context, executors
 from migrator.db import api
+from migrator.db.migrations import Owned
 from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from tests import templates
 
@@ -89,9 +90,14 @@ class Scene:
     def owned(self, owner: str | None = None, **fields: Any) -> Migration:
         """Accept a migration, and have a conductor adopt it."""
         migration = self.migration(**fields)
-        adopted = self.database.migrations.adopt(migration.uuid, 0, owner or self.conductor())
+        adopted = self.adopt(migration.uuid, owner or self.conductor())
         assert adopted is not None
         return adopted.migration
+
+    def adopt(self, uuid: str, owner: str) -> Owned | None:
+        """Have a conductor adopt a migration, whichever conductor has its source."""
+        taken = self.database.takeovers.adopt([uuid], owner)
+        return None if taken is None else taken.owned[0]
 
     def host(self, name: str, boot_id: str | None = None, node: bool = True, version: int = 4) -> str:
         """Report the start of a compute host, and return its boot_id."""

@@ -61,7 +61,7 @@ def test_end_of_an_evacuation_finishes_its_action(
     states = {'task_state': 'rebuilding', 'vm_states': ['error']}
     asked = context.admin_context('req-one')
     scene.database.migrations.accept(asked, wanted, actions.EVACUATE, **states)
-    known = scene.database.migrations.adopt(wanted.uuid, 0, owner).migration
+    known = scene.adopt(wanted.uuid, owner).migration
     known, _ = scene.database.migrations.commit(known, migrations.Write(fields={'status': 'preparing'}))
     assert scene.database.actions.get(instance.uuid, 'req-one').finish_time is None
     scene.clock.seconds = 3

@@ -56,7 +56,7 @@ def test_delete_during_a_migration_is_refused(scene: Scene) -> None:
     migration = scene.migration(stored)
     with pytest.raises(exception.MigrationInProgress):
         scene.database.instances.delete(stored.uuid)
-    owned = scene.database.migrations.adopt(migration.uuid, 0, scene.conductor())
+    owned = scene.adopt(migration.uuid, scene.conductor())
     from migrator.db.migrations import Write
 
     scene.database.migrations.commit(owned.migration, Write(fields={'status': 'failed'}))

@@ -124,7 +124,7 @@ class TestAccept:
 class TestAdopt:
     def test_adopt_sets_owner_and_next_epoch(self, scene: Scene) -> None:
         migration, owner = scene.migration(), scene.conductor()
-        owned = scene.database.migrations.adopt(migration.uuid, 0, owner)
+        owned = scene.adopt(migration.uuid, owner)
         assert (owned.migration.owner, owned.migration.epoch) == (owner, 1)
         assert owned.instance.uuid == migration.instance_uuid
         assert owned.entries == []
@@ -133,55 +133,50 @@ class TestAdopt:
         migration = scene.migration()
         owners = [scene.conductor(f'conductor{number}') for number in range(8)]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda owner: scene.database.migrations.adopt(migration.uuid, 0, owner), owners))
+            found = list(pool.map(lambda owner: scene.adopt(migration.uuid, owner), owners))
         winners = [owned.migration.owner for owned in found if owned is not None]
         assert len(winners) == 1
         row = scene.database.migrations.get(migration.uuid)
         assert (row.owner, row.epoch) == (winners[0], 1)
 
-    def test_adopt_with_another_epoch_returns_none(self, scene: Scene) -> None:
-        migration, owner = scene.migration(), scene.conductor()
-        for epoch in (1, 2):
-            assert scene.database.migrations.adopt(migration.uuid, epoch, owner) is None
-
     def test_a_living_owner_keeps_it_until_its_lease_runs_out(self, scene: Scene) -> None:
         first, second = scene.conductor('one', lease=15), scene.conductor('two', lease=1000)
         migration = scene.owned(first)
-        assert scene.database.migrations.orphans() == []
-        assert scene.database.migrations.adopt(migration.uuid, 1, second) is None
+        assert scene.database.takeovers.orphans() == []
+        assert scene.adopt(migration.uuid, second) is None
         scene.clock.seconds = 14.9
-        assert scene.database.migrations.adopt(migration.uuid, 1, second) is None
+        assert scene.adopt(migration.uuid, second) is None
         scene.clock.seconds = 15
-        assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
-        adopted = scene.database.migrations.adopt(migration.uuid, 1, second)
+        assert scene.database.takeovers.orphans() == [[migration.uuid]]
+        adopted = scene.adopt(migration.uuid, second)
         assert (adopted.migration.owner, adopted.migration.epoch) == (second, 2)
 
-    def test_takeover_in_an_epoch_that_another_owner_has_had_is_refused(self, scene: Scene) -> None:
+    def test_takeover_never_repeats_an_epoch(self, scene: Scene) -> None:
         migration = scene.owned(scene.conductor('one', lease=10))
         scene.clock.seconds = 10
-        assert scene.database.migrations.adopt(migration.uuid, 1, scene.conductor('two', lease=10)) is not None
+        # The third one read the list of orphans before the second one took over and died.
+        (late,) = scene.database.takeovers.orphans()
+        assert scene.adopt(migration.uuid, scene.conductor('two', lease=10)) is not None
+        assert scene.database.takeovers.adopt(late, scene.conductor('three')) is None
         scene.clock.seconds = 20
-        # It read the list of orphans before the second one took over.
-        late = scene.conductor('three')
-        assert scene.database.migrations.adopt(migration.uuid, 1, late) is None
-        assert scene.database.migrations.adopt(migration.uuid, 2, late).migration.epoch == 3
+        assert scene.adopt(migration.uuid, scene.conductor('four')).migration.epoch == 3
 
     def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
         migration = scene.owned('an unknown life')
-        assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
+        assert scene.database.takeovers.orphans() == [[migration.uuid]]
 
     def test_ended_migration_cannot_be_adopted(self, scene: Scene) -> None:
         known = scene.owned()
         write(scene, known, status='failed')
         scene.clock.seconds = 100
-        assert scene.database.migrations.orphans() == []
-        assert scene.database.migrations.adopt(known.uuid, 1, scene.conductor()) is None
+        assert scene.database.takeovers.orphans() == []
+        assert scene.adopt(known.uuid, scene.conductor()) is None
 
     def test_the_adopter_reads_the_journal(self, scene: Scene) -> None:
         known = scene.owned()
         scene.database.migrations.commit(known, Write(records=[record(input={'host': 'host2'})]))
         scene.clock.seconds = 100
-        owned = scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        owned = scene.adopt(known.uuid, scene.conductor('two'))
         records = log.records(owned.entries)
         assert [(found.step, found.state, found.epoch) for found in records] == [('move_allocation', 'intent', 1)]
         assert records[0].input == {'host': 'host2'}
@@ -189,13 +184,13 @@ class TestAdopt:
 
     def test_orphans_come_oldest_first(self, scene: Scene) -> None:
         uuids = [scene.migration().uuid for _ in range(3)]
-        assert [uuid for uuid, _ in scene.database.migrations.orphans()] == uuids
+        assert scene.database.takeovers.orphans() == [uuids]
 
     def test_adopt_of_deleted_instance_has_no_instance(self, scene: Scene) -> None:
         migration = scene.migration()
         with scene.database.engine.writer() as session:
             session.execute(sa.delete(models.Instance))
-        assert scene.database.migrations.adopt(migration.uuid, 0, scene.conductor()).instance is None
+        assert scene.adopt(migration.uuid, scene.conductor()).instance is None
 
     def test_only_its_owner_can_load_it_and_only_while_it_is_in_progress(self, scene: Scene) -> None:
         known = scene.owned()
@@ -268,7 +263,7 @@ class TestCommit:
         known = scene.owned()
         scene.database.migrations.commit(known, Write())
         scene.clock.seconds = 100
-        scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        scene.adopt(known.uuid, scene.conductor('two'))
         with pytest.raises(exception.NotOwner):
             scene.database.migrations.commit(known, Write())
 
@@ -419,7 +414,7 @@ class TestCommit:
         assert scene.database.migrations.note_progress(known, {'memory_total': 7})
         assert scene.database.migrations.get(known.uuid).memory_total == 7
         scene.clock.seconds = 100
-        scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        scene.adopt(known.uuid, scene.conductor('two'))
         assert not scene.database.migrations.note_progress(known, {'memory_total': 8})
         assert scene.database.migrations.get(known.uuid).memory_total == 7
 

@@ -94,8 +94,8 @@ def test_a_migration_in_progress_is_adopted_once_it_has_a_uuid(scene: conftest.S
     mine = scene.migration()
     with scene.database.engine.writer() as session:
         session.exec_driver_sql('UPDATE migrations SET uuid = NULL')
-    assert scene.database.migrations.orphans() == []
+    assert scene.database.takeovers.orphans() == []
     assert scene.database.migrations.fill_uuids(10) == 1
-    (found,) = scene.database.migrations.orphans()
-    assert found == (scene.database.migrations.list()[0].uuid, 0)
+    (found,) = scene.database.takeovers.orphans()
+    assert found == [scene.database.migrations.list()[0].uuid]
     assert found[0] != mine.uuid

@@ -4,10 +4,12 @@
 
 import concurrent.futures
 import dataclasses
+import datetime
 
 import pytest
 
 from migrator.db import slots
+from migrator.db.services import Incarnation
 from migrator.simulator.invariants import hosts
 from migrator.simulator.world import World
 from tests.unit.simulator import planting
@@ -112,3 +114,30 @@ def test_i23_second_destination_beyond_a_bound(copying, bounds, wrong):
     assert found == ([f'{waits.uuid} {wrong}'] if wrong else [])
     lowered = dataclasses.replace(world, before=world.migrations, bounds=[bounds])
     assert list(hosts.slots(lowered)) == [], 'a lowered bound takes nothing away'
+
+
+@pytest.mark.parametrize(
+    ('owner', 'holder', 'wrong'),
+    [
+        ('one', {}, False),
+        ('two', {}, True),
+        ('two', {'lease_until': None}, False),
+        ('two', {'broker_away_since': None}, False),
+        ('two', {'server': 'second'}, False),
+    ],
+)
+def test_i24_source_of_another_conductor(copying, owner, holder, wrong):
+    world = World.of(copying)
+    until = world.now + datetime.timedelta(seconds=5)
+    changes = {name: value or world.now for name, value in holder.items()}
+    first = dataclasses.replace(Incarnation('one', 'first', until), **changes)
+    kept = copying.migration.replace(owner='one')
+    got, waited = (copying.second.replace(owner=who) for who in (owner, None))
+    world = dataclasses.replace(
+        world,
+        conductors=[first, Incarnation('two', 'second', until)],
+        migrations={kept.uuid: kept, got.uuid: got},
+        before={kept.uuid: kept, got.uuid: waited},
+    )
+    found = [f'{got.uuid} went to two, and host1 belongs to one'] if wrong else []
+    assert list(hosts.one_conductor(world)) == found

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Takeovers: a conductor becomes the owner of migrations that no living conductor owns.
+
+All migrations of one source belong to one conductor, its *holder*: the living conductor that owns migrations in
+progress from it. No table has the holders. The rows of the migrations show them, so a source with nothing in progress
+has no holder. A source without a holder goes to the conductor that holds the fewest. This is a matter of cost: two
+owners of migrations of one source are safe, since each migration has its own guard. See
+``doc/source/decisions/0030-one-conductor-per-source.rst``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db import models
+from migrator.db.engine import Engine, retried
+from migrator.db.migrations import Owned, read_owned
+from migrator.db.services import alive
+from migrator.objects import COMPUTE_BINARY
+
+_T = models.MIGRATIONS
+_C = models.CONDUCTORS
+_S = models.SERVICES
+_IN_PROGRESS = models.IN_PROGRESS
+_NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+_ORPHANS = (
+    sa.select(_T.c.source_compute, _T.c.uuid)
+    .where(_IN_PROGRESS, _NO_LIVING_OWNER, _T.c.uuid.is_not(None))
+    .order_by(models.unindexed(_T.c.id))
+)
+#: The most migrations that one transaction takes.
+AT_ONCE = 500
+
+
+def _may_take(conductors: Any) -> Any:
+    """Return the condition that a conductor may get migrations.
+
+    One that cannot reach the broker keeps those that it owns. Others could not reach it either.
+    """
+    return sa.and_(conductors.c.lease_until > models.now(), conductors.c.broker_away_since.is_(None))
+
+
+_THEIRS, _OTHERS = _T.alias('theirs'), _C.alias('others')
+_SOURCE = sa.select(_THEIRS.c.source_compute).where(_THEIRS.c.uuid == sa.bindparam('one')).scalar_subquery()
+_HOLDER = (
+    sa.select(_T.c.owner)
+    .join(_OTHERS, _OTHERS.c.id == _T.c.owner)
+    .where(_T.c.source_compute == _SOURCE, _IN_PROGRESS, _may_take(_OTHERS))
+    .limit(1)
+    .scalar_subquery()
+)
+_SOURCES = (
+    sa.select(sa.func.count(sa.distinct(_T.c.source_compute)))
+    .where(_T.c.owner == _C.c.id, _IN_PROGRESS)
+    .correlate(_C)
+    .scalar_subquery()
+)
+#: A row of the caller's server with another id is an earlier incarnation of the caller, which has ended.
+_CONDUCTORS = sa.select(_C.c.id, _C.c.server, (_C.c.id == _HOLDER).label('holds')).where(
+    _may_take(_C), sa.or_(_C.c.server != sa.bindparam('my_server'), _C.c.id == sa.bindparam('me'))
+)
+_CONDUCTORS_WITH_SOURCES = _CONDUCTORS.add_columns(_SOURCES.label('sources'))
+_LOCK_SOURCE = sa.select(_S.c.id).where(_S.c.host == _SOURCE, _S.c.binary == COMPUTE_BINARY).with_for_update()
+_TAKE = (
+    sa.update(_T)
+    .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)), _IN_PROGRESS, _NO_LIVING_OWNER)
+    .values(owner=sa.bindparam('new_owner'), epoch=_T.c.epoch + 1)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """Migrations that have just got an owner.
+
+    :ivar owned: those that the caller owns now.
+    :ivar server: the RPC server name of their owner, if that is another conductor; None: it is the caller.
+    """
+
+    owned: list[Owned]
+    server: str | None = None
+
+
+class Takeovers:
+    """The owners of the rows of ``migrations``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def orphans(self) -> list[list[str]]:
+        """Return the uuids of the migrations in progress that no living conductor owns.
+
+        :returns: lists of at most :data:`AT_ONCE` migrations of one source, each list oldest first.
+        """
+        by_source: dict[str, list[str]] = collections.defaultdict(list)
+        with self._engine.reader() as session:
+            for source, uuid in session.execute(_ORPHANS):
+                by_source[source].append(uuid)
+        groups = by_source.values()
+        return [uuids[first : first + AT_ONCE] for uuids in groups for first in range(0, len(uuids), AT_ONCE)]
+
+    def sources(self) -> dict[str, int]:
+        """Return conductor -> the number of sources of its migrations in progress, of those that have any."""
+        query = sa.select(_T.c.owner, sa.func.count(sa.distinct(_T.c.source_compute)))
+        with self._engine.reader() as session:
+            found = session.execute(query.where(_IN_PROGRESS, _T.c.owner.is_not(None)).group_by(_T.c.owner))
+            return {owner: int(number) for owner, number in found}
+
+    @retried
+    def adopt(self, uuids: Sequence[str], me: str, my_server: str | None = None) -> Taken | None:
+        """Give migrations of one source without a living owner a new one, and raise their epochs by one.
+
+        :param me: the conductor that calls this.
+        :param my_server: its RPC server name. The holder of the source becomes the owner, or else the conductor that
+            holds the fewest sources. None: ``me`` becomes the owner, even if another conductor
+            holds the source.
+        :returns: None if other conductors were faster, or if the migrations have ended.
+        """
+        with self._engine.writer() as session:
+            owner, server = (me, None) if my_server is None else _choose(session, uuids[0], me, my_server)
+            taken: Any = session.execute(_TAKE, {'uuids': [*uuids], 'new_owner': owner})
+            if not taken.rowcount:
+                return None
+            return Taken([], server) if owner != me else Taken(read_owned(session, uuids, owner))
+
+
+def _choose(session: Any, uuid: str, me: str, my_server: str) -> tuple[str, str | None]:
+    """Return the id and the RPC server name of the conductor that gets the migrations of a source.
+
+    :param uuid: any migration of the source.
+    """
+    known = {'one': uuid, 'me': me, 'my_server': my_server}
+    found = session.execute(_CONDUCTORS, known).all()
+    if len(found) > 1 and not any(one.holds for one in found):
+        # Conductors that get the first migrations of a source at the same moment must agree.
+        session.execute(_LOCK_SOURCE, known)
+        found = session.execute(_CONDUCTORS_WITH_SOURCES, known).all()
+        found.sort(key=lambda one: (one.sources, one.id != me, one.id))
+    chosen = next((one for one in found if one.holds), found[0] if found else None)
+    return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)
