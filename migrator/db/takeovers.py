@@ -108,8 +108,8 @@ class Takeovers:
         """Return conductor -> the number of sources of its migrations in progress, of those that have any."""
         query = sa.select(_T.c.owner, sa.func.count(sa.distinct(_T.c.source_compute)))
         with self._engine.reader() as session:
-            found = session.execute(query.where(_IN_PROGRESS, _T.c.owner.is_not(None)).group_by(_T.c.owner))
-            return {owner: int(number) for owner, number in found}
+            found = session.execute(query.where(_IN_PROGRESS).group_by(models.unindexed(_T.c.owner)))
+            return {owner: int(number) for owner, number in found if owner is not None}
 
     @retried
     def adopt(self, uuids: Sequence[str], me: str, my_server: str | None = None) -> Taken | None:

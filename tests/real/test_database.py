@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception, executors
-from migrator.db import engine, models, slots
+from migrator.db import engine, models, slots, takeovers
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
 from tests.real.conftest import new_url
@@ -137,6 +137,22 @@ def test_concurrent_takeovers_of_one_migration_have_one_owner(on_server, racers)
         (won,) = winner.owned
         assert won.migration.epoch == 1
         assert on_server.migrations.get(moved.uuid).owner == won.migration.owner
+
+
+def test_concurrent_receivers_of_a_new_source_choose_one_conductor(on_server, racers):
+    on_server.services.report('source', 'nova-compute', 4)
+    owners = [owner(on_server) for _ in racers]
+    for _round in range(5):
+        rows = [accepted(on_server) for _ in racers]
+        pairs = zip(racers, rows, owners, strict=True)
+        adopts = [
+            functools.partial(each.takeovers.adopt, [row.uuid], who, f'conductor-{who}') for each, row, who in pairs
+        ]
+        assert {type(outcome) for outcome in at_once(adopts)} == {takeovers.Taken}
+        moved = [on_server.migrations.get(row.uuid) for row in rows]
+        assert len({one.owner for one in moved}) == 1
+        for one in moved:
+            on_server.migrations.commit(one, Write({'status': 'failed'}))
 
 
 def test_concurrent_admissions_never_exceed_a_bound(on_server, racers):
