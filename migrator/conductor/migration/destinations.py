@@ -105,11 +105,11 @@ def _choose(
     by_state: bool,
     turn: Turn | None,
 ) -> Destination:
-    named, root = migration.requested_host, None
-    if named is not None:
-        root = _check_named(database, migration, named, tried, by_state).uuid
+    host = migration.requested_host
+    named = _check_named(database, migration, host, tried, by_state) if host is not None else None
+    root = named.uuid if named is not None else None
     sent = shared.sent()
-    found = None if migration.force and root is not None else shared.get(instance.flavor, root, asked_after)
+    found = None if migration.force and named is not None else shared.get(instance.flavor, root, asked_after)
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
@@ -117,14 +117,13 @@ def _choose(
         )
     if found is None:
         assert named is not None
-        place = database.services.places(instance.uuid, host=named)[0]
-        forced = allocation_state.forced_claim(held.allocations, place.uuid)
-        return Destination(place.host, place.node, held.allocations, forced, held.generation)
-    chosen = _best(database, migration, found, tried, by_state, turn)
+        forced = allocation_state.forced_claim(held.allocations, named.uuid)
+        return Destination(named.host, named.node, held.allocations, forced, held.generation)
+    chosen = _best(database, migration, found, tried, by_state, turn, named)
     if chosen is None:
         # The list may be old, or cut off by its limit.
         found = shared.get(instance.flavor, root, sent, whole=True)
-        chosen = _best(database, migration, found, tried, by_state, turn)
+        chosen = _best(database, migration, found, tried, by_state, turn, named)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))
         raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state))
@@ -139,16 +138,18 @@ def _best(
     tried: Mapping[str, str],
     by_state: bool,
     turn: Turn | None,
+    named: Place | None,
 ) -> tuple[Place, allocation_state.Allocations] | None:
     """Return the first usable host, and the allocations there; None: no host is usable.
 
+    :param named: the host that the user requested, which was just read; None: any.
     :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
     """
     by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
     order, full = found.in_order(inbound), list[str]()
     # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
     while page := list(itertools.islice(order, PAGE)):
-        places = database.services.places(migration.instance_uuid, uuids=page)
+        places = [named] if named else database.services.places(migration.instance_uuid, uuids=page)
         for place in sorted(places, key=lambda place: (inbound.get(place.host, 0), place.host)):
             there = by_root.get(place.uuid)
             if (
