@@ -157,7 +157,8 @@ class Runner:
                 self._run_while_woken(run)
         except BaseException:  # such as a time-out of a green thread: the next wake-up runs it again
             with self._lock:
-                run.running = False
+                # What it had not committed is lost, so the migration is read again.
+                run.running, run.dirty = False, True
             raise
         finally:
             run.subject.tools.hosts.pass_on_slots(run.subject.row.uuid)

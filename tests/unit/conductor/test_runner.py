@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -243,6 +244,22 @@ def test_error_is_tried_again_later_from_the_stored_row(scene: Scene, error: Exc
     assert scene.runner.holds('m1')
     assert subject.ledger.wake_at is not None
     assert subject.ledger.wake_at > scene.threads.clock.monotonic()
+    scene.act = lambda subject: Parked('nothing')
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert (len(scene.runs), scene.reloads) == (2, 1)
+
+
+def test_row_is_read_again_after_the_thread_of_a_run_was_ended(scene: Scene) -> None:
+    """What the run had not committed is lost, so the memory of it does not count."""
+
+    def act(subject: Subject) -> Parked:
+        raise GeneratorExit
+
+    scene.act = act
+    scene.runner.take(scene.subject())
+    with contextlib.suppress(GeneratorExit):
+        scene.simulation.run_ready()
     scene.act = lambda subject: Parked('nothing')
     scene.runner.wake('m1')
     scene.simulation.run_ready()
