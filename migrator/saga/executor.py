@@ -132,13 +132,7 @@ class SagaExecutor(Generic[T]):
         return self._settle(step)
 
     def _do(self, step: Step[T]) -> Parked | Stuck | None:
-        verdict = self._intend(step)
-        if verdict is None:
-            if any(self.saga.step(record.step).intent for record in self._buffer.records):
-                # A step with an effect is committed before the next act. Steps that only look share the next commit.
-                self._flush()
-            verdict = step.do(self.subject)
-        return self._take(step, verdict)
+        return self._take(step, self._intend(step) or step.do(self.subject))
 
     def _intend(self, step: Step[T]) -> Verdict | None:
         if step.intent is None or self._find(step) is not None:
@@ -170,17 +164,18 @@ class SagaExecutor(Generic[T]):
         subject = self.subject
         self._flush()
         settled = self.saga.settle(subject)
+        failing = self.saga.last_begun(subject.journal, subject.attempt, step)
         match settled:
             # The outcome is committed together with the first step after the pivot, or with the first undo.
             case Forward(result):
                 self._keep(self._record(self.saga.pivot, DO, StepState.DONE, result), outcome=FORWARD)
             case Back(reason, another):
                 before_pivot = subject.journal.find(subject.attempt, self.saga.pivot.name) is None
-                failed = self._record(step, DO, StepState.FAILED, {'reason': reason})
+                failed = self._record(failing, DO, StepState.FAILED, {'reason': reason})
                 again = (before_pivot or another) and subject.has_next_attempt()
                 self._keep(failed, outcome=None if again else BACK)
             case Lost(reason):
-                self._keep(self._record(step, DO, StepState.FAILED, {'reason': reason, 'lost': True}), outcome=BACK)
+                self._keep(self._record(failing, DO, StepState.FAILED, {'reason': reason, 'lost': True}), outcome=BACK)
             case GoOn():
                 return self._do(step)
             case Failed(reason):

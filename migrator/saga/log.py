@@ -160,7 +160,8 @@ class Journal:
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self._records: dict[tuple[int, str, str], StepRecord] = {record.key: record for record in records}
-        self._first_tries: set[tuple[int, str, str]] = set()
+        #: The keys of the intents that were committed here -> whether their steps were not tried yet.
+        self._begun: dict[tuple[int, str, str], bool] = {}
 
     def find(self, attempt: int, step: str, direction: str = DO) -> StepRecord | None:
         """Return the record of a step in one attempt and direction, or None."""
@@ -186,13 +187,20 @@ class Journal:
         """
         for record in records:
             if not record.stored and record.state == StepState.INTENT:
-                self._first_tries.add(record.key)
+                self._begun[record.key] = True
             self._records[record.key] = dataclasses.replace(record, stored=True, epoch=epoch)
 
     def first_try(self, attempt: int, step: str, direction: str = DO) -> bool:
         """Return whether this is the first act on a step whose intent was just committed by this owner."""
         key = (attempt, step, direction)
-        if key in self._first_tries:
-            self._first_tries.discard(key)
-            return True
-        return False
+        first = self._begun.get(key, False)
+        if first:
+            self._begun[key] = False
+        return first
+
+    def has_begun(self, record: StepRecord) -> bool:
+        """Return whether the intent of a record was committed here.
+
+        Then no earlier owner has begun the step.
+        """
+        return record.key in self._begun

@@ -115,7 +115,8 @@ class Step(Generic[S]):
     :ivar undo: takes the effect back, or finds that it is gone; None: there is nothing to take back. Two steps may
         share one undo, which then runs once for both.
     :ivar intent: returns the JSON-safe values that the journal must hold before ``do`` may act, or a verdict if they
-        are not available now. None: the predecessor's record is enough to find everything that the step changes.
+        are not available now. None: the predecessor's record is enough to find everything that the step changes, and
+        the done of the predecessor shares its commit with that of this step.
     :ivar status: the status of the subject from the step's first record on, which is its intent if it has one; or a
         function that returns the status. None: the step does not change the status.
     :ivar undo_after: the name of an earlier step that must be undone before this one. By default the undo column is
@@ -193,6 +194,23 @@ class Saga(Generic[S]):
                 return step
         return None
 
+    def last_begun(self, journal: log.Journal, attempt: int, step: Step[S]) -> Step[S]:
+        """Return the last step with an undo that may have begun.
+
+        The done of a step and those of the steps without an intent after it share one commit. If an earlier owner has
+        begun the step, it may have begun those as well.
+
+        :param step: the first step up to the pivot that is not done.
+        """
+        record = journal.find(attempt, step.name)
+        last = step
+        if record is not None and not journal.has_begun(record):
+            for later in self.steps[self.steps.index(step) + 1 :]:
+                if later.intent is not None or later.kind is not Kind.COMPENSATABLE:
+                    break
+                last = later if later.undo is not None else last
+        return last
+
     def next_after(self, journal: log.Journal, attempt: int) -> tuple[Step[S], ...]:
         """Return the next steps after the pivot: one step, the rest of the pair, or an empty tuple."""
         for group in self.groups:
@@ -206,19 +224,22 @@ class Saga(Generic[S]):
     def started(self, journal: log.Journal, attempt: int) -> list[Step[S]]:
         """Return the steps up to the pivot that may have had an effect in this attempt, in order.
 
-        A step that writes no intent counts as started once its predecessor is done.
+        A step that writes no intent counts as started once its predecessor is done, or once it has failed.
         """
         found: list[Step[S]] = []
+        started = 0
         before_done = False
         for step in self.steps:
             if step.kind is Kind.RETRIABLE:
                 break
             record = journal.find(attempt, step.name)
-            if record is None and (step.intent is not None or not before_done):
+            if record is None and step.intent is not None:
                 break
             found.append(step)
+            if record is not None or before_done:
+                started = len(found)
             before_done = record is not None and record.state == log.StepState.DONE
-        return found
+        return found[:started]
 
     def next_undo(self, journal: log.Journal, attempt: int) -> Step[S] | None:
         """Return the step whose undo comes next, or None when everything that started is undone.

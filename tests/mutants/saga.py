@@ -18,10 +18,10 @@ MUTANTS = (
         'A conductor that dies after a step leaves an effect that no journal row names, so it is never undone.',
     ),
     Mutant(
-        'effect-not-committed-before-the-next-step',
-        EXECUTOR,
-        'if any(self.saga.step(record.step).intent for record in self._buffer.records):',
-        'if len(self._buffer.records) > 1:',
+        'check-of-an-earlier-owner-counts-as-not-begun',
+        SAGA,
+        'if record is not None and not journal.has_begun(record):',
+        'if record is None:',
         'After a takeover the check at the destination counts as not begun, and what it left there stays.',
     ),
     Mutant(
@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         'unfinished-check-is-not-undone',
         SAGA,
-        'if record is None and (step.intent is not None or not before_done):',
-        'if record is None:',
+        'if record is not None or before_done:',
+        'if record is not None:',
         'What a check that never answered has created at the destination is never removed.',
     ),
 )

@@ -53,6 +53,8 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
     m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
+    # The check that follows the move has no intent that could read the boots.
+    m.will_call()
     if bounds is not None:
         m.writes.slots = Request(bounds, tools.slots.was_full)
     return dataclasses.asdict(chosen)

@@ -350,8 +350,9 @@ class MigrationContext:
 
 
 def _without_boot(m: MigrationContext) -> list[str]:
-    """Return the hosts whose boot_id is not known."""
-    return [host for host in m.row.hosts if not m.boots.get(host)]
+    """Return the hosts whose boot_id is not known, with the destination that the next commit writes."""
+    named = dict.fromkeys([*m.row.hosts, m.writes.fields.get('dest_compute')])
+    return [host for host in named if host and not m.boots.get(host)]
 
 
 def _newest_stuck(entries: Sequence[log.Entry]) -> log.Entry | None:

@@ -75,10 +75,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def move_allocation(m: MigrationContext) -> Verdict:
     """Give the source's allocation to the migration and the destination's to the instance, in one write."""
-    verdict = allocations.move(m)
-    # The check that follows has no intent that could read the boots.
-    m.will_call()
-    return verdict
+    return allocations.move(m)
 
 
 def return_allocation(m: MigrationContext) -> Verdict:

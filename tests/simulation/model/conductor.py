@@ -94,7 +94,7 @@ class Saga(Asking, Ledger):
             yield from self._run(me, row)
         elif here == 'argues':
             yield self.step('is stuck', me._replace(at=('run',)), stuck=me.at[1])
-        elif here in ('moved', 'checked', 'prepared') and row.abort:
+        elif here in ('checked', 'unchecked', 'prepared') and row.abort:
             # The guard: an abort request that is not known yet stops it.
             yield self.step('finds an abort request', me._replace(at=('run',)))
         elif here in _AT_ROW:
@@ -118,13 +118,13 @@ class Saga(Asking, Ledger):
         match next_act(row, self.index, me):
             case Next.TURN_BACK:
                 yield self._back(me, row, '')
-            case Next.CHECK:
-                yield self.step('will have it checked', self.order(me, row, 'check', row.destination))
             case Next.AWAIT_PRE if 'f' in self.plants and me.settling:
                 # Planted: from the journal, without a look.
                 yield self.step('prepares again, unasked', self.order(me, row, 'pre', row.destination))
             case Next.SETTLE if 'f' in self.plants and me.settling and row.phase == Phase.LIVE_INTENDED and row.abort:
                 yield self.step('decides back from the journal', me, row._replace(outcome=BACK, undo=Undo.DECIDED))
+            case Next.CHECK:
+                yield self.step('will have it checked', self.order(me, row, 'check', row.destination))
             case Next.UNWIND:
                 yield self._undo_next(me, row)
             case Next.CLEAN:
@@ -149,8 +149,11 @@ class Saga(Asking, Ledger):
     # --- answers that are in -----------------------------------------------------------------------------------------
 
     def _moved(self, me: Conductor, row: Row) -> Steps:
+        yield self.step('will have it checked', self.order(me, row, 'check', row.destination))
+
+    def _unchecked(self, me: Conductor, row: Row) -> Steps:
         after = row._replace(phase=Phase.MOVED)
-        yield self.step('commits the move, will check', self.order(me, row, 'check', row.destination), after)
+        yield self.step('commits the move, and that it turns back', me._replace(at=('run',), against=True), after)
 
     def _checked(self, me: Conductor, row: Row) -> Steps:
         after = row._replace(phase=Phase.PRE_INTENDED)
@@ -250,6 +253,9 @@ class Saga(Asking, Ledger):
 
     def _back(self, me: Conductor, row: Row, verdict: str) -> Step:
         run = me._replace(at=('run',))
+        if row.phase == Phase.MOVE_INTENDED and 'no-check' not in self.plants:
+            # The check may have been sent, and only an intent or a done that was never committed would show it.
+            row = row._replace(phase=Phase.MOVED)
         if 'd' in self.plants and row.phase == Phase.LIVE_INTENDED and row.undo == Undo.NONE:
             # Planted: the destination is cleaned first, and the outcome written then.
             return self.step('cleans before it decides', self.order(me, row, 'clean', row.destination))
@@ -304,6 +310,7 @@ class Saga(Asking, Ledger):
 _AT_ROW: dict[str, Callable[[Saga, Conductor, Row], Steps]] = {
     'moved': Saga._moved,
     'checked': Saga._checked,
+    'unchecked': Saga._unchecked,
     'prepared': Saga._prepared,
     'pre again': Saga._pre_again,
     'did': Saga._did,

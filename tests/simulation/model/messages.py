@@ -175,9 +175,8 @@ def answered(me: Conductor, message: Message, answer: str) -> Conductor:
     if answer.startswith('seen'):
         return me._replace(at=('refused', int(answer.split()[1])))
     if kind == 'check':
-        if answer == 'failed':
-            return run._replace(against=True)
-        return me._replace(at=('checked',)) if answer == 'ok' else run
+        # If it still runs, it is sent again.
+        return me._replace(at=({'ok': 'checked', 'failed': 'unchecked'}.get(answer, 'moved'),))
     if kind in ('pre', 'live') and answer in ('failed', 'stopping'):
         return run._replace(against=True)
     if kind in ('clean', 'restore', 'post') and answer == 'ok':
@@ -191,7 +190,7 @@ def timed_out(me: Conductor, message: Message, plants: frozenset[str]) -> Conduc
     """Return the conductor when no answer comes."""
     run = me._replace(at=('run',), orphan=False)
     if message.kind == 'check':
-        return run._replace(against=True)
+        return run._replace(at=('unchecked',))
     if message.kind == 'live' and 'e' in plants:
         return me._replace(at=('back by time-out',))
     if message.kind in ('clean', 'restore', 'post'):

@@ -46,6 +46,11 @@ PLANTS = {
     'xb': Plant('the same: back', _CRASH, 'back while the destination runs'),
     'i16': Plant('no mistake: "no effect of an older epoch" taken by its letter', _MESSAGE, 'by its letter'),
     'debt-epoch': Plant('a refused cleanup is sent again in the same epoch', _CRASH, 'deferred cleanup clean'),
+    'no-check': Plant(
+        'a check that was sent without a record of the move leaves its data',
+        Variant(crashes=0, messages=0),
+        'not covered',
+    ),
     'next-too-early': Plant(
         "the second candidate's intent before the first is cleaned and its move burnt",
         Variant(crashes=0, messages=1, aborts=0, candidates=2),

@@ -19,7 +19,8 @@ FORWARD, BACK = 'forward', 'back'
 class Phase:
     """How far the journal has come towards the pivot.
 
-    A step's done and the next one's intent share a commit.
+    A step's done and the next one's intent share a commit. The check has no intent, so it is sent before the move's
+    done is committed. MOVED: the check may have left something, and nothing was prepared.
     """
 
     NOTHING, MOVE_INTENDED, MOVED, PRE_INTENDED, LIVE_INTENDED = range(5)

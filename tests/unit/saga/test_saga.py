@@ -105,6 +105,8 @@ class TestStarted:
             (['do book done'], ['book', 'look']),
             (['do book done', 'do look done'], ['book', 'look', 'ask']),
             (['do book done', 'do look failed'], ['book', 'look']),
+            # its failure shows that it may have been made, although the done of its predecessor was never committed
+            (['do book intent', 'do look failed'], ['book', 'look']),
             # prepare has an intent, so without a record it was not begun
             (['do book done', 'do look done', 'do ask done'], ['book', 'look', 'ask']),
             (

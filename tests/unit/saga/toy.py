@@ -81,6 +81,10 @@ class World:
         answers = self.scripts.get(what)
         return answers.pop(0) if answers else None
 
+    def dones(self) -> set[tuple[int, str, str]]:
+        """Return the keys of the records of what is done or undone."""
+        return {key for key, record in self.stored.records.items() if record.state == 'done'}
+
     def acts(self) -> list[str]:
         """Return the log without the commits."""
         return [line for line in self.log if not line.startswith('commit')]
@@ -145,7 +149,7 @@ class Subject:
         stored.ended = self.ending
         stored.attempt += self.beginning
         self.beginning = False
-        self.journal.put([dataclasses.replace(record, stored=True) for record in records])
+        self.journal.commit(records, epoch=1)
         world.boundary()
 
     def has_next_attempt(self) -> bool:
