@@ -2,8 +2,9 @@
 
 """The RPC endpoint of a compute host.
 
-Only conductors call it. A call returns at once, except for the checks. A pool does the work, one step of a guest after
-the other. An event reports the end of a step, and so does every poll until a conductor acknowledges it
+Only conductors call it. A call returns at once, or when its step has ended or a short time is over. A pool does the
+work, one step of a guest after the other. An event reports the end of a step if no call waits for it, and so does every
+poll until a conductor acknowledges it
 (:mod:`migrator.compute.step_runner`). Live migrations wait in a bounded queue
 (:mod:`migrator.compute.live_migration_queue`).
 """
@@ -265,7 +266,9 @@ class ComputeManager(evacuation.Endpoint):
     ) -> Answer:
         """Prepare this host for the guest; ``result`` of the report is the LiveMigrateData for the source."""
         return self._runner.accept(
-            command, lambda work: steps.pre_live_migration(self.driver, instance, migrate_data, work)
+            command,
+            lambda work: steps.pre_live_migration(self.driver, instance, migrate_data, work),
+            wait=rpcapi.SHORT_WAIT,
         )
 
     @expose
@@ -387,8 +390,8 @@ class ComputeManager(evacuation.Endpoint):
 
     @property
     def _end_wait(self) -> float:
-        """Seconds that post and rollback wait for their end: 0, except below lightweight calls."""
-        return 0.0 if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
+        """Seconds that post and rollback wait for their end."""
+        return rpcapi.SHORT_WAIT if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
 
     @expose
     def poll_live_migrations(

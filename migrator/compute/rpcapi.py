@@ -37,7 +37,7 @@ TOPIC = 'compute'
 #: RPC version -> what it adds.
 VERSIONS = {
     '1.0': 'all methods; post and rollback reply when they have ended, or after 5 s as still running',
-    '1.1': 'post and rollback reply at once and run later',
+    '1.1': 'post and rollback reply soon, and may run later',
     '1.2': 'the steps of an evacuation, and the definitions of guests',
 }
 VERSION = max(VERSIONS)
@@ -45,6 +45,9 @@ _PLAIN, _LIGHTWEIGHT, _EVACUATION = VERSIONS
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
+#: Seconds after which a host replies that a preparation, a post step or a rollback is still running. A short step needs
+#: no event then. Meanwhile the thread of the caller and its call slot for this host are in use, and no abort is seen.
+SHORT_WAIT = 0.25
 #: Seconds after which a host of an older service version replies that post or rollback is still running. Other
 #: migrations need the thread of the caller and its call slot for this host.
 PLAIN_WAIT = 5.0
@@ -65,7 +68,8 @@ class ComputeAPI:
     """The client that calls compute hosts.
 
     :param rpc: sends the calls.
-    :param timeout: seconds to wait for a host to accept or refuse a command, which it does at once.
+    :param timeout: seconds to wait for a host to accept or refuse a command, which it does at once or within
+        :data:`SHORT_WAIT`.
     :param long_timeout: seconds to wait for a check. The host replies when the check has ended, and after every
         :data:`CHECK_WAIT` that it is still running.
     :param monitor: seconds without a heartbeat of a host that runs a check, after which the call fails; None for no
@@ -180,14 +184,14 @@ class ComputeAPI:
         )
         return answer
 
-    # --- lightweight calls: the host replies at once; post and rollback do only from service version 4 on -----------
+    # --- lightweight calls: the host replies within SHORT_WAIT; post and rollback do so from service version 4 on ----
 
     def pre_live_migration(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the destination prepare for the guest.
 
-        ``result`` of the later report is the LiveMigrateData for the source.
+        ``result`` of the report, or of the later one if it still runs, is the LiveMigrateData for the source.
         """
         answer: Answer = self._rpc.call(
             context,

@@ -37,9 +37,6 @@ from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-#: Steps whose call returns when the step has ended. They send no event.
-ANSWERED = frozenset({'check_can_live_migrate_destination', 'check_can_live_migrate_source', 'check_can_evacuate'})
-
 
 class StepRunner:
     """The steps of every migration on this host since the service started.
@@ -48,7 +45,7 @@ class StepRunner:
     :param boot_id: the boot of this service.
     :param driver: is called to abort a live migration, or to force it to complete.
     :param threads: makes the locks.
-    :param events: the client that reports to a conductor when a step has started or ended.
+    :param events: the client that reports to a conductor when a step has started, or has ended and no caller waits.
     :param pool: runs steps and driver calls.
     :param queue: runs live migrations.
     :param foreign_boot: called after a command for another boot was refused.
@@ -109,6 +106,7 @@ class StepRunner:
         :param packed: see :attr:`Work.packed`.
         """
         cancelled: list[Work] = []
+        waiter: tuple[MigrationRecord, Work, executors.Event] | None = None
         with self._lock:
             record, answer = self._admit(command, at_start)
             if record is not None:
@@ -127,6 +125,10 @@ class StepRunner:
                     cancelled = record.store(work, undoing=cancels is not None)
                 work = record.works[command.step]
                 work.epoch = command.epoch
+                if wait and work.outcome is None:
+                    # Registered under the lock, so that end() either finds the waiter or has sent the event.
+                    waiter = record, work, self._threads.event()
+                    work.waiters = (*work.waiters, waiter[-1])
                 answer = self._answer(record, work)
         if answer.refusal == Refusal.BOOT:
             self._foreign_boot()
@@ -134,19 +136,10 @@ class StepRunner:
             # Other work checks its token itself.
             if other.step == LIVE_MIGRATION and cancels is not None:
                 self._end_live_migration(other, other.uuid, cancels)
-        if wait and answer.report is not None and answer.report.state == WorkState.RUNNING:
-            return self._wait(command, wait)
-        return answer
+        return answer if waiter is None else self._wait(*waiter, wait)
 
-    def _wait(self, command: Command, seconds: float) -> Answer:
-        """Wait until the work of a command ends, for at most ``seconds``, and return the answer."""
-        with self._lock:
-            record = self._records[command.migration_uuid]
-            work = record.works[command.step]
-            if work.outcome is not None:
-                return self._answer(record, work)
-            ended = self._threads.event()
-            work.waiters = (*work.waiters, ended)
+    def _wait(self, record: MigrationRecord, work: Work, ended: executors.Event, seconds: float) -> Answer:
+        """Wait until a work ends, for at most ``seconds``, and return the answer."""
         ended.wait(seconds)
         with self._lock:
             work.waiters = tuple(waiter for waiter in work.waiters if waiter is not ended)
@@ -280,8 +273,7 @@ class StepRunner:
                 outcome = _cancelled(error)
             except Exception as error:  # noqa: BLE001 -- every failure has to be reported to the owner
                 outcome = _failed(work, error, self._host)
-            # The caller of a check gets the report as the answer, so an event would only repeat it.
-            self.end(work, outcome, send_event=work.step not in ANSWERED)
+            self.end(work, outcome)
 
     def started(self, work: Work, instance: Instance) -> None:
         """Record that the hypervisor has the job, report it, and abort the job if the work was cancelled."""
@@ -313,7 +305,8 @@ class StepRunner:
         for waiter in waiters:
             waiter.set()
         self._begin(following)
-        if send_event:
+        # A caller that waits gets the report as the answer, so an event would only repeat it.
+        if send_event and not waiters:
             self.reports.submit(self._send, reply_to, report, work)
 
     def _begin(self, work: Work | None) -> None:

@@ -20,6 +20,8 @@ from migrator.virt.fake.driver import FakeDriver
 from migrator.virt.fake.hypervisor import FakeWorld
 
 CONTEXT = context.admin_context('req-test')
+#: Steps whose end is in the reply if it comes soon, and otherwise in an event.
+REPLIED = ('pre_live_migration', 'post_live_migration', 'rollback_live_migration')
 
 
 def uuid(kind: int, number: int) -> str:
@@ -195,6 +197,10 @@ class Host:
             command=self.command(step, number, epoch, owner, **changes),
             **{'instance': instance(number), **args, **(arguments or {})},
         )
+        report = answer.report
+        noted = (f'conductor-{owner}', report)
+        if step.startswith(REPLIED) and report and report.state != 'running' and noted not in self.events.ended:
+            self.events.ended.append(noted)
         return answer
 
     def report(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Report:
