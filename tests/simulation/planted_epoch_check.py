@@ -71,7 +71,7 @@ def silence_decides_back() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
+@SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #2 | killed for ever')
 def adopter_believes_the_journal() -> Iterator[object]:
     """An adopter decides by the journal, and asks no host.
 
@@ -114,7 +114,7 @@ def destination_is_asked_before_the_source() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('model h', 'abort starting | conductor1: commit done #7 | killed, and started again')
+@SHELF.plant('model h', 'abort starting | conductor1: commit done #6 | killed, and started again')
 def window_before_the_job_is_not_seen() -> Iterator[object]:
     """Between the queue and the driver's call a host says: here, no job."""
     observe = StepRunner.observe
@@ -201,7 +201,7 @@ def message_for_another_boot_is_taken() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #3 | paused past the lease')
+@SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #2 | paused past the lease')
 def lower_epoch_is_taken() -> Iterator[object]:
     """A compute takes every command, whatever its epoch."""
     admit = StepRunner._admit
@@ -254,7 +254,7 @@ def refused_boot_does_not_register_again() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('1721652', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
+@SHELF.plant('1721652', 'success | conductor1: rpc step_ended handled #2 | killed for ever')
 def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     """A clean-up at the start counted on what only a running service knows.
 

@@ -119,7 +119,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('06d25926a1', 'success | host2: message step_ended cast #1 | message refused')
+@SHELF.plant('06d25926a1', 'success | host1: message step_ended cast #1 | message refused')
 def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
     """A notification that failed kept a port from being activated.
 

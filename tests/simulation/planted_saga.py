@@ -307,7 +307,7 @@ def unknown_error_ends_the_saga() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('1905944', 'success | conductor1: commit begin #10 | commits refused for a while')
+@SHELF.plant('1905944', 'success | conductor1: commit begin #8 | commits refused for a while')
 def saga_thread_dies_with_the_database() -> Iterator[object]:
     """A job's monitor died of an error of the database or of RPC.
 
@@ -350,7 +350,7 @@ def error_path_raises() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('1786346, 1901707', 'success | host2: message step_ended cast #1 | message lost')
+@SHELF.plant('1786346, 1901707', 'success | host1: message step_ended cast #2 | message lost')
 def only_events_are_processed() -> Iterator[object]:
     """The wait for an event that did not come lasted for ever; here unresponsive hosts are not polled."""
     with patched(periodics, '_poll_host', lambda *_args: None) as there:
