@@ -19,7 +19,7 @@ from migrator.context import RequestContext
 from migrator.db import actions, cleanups, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
-from migrator.db.services import Services, boot_columns, boots_in, read_boots
+from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.objects import (
     CANCELLED_BY_STOP,
     COMPUTE_BINARY,
@@ -262,12 +262,13 @@ class Migrations:
         """Return the records that result from a migration's log, oldest first."""
         return log.records(self.read_log(uuid))
 
-    def count_queued(self, host: str) -> int:
-        """Return the number of migrations that wait to leave a host."""
+    def count_queued(self, host: str) -> tuple[int, int]:
+        """Return how many migrations wait to leave a host, and the lowest version of the compute services."""
         queued = _T.c.status.in_(['accepted', 'queued'])
-        query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _IN_PROGRESS, queued)
+        query = sa.select(sa.func.count(), LOWEST_VERSION).where(_T.c.source_compute == host, _IN_PROGRESS, queued)
         with self._engine.reader() as session:
-            return int(session.execute(query).scalar_one())
+            count, lowest = session.execute(query).one()
+            return int(count), int(lowest)
 
     # --- rows from before migrations had a uuid ----------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ _SOURCE = _N.alias('source')
 _BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
     _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
 )
+_LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
+#: The lowest version of the compute services, or that of this release if there are none.
+LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
 #: The columns that name the hosts of a migration.
 _HOSTS = ('source_compute', 'dest_compute')
 #: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
@@ -200,10 +203,8 @@ class Services:
 
     def lowest_version(self) -> int:
         """Return the lowest version of the compute services, or that of this release if there are none."""
-        query = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
         with self._engine.reader() as session:
-            lowest: int | None = session.execute(query).scalar()
-            return CURRENT_VERSION if lowest is None else lowest
+            return int(session.execute(sa.select(LOWEST_VERSION)).scalar_one())
 
     def forced_down(self) -> set[str]:
         """Return the compute hosts that an operator has declared forced down."""

@@ -47,8 +47,9 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
             )
     live_migrations.check_state(request, instance, 'evacuate', EVACUABLE_VM_STATES)
     _check_source_is_down(request, instance)
+    lowest = request.services.database.services.lowest_version()
     migration = live_migrations.new_migration(
-        request, instance, host, migration_type=MigrationType.EVACUATION.value, force=force
+        request, instance, host, lowest, migration_type=MigrationType.EVACUATION.value, force=force
     )
     live_migrations.accept(request, migration, actions.EVACUATE, task_state='rebuilding', vm_states=EVACUABLE_VM_STATES)
     live_migrations.wake(request, migration)

@@ -50,12 +50,14 @@ def migrate_live(request: Request, server_id: str) -> webob.Response:
     check_state(request, instance, 'os-migrateLive', MIGRATABLE_VM_STATES)
     force = schemas.boolean(wanted.get('force', False))
     _check_destination(request, instance, host, force)
-    _check_queue(request, instance)
+    queued, lowest = request.services.database.migrations.count_queued(instance.host)
+    _check_queue(request, instance, queued)
     block_migration = wanted['block_migration']
     migration = new_migration(
         request,
         instance,
         host,
+        lowest,
         force=force,
         block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
         disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
@@ -96,9 +98,8 @@ def _check_destination(request: Request, instance: Instance, host: str | None, f
         raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
 
 
-def _check_queue(request: Request, instance: Instance) -> None:
+def _check_queue(request: Request, instance: Instance, queued: int) -> None:
     limit = request.services.conf.api.max_queued_live_migrations
-    queued = request.services.database.migrations.count_queued(instance.host)
     if queued >= limit:
         error = exception.TooManyQueued(host=instance.host, queued=queued, limit=limit)
         if request.can(INDEX_HOST, common.target(instance)):
@@ -106,14 +107,12 @@ def _check_queue(request: Request, instance: Instance) -> None:
         raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
 
 
-def new_migration(request: Request, instance: Instance, host: str | None, **more: Any) -> Migration:
+def new_migration(request: Request, instance: Instance, host: str | None, lowest: int, **more: Any) -> Migration:
     """Return the migration that a request asks for.
 
-    The lowest version of the compute services chooses the strategy.
-
     :param host: the requested destination.
+    :param lowest: the lowest version of the compute services, which chooses the strategy.
     """
-    lowest = request.services.database.services.lowest_version()
     return Migration(
         uuid=request.services.threads.new_uuid(),
         instance_uuid=instance.uuid,

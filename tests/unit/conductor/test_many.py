@@ -97,7 +97,8 @@ def source_dies_before_commands(build: Callable[..., Stage]) -> tuple[Stage, lis
     """Return migrations whose source died while their destination prepared, before they were queued."""
     stage = build(pre_seconds=2.0, **ROOM)
     migrations = begin(stage, 16)
-    stage.until(lambda: all(stage.row(migration).dest_compute for migration in migrations), 60)
+    # The checks at the source are over.
+    stage.until(lambda: all(stage.row(migration).checked_at for migration in migrations), 60)
     stage.kill('host1')
     stage.until(lambda: queued(stage, migrations), 60)
     return stage, migrations

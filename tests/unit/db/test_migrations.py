@@ -14,7 +14,7 @@ from migrator import context, exception
 from migrator.db import models, saga_log
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
-from migrator.objects import Migration, protocol
+from migrator.objects import CURRENT_VERSION, Migration, protocol
 from migrator.saga import log
 from tests.unit.db import conftest
 
@@ -584,6 +584,6 @@ class TestReaders:
         scene.migration()
         queued = write(scene, write(scene, scene.owned(), status='preparing'), status='queued')
         scene.migration(scene.instance('host2'))
-        assert scene.database.migrations.count_queued('host1') == 2
+        assert scene.database.migrations.count_queued('host1') == (2, CURRENT_VERSION)
         write(scene, queued, status='running')
-        assert scene.database.migrations.count_queued('host1') == 1
+        assert scene.database.migrations.count_queued('host1') == (1, CURRENT_VERSION)

@@ -238,7 +238,7 @@ class TestConductorsThatDie:
     def test_killed_at_any_of_its_boundaries_another_one_ends_what_it_began(self, build: Callable[..., Stage]) -> None:
         plain = build(conductors=2)
         boundaries = _count_boundaries(plain)
-        assert boundaries > 40
+        assert boundaries > 30
         for number in range(0, boundaries, max(1, boundaries // SAMPLES)):
             stage = build(conductors=2)
             migration = _killed_at(stage, number)
