@@ -36,7 +36,7 @@ _Manager = ComputeManager
 
 
 @SHELF.plant(
-    '1713783', 'success | host2: rpc post_live_migration_at_destination handled #1 | killed, and started again'
+    '1713783', 'success | host2: driver host2 post_live_migration_at_destination #1 | killed, and started again'
 )
 def start_destroys_what_has_just_arrived() -> Iterator[object]:
     """A restart destroyed guests that no evacuation had moved.
