@@ -108,7 +108,7 @@ def wait_has_no_reason() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I7', 'bad-nights seed 43', 'bad-nights seed 54')
+@SHELF.plant('I7', 'bad-nights seed 7')
 def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
     """A wait for a host begins anew each time that its migration has stood in line for that host."""
     wait_for = waiting.wait_for
