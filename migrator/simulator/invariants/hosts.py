@@ -71,19 +71,20 @@ def slots(world: World) -> Iterator[str]:
 def one_conductor(world: World) -> Iterator[str]:
     """I24, always: a conductor gets no migration of a source that another living conductor holds.
 
-    It may if it holds a part of the source itself: a conductor that could not reach the broker has kept the rest. It
-    also may if the holder is an earlier incarnation of it.
+    It may if it holds a part of the source itself: a conductor that could not reach the broker has kept the rest. A
+    holder does not count if its server has another living row, because one of the two is an incarnation that has ended.
     """
     living = {
         one.id: one.server for one in world.conductors if one.lease_until > world.now and one.broker_away_since is None
     }
+    rows = collections.Counter(living.values())
     in_progress = [one for one in world.migrations.values() if one.in_progress and one.owner in living]
     kept = [one for one in in_progress if one.uuid in world.before and world.before[one.uuid].owner == one.owner]
     for one in in_progress:
         holders = {other.owner or '' for other in kept if other.source_compute == one.source_compute}
-        mine = any(holder == one.owner or living[holder] == living[one.owner or ''] for holder in holders)
-        if one not in kept and holders and not mine:
-            yield f'{one.uuid} went to {one.owner}, and {one.source_compute} belongs to {", ".join(sorted(holders))}'
+        others = sorted(holder for holder in holders if rows[living[holder]] == 1)
+        if one not in kept and others and one.owner not in holders:
+            yield f'{one.uuid} went to {one.owner}, and {one.source_compute} belongs to {", ".join(others)}'
 
 
 def _is_admitted(migration: Migration) -> bool:
