@@ -21,8 +21,8 @@ LIMITS = {
     'commits': test_cost.LIMITS['commits'],
 }
 MESSAGES = test_cost.LIMITS['RPC messages'] - 2
-#: The steps whose end a host reports.
-REPORTS = 5
+#: The steps whose end a host reports, and those of them whose end may be in the reply.
+REPORTS, IN_REPLIES = 5, 3
 
 
 def messages(costs):
@@ -47,7 +47,7 @@ def test_cost_of_a_migration_does_not_grow_with_the_guests_on_the_source():
         costs = reported['one_at_a_time']['per_migration']
         assert above(costs) == {}
         assert 3 <= costs['placement_requests'] <= 4
-        assert messages(costs) == MESSAGES
+        assert MESSAGES - IN_REPLIES <= messages(costs) <= MESSAGES
         assert costs['rpc']['bytes'] > 1000
         assert costs['rpc_polls']['messages'] >= 2
         assert sum(costs['sql_by_table'].values()) == pytest.approx(costs['sql_statements'])
