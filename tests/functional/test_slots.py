@@ -8,6 +8,8 @@ from migrator.db import engine
 from tests.functional import migration_requests, state, test_evacuation
 from tests.functional.faults import faults
 
+pytestmark = pytest.mark.simulated(reason='it changes bounds of the conductors, and lets single seconds pass')
+
 INBOUND = 'max_concurrent_inbound_live_migrations'
 CLUSTER = 'conductor.max_cluster_live_migrations'
 AHEAD = 'conductor.prepare_ahead'
