@@ -201,7 +201,7 @@ def _adopt(uuids: Sequence[str], adopt: Callable[[Sequence[str]], None]) -> None
         adopt(uuids)
     except exception.ServiceUnreachable:
         raise
-    except Exception:
+    except Exception:  # it concerns these migrations only, and rolls back what they share
         LOG.exception('Could not take over migrations %s; the next sweep tries again', ', '.join(uuids))
         if len(uuids) > 1:
             for uuid in uuids:

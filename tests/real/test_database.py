@@ -218,6 +218,7 @@ def test_leases_are_held_by_the_clock_of_the_database_and_no_other(on_server, se
     process.wait_until(on_server.takeovers.orphans, 'the lease to run out', 10)
 
 
+#: The server's own clock has to go on within a transaction; a test cannot move it.
 SLEEP = {'postgresql': 'SELECT pg_sleep(0.05)', 'mysql': 'SELECT sleep(0.05)'}
 
 

@@ -57,7 +57,7 @@ def missing() -> str | None:
     if program('mariadbd') is None or program('mariadb-install-db') is None:
         return 'MariaDB (mariadbd, mariadb-install-db)'
     try:
-        import pymysql  # noqa: F401
+        import pymysql  # noqa: F401 -- whether it is there is all that is asked
     except ImportError:
         return 'PyMySQL (pip install .[mariadb])'
     return None
@@ -132,7 +132,7 @@ class MariaDB(process.Process):
         for table, computed in self.administer(TABLES.format(template)) if template else ():
             statements.append(f'CREATE TABLE {name}.{table} LIKE {template}.{table}')
             if not computed:
-                statements.append(f'INSERT INTO {name}.{table} SELECT * FROM {template}.{table}')  # noqa: S608
+                statements.append(f'INSERT INTO {name}.{table} SELECT * FROM {template}.{table}')  # noqa: S608 -- own names
         self.administer(*statements)
         return self.url(name)
 
