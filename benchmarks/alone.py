@@ -129,7 +129,10 @@ def leaving(site: databases.Site) -> float:
 
 def abort(site: databases.Site) -> dict[str, float]:
     """Return what the abort of a queued migration costs, from the DELETE to its end."""
-    metered = Metered(site)
+    traveller = _Traveller(site)
+    traveller.move()
+    # Either host has been a source by now. A conductor reads the service version of each boot of a host only once.
+    metered = traveller.metered
     hypervisor = metered.cloud.world.hypervisors['host1']
     hypervisor.auto_converge_after = 0
     hypervisor.set_link(runs.SLOW_LINK)

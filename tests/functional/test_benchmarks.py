@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import check, control_plane, makespan
+from benchmarks import alone, check, control_plane, databases, makespan
 from tests import forked
 from tests.functional import test_cost
 
@@ -99,6 +99,13 @@ def test_check_counts_every_figure_and_fails_while_one_is_above_its_goal(capsys)
     too_high = [line for line in lines if check.ABOVE in line]
     assert last == f'{len(too_high)} of {len(lines)} figures are too high'
     assert status == (1 if too_high else 0)
+
+
+def test_check_counts_an_abort_as_the_test_of_its_cost_does():
+    with databases.site(databases.SQLITE) as site:
+        counted = alone.abort(site)
+    names = 'requests', 'messages', 'statements', 'commits'
+    assert tuple(counted[name] for name in names) == test_cost.EXACT['an abort in the queue']
 
 
 @pytest.mark.parametrize(
