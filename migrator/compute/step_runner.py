@@ -112,9 +112,9 @@ class StepRunner:
             if record is not None:
                 if record.needs_new_work(command):
                     entry = Entry.QUEUED if command.step == LIVE_MIGRATION else Entry.NONE
-                    work = Work(
-                        command.migration_uuid, command.instance_uuid, command.step, command.epoch, body, entry, packed
-                    )
+                    # Interned, because every message has its own copy of the name.
+                    step = sys.intern(command.step)
+                    work = Work(command.migration_uuid, command.instance_uuid, step, command.epoch, body, entry, packed)
                     record.guest.pending.append(work)
                     try:
                         if record.guest.next() is work:

@@ -30,7 +30,7 @@ REPEATABLE = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of one step's work.
 
