@@ -7,7 +7,7 @@
 #   make test-simulation [SEEDS=3000]     the slow tests, the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
-#   make test-real                        against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
+#   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
@@ -27,6 +27,8 @@ LONG_SEEDS ?= 100000
 # what waits for servers most of the time, each process for its own
 WAITING ?= 3
 FIRST ?= 1
+# every Nth of the functional tests that test-real runs again on other parts
+EVERY ?= 1
 
 export PYTHON VENV
 # make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` prints only JSON there
@@ -97,11 +99,11 @@ test-real:
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The allocation tests again, Placement being served over HTTP with PostgreSQL behind it:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
 	@echo 'The functional tests again, with the real Placement in their process:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
 	    tests/functional $(ARGS)
 
 # Real guests, on two libvirt hosts of the tests' own. The binding needs libvirt's headers; where they are not to be had

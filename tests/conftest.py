@@ -11,6 +11,8 @@ SQLAlchemy has compiled, which costs more than a migration does. Its Placement i
   out. ``make test-real`` runs the functional tests so;
 - with ``-p tests.real.over_http``, in every test.
 
+MIGRATOR_EVERY in the environment keeps every Nth test only, where tests run again on other parts.
+
 And the seed of the simulated schedule, ``seed``. A test whose subject is the order of threads is marked
 ``@pytest.mark.seeds(None, 1, 2)`` and runs once with each. Without it the thread that is ready first runs first, or
 MIGRATOR_SEED in the environment is the seed of them all.
@@ -75,13 +77,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption('--real-placement'):
-        return
-    chosen = [
-        item
-        for item in items
-        if 'cloud' in getattr(item, 'fixturenames', ()) and item.get_closest_marker('real_placement') is None
-    ]
+    chosen = list(items)
+    if config.getoption('--real-placement'):
+        chosen = [
+            item
+            for item in items
+            if 'cloud' in getattr(item, 'fixturenames', ()) and item.get_closest_marker('real_placement') is None
+        ]
+    chosen = chosen[:: int(os.environ.get('MIGRATOR_EVERY', '1'))]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
 
