@@ -148,6 +148,12 @@ class ComputeHostNotFound(NotFound):
     msg_fmt = 'Compute host {host} could not be found: name one that the list of compute services shows.'
 
 
+class DrainNotFound(NotFound):
+    """No drain has this uuid."""
+
+    msg_fmt = 'Drain {drain} could not be found.'
+
+
 class HypervisorNotFound(NotFound):
     """No hypervisor has this id."""
 
@@ -227,6 +233,18 @@ class InvalidMigrationState(Invalid):
         'Migration {migration_id} of instance {instance_uuid} is {state}: {method} is possible only while it is '
         '{wanted}.'
     )
+
+
+class DrainInProgress(Conflict):
+    """The host already has a drain in progress."""
+
+    msg_fmt = 'Host {host} has a drain in progress already, {drain}: wait for it to end, or cancel it.'
+
+
+class InvalidDrainState(Conflict):
+    """The drain is in a status that does not allow the request."""
+
+    msg_fmt = "Cannot '{action}' drain {drain} while it is {status}: {do}."
 
 
 class NotStuck(Conflict):

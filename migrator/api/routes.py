@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import webob
 
@@ -24,6 +25,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
+from migrator.api.own import drains
 from migrator.api.request import Handler, Request
 
 
@@ -70,6 +72,16 @@ ROUTES = (
     Route('GET', '/os-aggregates', aggregates.index),
 )
 
+#: The URLs under /migrator/v1, which has no minor versions.
+_D = '/drains/{uuid}'
+OWN = (
+    Route('GET', '/drains', drains.index),
+    Route('POST', '/drains', drains.create),
+    Route('GET', _D, drains.show),
+    Route('GET', f'{_D}/events', drains.events),
+    Route('POST', f'{_D}/action', drains.act),
+)
+
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)
 
 
@@ -79,9 +91,9 @@ def dispatch(request: Request) -> webob.Response:
     :raises migrator.exception.NotFound: the compute API does not have the URL, or not in this version.
     :raises webob.exc.HTTPNotImplemented: nova has the URL, and migrator does not serve it.
     """
-    path = _below_version(request)
+    table, path = _table_of(request)
     method = 'GET' if request.method == 'HEAD' else request.method
-    for route, pattern in _COMPILED:
+    for route, pattern in table:
         found = pattern.fullmatch(path)
         if found and route.method == method:
             if not route.since <= request.version.minor <= route.until:
@@ -92,6 +104,14 @@ def dispatch(request: Request) -> webob.Response:
                 )
             return route.handler(request, **found.groupdict())
     raise _no_such_url(request)
+
+
+def _table_of(request: Request) -> tuple[Sequence[tuple[Route, re.Pattern[str]]], str]:
+    """Return the compiled routes of a request's API, and the path below its version."""
+    path: str = request.path_info
+    if path.startswith('/migrator/v1/') and '\x00' not in path:
+        return _COMPILED_OWN, path.removeprefix('/migrator/v1').rstrip('/')
+    return _COMPILED, _below_version(request)
 
 
 def _no_such_url(request: Request) -> exception.NotFound:
@@ -119,5 +139,6 @@ def _compile(path: str) -> re.Pattern[str]:
 
 
 _COMPILED = tuple((route, _compile(route.path)) for route in (*ROUTES, *LEFT_TO_NOVA))
+_COMPILED_OWN = tuple((route, _compile(route.path)) for route in OWN)
 _COLLECTIONS = {route.path.split('/')[1] for route, _ in _COMPILED}
 _PROJECT = re.compile('[0-9a-f]{32}|[0-9a-f-]{36}')

@@ -121,7 +121,7 @@ PURGE_BATCH = 100
 
 def purge(asked: Asked) -> int:
     """Delete migrations that ended before a time, with their journals and actions."""
-    from migrator.db.purge import Purged
+    from migrator.db.api import Purged
 
     given, database = asked.arguments, asked.database
     before = given.before

@@ -40,6 +40,7 @@ NOUNS: dict[str, tuple[str, str]] = {
     'service': ('the services that report: computes and conductors', 'migrator.cli.service'),
     'instance': ('the guests in the database of migrator', 'migrator.cli.instance'),
     'migration': ('the migrations', 'migrator.cli.migration'),
+    'drain': ('the drains, which empty hosts', 'migrator.cli.drain'),
     'cleanup': ('the deferred cleanups of hosts', 'migrator.cli.cleanup'),
     'placement': ('the allocations in Placement', 'migrator.cli.placement'),
 }

@@ -21,6 +21,7 @@ from migrator.objects import (
     CURRENT_VERSION,
     EVACUATES,
     LIGHTWEIGHT,
+    LISTS_GUESTS,
     Answer,
     Command,
     Instance,
@@ -39,9 +40,10 @@ VERSIONS = {
     '1.0': 'all methods; post and rollback reply when they have ended, or after 5 s as still running',
     '1.1': 'post and rollback reply soon, and may run later',
     '1.2': 'the steps of an evacuation, and the definitions of guests',
+    '1.3': 'the list of guests',
 }
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT, _EVACUATION = VERSIONS
+_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST = VERSIONS
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
@@ -55,6 +57,8 @@ PLAIN_WAIT = 5.0
 
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
+    if service_version >= LISTS_GUESTS:
+        return _LIST
     if service_version >= EVACUATES:
         return _EVACUATION
     return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
@@ -128,7 +132,7 @@ class ComputeAPI:
             raise exception.ServiceTooOld(
                 f'{host} cannot do {method}: its compute service has version {version}, and {EVACUATES} is needed.'
             )
-        if self._pin not in (None, _EVACUATION):
+        if self._pin not in (None, _EVACUATION, _LIST):
             raise exception.ServiceTooOld(
                 f'{host} gets no {method}: [upgrade_levels] compute is {self._pin}, and {_EVACUATION} is needed.'
             )
@@ -394,6 +398,28 @@ class ComputeAPI:
             wait=timeout / 2,
         )
         return definitions
+
+    def list_guests(self, context: Context, host: str, timeout: float) -> list[protocol.Guest]:
+        """Return every guest that a host holds in any form.
+
+        :param timeout: seconds to wait for the reply.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
+        :raises migrator.exception.RemoteError: the hypervisor did not reply in half of the time.
+        """
+        version = self._version_of(host)
+        if version < LISTS_GUESTS:
+            raise exception.ServiceTooOld(
+                f'{host} cannot list its guests: its compute service has version {version}, and {LISTS_GUESTS} is '
+                'needed.'
+            )
+        if self._pin not in (None, _LIST):
+            raise exception.ServiceTooOld(
+                f'{host} is not asked for its guests: [upgrade_levels] compute is {self._pin}, and {_LIST} is needed.'
+            )
+        found: list[protocol.Guest] = self._rpc.call(
+            context, _target(host, _LIST), 'list_guests', timeout, wait=timeout / 2
+        )
+        return found
 
     # --- polling ---------------------------------------------------------------------------------------------------
 

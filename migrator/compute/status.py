@@ -66,6 +66,20 @@ class Observer:
         """
         return dict(self._ask(self._define, instance_uuids, wait))
 
+    def guests(self, wait: float) -> list[Guest]:
+        """Return every guest that the host holds in any form.
+
+        :param wait: seconds to wait for the driver.
+        :raises migrator.exception.DriverError: the driver has not replied by then.
+        """
+        found = self._ask(self._list, [''], wait)
+        if not found:
+            raise exception.DriverError(f'The hypervisor of {self._host} did not list its guests within {wait:g} s.')
+        return found[0]
+
+    def _list(self, _asked: str) -> list[Guest] | None:
+        return self._query('all guests', 'all guests', self._driver.list_guests)
+
     def _ask(self, query: Callable[[Asked], Found | None], asked: Sequence[Asked], wait: float) -> list[Found]:
         """Return the results of some queries, each in its own thread, without None and without late ones."""
         answers: list[Found] = []

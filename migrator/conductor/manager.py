@@ -16,6 +16,8 @@ from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import Hosts
+from migrator.conductor.drains.engine import ConductorEngine
+from migrator.conductor.drains.periodic import Drains, Endpoint
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import evacuate, live_migrate
@@ -38,7 +40,7 @@ _TREE_TIMEOUT = 2.0
 _STOP_TIMEOUT = 5.0
 
 
-class ConductorManager:
+class ConductorManager(Endpoint):
     """A conductor, which owns migrations and runs them through the RPC API of the compute hosts.
 
     :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.
@@ -99,7 +101,9 @@ class ConductorManager:
             self._watch = audit.Watch(database, placement_client, threads.clock, audits)
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.tools.hosts.on_free = self.runner.wake
-        self.runner.on_end = functools.partial(periodics.wake_waiters, self.tools, self.runner)
+        engine = ConductorEngine(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
+        super().__init__(Drains(self.tools, engine, self._poll_pool))
+        self.runner.on_end = functools.partial(periodics.after_end, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------
@@ -131,7 +135,7 @@ class ConductorManager:
         self._every(lambda: conf.sweep_interval, self._sweep, 'sweep')
         self._every(
             lambda: conf.poll_interval / 2,
-            lambda: periodics.poll(self.tools, self.runner, self._poll_pool),
+            lambda: periodics.poll(self.tools, self.runner, self._poll_pool, self.drains.poll),
             'poll',
         )
         if self._watch is not None:
@@ -153,6 +157,7 @@ class ConductorManager:
         if not self.tools.owner:
             return
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups, self.adopt)
+        self.drains.sweep()
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
 

@@ -21,7 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.db.slots import Bounds
-from migrator.objects import COMPUTE_BINARY, MigrationStatus, protocol
+from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, protocol
 
 LOG = logging.getLogger(__name__)
 
@@ -226,13 +226,17 @@ def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext
             runs.take(subject)
 
 
-def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> None:
+def poll(
+    tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor, advance_drains: Callable[[], None]
+) -> None:
     """Wake the migrations that are due, and poll each host once about those without a recent report.
 
     Of many migrations that wait in the queue of a host, one poll names a few.
 
     :param pool: limits the hosts that are polled at a time.
+    :param advance_drains: called at each poll.
     """
+    advance_drains()
     wake_waiters(tools, runs)
     now = tools.threads.clock.monotonic()
     unreported: dict[str, list[MigrationContext]] = collections.defaultdict(list)
@@ -251,6 +255,17 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
         if host not in tools.asking and not _is_long_unreachable(tools, host):
             tools.asking.add(host)
             pool.submit(_poll_once, tools, runs, host, unreported[host])
+
+
+def after_end(tools: Tools, runs: runner.Runner, advance_drains: Callable[[], None], row: Migration) -> None:
+    """Wake what may have waited for the end of a migration.
+
+    :param advance_drains: called if a drain has requested the migration.
+    """
+    if any(one.row.waits_for_slot for one in runs.held()):
+        wake_waiters(tools, runs)
+    if row.drain is not None:
+        advance_drains()
 
 
 def wake_waiters(tools: Tools, runs: runner.Runner) -> None:

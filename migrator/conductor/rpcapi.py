@@ -9,14 +9,17 @@ from typing import Any
 from migrator import rpc
 from migrator.context import RequestContext, admin_context
 from migrator.objects import protocol
+from migrator.objects.drain import Drain
 
 TOPIC = 'conductor'
 #: Version -> its changes.
-VERSIONS = {'1.0': 'all methods'}
+VERSIONS = {'1.0': 'all methods', '1.1': 'wake_drains and plan_drain'}
 VERSION = max(VERSIONS)
 
 #: Seconds that a compute host waits for the reply to a time-out report before it repeats the report.
 TIMED_OUT_TIMEOUT = 10.0
+#: Seconds that the API waits for the plan of a drain.
+PLAN_TIMEOUT = 50.0
 #: Seconds that a conductor waits for a compute service, which replies at once if it runs.
 ANSWER_WITHIN = 2.0
 
@@ -35,6 +38,21 @@ class ConductorAPI:
     def live_migrate(self, context: RequestContext, migration_uuid: str) -> None:
         """Wake any conductor for a migration that was just accepted; if the cast is lost, the sweep finds it."""
         self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
+
+    def wake_drains(self, context: RequestContext) -> None:
+        """Have any conductor look for the drain that a request concerns; without it the next sweep does."""
+        if self._version == VERSION:
+            self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'wake_drains')
+
+    def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
+        """Return the plan of a drain as JSON, which any conductor makes.
+
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
+        :raises migrator.exception.RemoteError: Placement did not answer, or refused.
+        """
+        target = rpc.Target(TOPIC, version=self._version)
+        found: dict[str, Any] = self._rpc.call(context, target, 'plan_drain', timeout=PLAN_TIMEOUT, drain=drain)
+        return found
 
     def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner for a committed request; if the cast is lost, the sweep finds it.

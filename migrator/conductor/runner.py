@@ -17,7 +17,7 @@ from migrator import context, exception, executors
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db.migrations import Write
-from migrator.objects import base, protocol
+from migrator.objects import Migration, base, protocol
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Parked, Saga, Stuck
 
@@ -78,8 +78,8 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
-        #: Called when a migration has ended and others wait for a slot.
-        self.on_end: Callable[[], None] = lambda: None
+        #: Called with each migration that has ended.
+        self.on_end: Callable[[Migration], None] = lambda row: None
 
     # --- called from outside -----------------------------------------------------------------------------------------
 
@@ -280,8 +280,7 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
-            if any(one.row.waits_for_slot for one in self.held()):
-                self.on_end()
+            self.on_end(subject.row)
 
     def _try_later(self, run: _Run) -> None:
         run.dirty = True

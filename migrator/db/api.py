@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The database as one object, with an attribute for each noun."""
+"""The database as one object, with an attribute for each noun, and the purge of old migrations.
+
+A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
+instance. A host that starts is sent that tenure, and :func:`migrator.db.cleanups.tenure_after_all` counts on from it
+when a deleted instance is created again.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import sqlalchemy as sa
+
 from migrator import executors
-from migrator.db import actions, cleanups, instances, migrations, purge, services, slots, takeovers
-from migrator.db.engine import Engine, OneSession
+from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
+from migrator.db.engine import Engine, OneSession, retried
+from migrator.objects import FINAL
+
+_T, _L = models.MIGRATIONS, models.SAGA_LOG
+_A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
+_FINAL = [status.value for status in FINAL]
 
 
 class Database:
@@ -37,7 +51,8 @@ class Database:
         self.requests = actions.Requests(self.engine)
         self.cleanups = cleanups.Cleanups(self.engine)
         self.actions = actions.Actions(self.engine)
-        self.purge = purge.Purge(self.engine)
+        self.drains = drains.Drains(self.engine)
+        self.purge = Purge(self.engine)
 
     @contextlib.contextmanager
     def one_session(self) -> Iterator[Database]:
@@ -49,3 +64,68 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+@dataclasses.dataclass(frozen=True)
+class Purged:
+    """The number of deleted rows of each table."""
+
+    migrations: int = 0
+    saga_log: int = 0
+    instance_actions: int = 0
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
+
+
+def _ended(before: datetime.datetime) -> Any:
+    # No write changes a migration after it has ended. Nearly all have such a status, so its index does not help.
+    return sa.and_(models.unindexed(_T.c.status).in_(_FINAL), models.ENDED, _T.c.changed_at < before)
+
+
+def _purgeable(before: datetime.datetime) -> Any:
+    other = _T.alias()
+    later = sa.or_(other.c.tenure > _T.c.tenure, sa.and_(other.c.tenure == _T.c.tenure, other.c.id > _T.c.id))
+    return sa.and_(
+        _ended(before),
+        ~sa.exists().where(_D.c.migration_uuid == _T.c.uuid),
+        sa.exists().where(other.c.instance_uuid == _T.c.instance_uuid, later),
+    )
+
+
+class Purge:
+    """The purge of migrations in batches, each in one short transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def count(self, before: datetime.datetime) -> tuple[int, int]:
+        """Return how many migrations that ended before a time can be purged, and how many have to stay."""
+        with self._engine.reader() as session:
+            ended, found = (
+                int(session.execute(sa.select(sa.func.count(_T.c.id)).where(which)).scalar_one())
+                for which in (_ended(before), _purgeable(before))
+            )
+        return found, ended - found
+
+    def next(self, before: datetime.datetime, after: int, count: int) -> list[int]:
+        """Return the ids of the next migrations to purge, the oldest first.
+
+        :param after: the last id of the previous batch; 0 for the first batch.
+        :param count: the maximum number of ids.
+        """
+        query = sa.select(_T.c.id).where(_T.c.id > after, _purgeable(before)).order_by(_T.c.id).limit(count)
+        with self._engine.reader() as session:
+            return [int(id_) for (id_,) in session.execute(query)]
+
+    @retried
+    def delete(self, before: datetime.datetime, ids: Sequence[int]) -> Purged:
+        """Delete those of the given migrations that can still be purged, in one transaction."""
+        query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(list(ids)), _purgeable(before))
+        with self._engine.writer() as session:
+            # Two purges lock the rows in the same order, so that they cannot deadlock.
+            found = session.execute(query.order_by(_T.c.id).with_for_update()).all()
+            uuids = [row.uuid for row in found if row.uuid is not None]
+            which = (_T.c.id.in_([row.id for row in found]), _L.c.migration.in_(uuids), _A.c.migration_uuid.in_(uuids))
+            gone: list[Any] = [session.execute(sa.delete(each.left.table).where(each)) for each in which]
+            return Purged(*(each.rowcount for each in gone))

@@ -16,7 +16,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, instances, models, saga_log, slots
+from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
@@ -32,6 +32,7 @@ from migrator.objects import (
     compute_node,
     protocol,
 )
+from migrator.objects.drain import Drain
 from migrator.objects.migration import check_move
 from migrator.saga import log
 
@@ -140,13 +141,16 @@ class Migrations:
         action: str,
         task_state: str = 'migrating',
         vm_states: Sequence[str] = MIGRATABLE_VM_STATES,
+        drain: Drain | None = None,
     ) -> None:
         """Insert a migration and set its instance's task_state, in one transaction before the 202.
 
         :param vm_states: the allowed values of the instance's vm_state.
+        :param drain: the drain that requests it, as its owner knows it.
         :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
         :raises migrator.exception.InstanceInvalidState: the instance's task_state or vm_state forbids it.
         :raises migrator.exception.InstanceNotFound: the instance was deleted.
+        :raises migrator.exception.NotOwner: another conductor owns the drain.
         """
         values = {field.name: getattr(migration, field.name) for field in dataclasses.fields(migration)}
         for automatic in ('id', 'created_at', 'updated_at'):
@@ -155,6 +159,8 @@ class Migrations:
         values['tenure'] = sa.select(_I.c.tenure).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
         try:
             with self._engine.writer() as session:
+                if drain is not None:
+                    drains.guard(session, drain)
                 taken: Any = session.execute(
                     sa.update(_I)
                     .where(

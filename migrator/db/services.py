@@ -253,13 +253,18 @@ class Services:
                 session.execute(sa.delete(cleanups).where(cleanups.c.host == service.host))
             return bool(deleted.rowcount)
 
-    def list_nodes(self, limit: int | None = None, marker: str | None = None) -> builtins.list[ComputeNode]:
+    def list_nodes(
+        self, limit: int | None = None, marker: str | None = None, host: str | None = None
+    ) -> builtins.list[ComputeNode]:
         """Return the hypervisors, by id.
 
+        :param host: only those of this host.
         :param marker: the uuid of the last hypervisor of the previous page.
         :raises migrator.exception.MarkerNotFound: no hypervisor has the marker's uuid.
         """
         query = sa.select(_N).order_by(_N.c.id)
+        if host is not None:
+            query = query.where(_N.c.host == host)
         with self._engine.reader() as session:
             if marker is not None:
                 last = session.execute(sa.select(_N.c.id).where(_N.c.uuid == marker)).scalar()

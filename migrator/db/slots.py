@@ -47,7 +47,8 @@ _ADMITTED_ROWS = (
     .group_by(*(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome))
 )
 _WAITERS = sa.select(
-    *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type)
+    *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type),
+    *(_T.c.drain, _T.c.priority, _T.c.created_at),
 ).where(_WAITS)
 
 #: A bounded number: its kind, and the host if the kind has one.
@@ -65,6 +66,14 @@ def out_of(host: str) -> Axis:
     return ('source', host)
 
 
+#: The bounds for the guests of drains, unless the site has others: per destination, and per source beyond its
+#: ``max_concurrent_live_migrations``. So a guest that has to wait holds no prepared destination.
+INBOUND_OF_DRAINS, AHEAD_OF_DRAINS = 2, 1
+#: Seconds by which each step of a drain's priority brings its guests forward in the order. Those of a lower priority
+#: wait for so much longer, and no longer.
+AGEING = 600.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Bounds:
     """The bounds of the configuration.
@@ -78,6 +87,12 @@ class Bounds:
     cluster: int = 0
     ahead: int = -1
 
+    def of_drains(self) -> Bounds:
+        """Return the bounds for the guests of drains, which have some where the site has none."""
+        return dataclasses.replace(
+            self, inbound=self.inbound or INBOUND_OF_DRAINS, ahead=AHEAD_OF_DRAINS if self.ahead < 0 else self.ahead
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Waiter:
@@ -89,12 +104,18 @@ class Waiter:
     requested_host: str | None
     is_retry: bool
     is_evacuation: bool
+    #: Whether a drain has requested it.
+    is_drained: bool = False
+    #: When it was accepted, in seconds, less the priority of its drain.
+    since: float = 0.0
 
     @classmethod
     def of(cls, row: Any) -> Waiter:
         """Return a row of ``migrations``, or a migration, as a waiter."""
         is_evacuation = row.migration_type == MigrationType.EVACUATION
-        return cls(row.id, row.uuid, row.source_compute, row.requested_host, row.attempt > 1, is_evacuation)
+        since = (row.created_at.timestamp() if row.created_at else 0.0) - AGEING * row.priority
+        of = (row.source_compute, row.requested_host, row.attempt > 1, is_evacuation, row.drain is not None, since)
+        return cls(row.id, row.uuid, *of)
 
     @property
     def axes(self) -> list[Axis]:
@@ -144,36 +165,41 @@ class Slots:
     def __init__(
         self, bounds: Bounds, taken: Mapping[Axis, int], limits: Mapping[str, int], waiters: Iterable[Waiter]
     ) -> None:
-        self._bounds, self._taken, self._limits = bounds, taken, limits
+        self._taken, self._limits = taken, limits
+        #: Whether a drain has requested a migration -> the bounds for it.
+        self._bounds = {False: bounds, True: bounds.of_drains()}
         self.waiters = sorted(waiters, key=self._place)
 
-    def _place(self, one: Waiter) -> tuple[bool, bool, int]:
+    def _place(self, one: Waiter) -> tuple[bool, bool, float, int]:
         """Return the sort key of a waiter.
 
-        What its source can run at once comes before what is only prepared ahead. Then the oldest comes first.
+        What its source can run at once comes before what is only prepared ahead. Then the oldest comes first, where a
+        priority counts as age.
         """
         runs_at_once = one.is_evacuation or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
-        return (not one.is_retry, not runs_at_once, one.id)
+        return (not one.is_retry, not runs_at_once, one.since, one.id)
 
-    def _bound(self, axis: Axis) -> int | None:
-        kind, host = axis
+    def _bound(self, axis: Axis, is_drained: bool) -> int | None:
+        (kind, host), bounds = axis, self._bounds[is_drained]
         if kind == 'inbound':
-            return self._bounds.inbound or None
+            return bounds.inbound or None
         if kind == 'cluster':
-            return self._bounds.cluster or None
-        return None if self._bounds.ahead < 0 else self._limits.get(host, 1) + self._bounds.ahead
+            return bounds.cluster or None
+        return None if bounds.ahead < 0 else self._limits.get(host, 1) + bounds.ahead
 
-    def is_full(self, axis: Axis, kept: int = 0) -> bool:
+    def is_full(self, axis: Axis, kept: int = 0, is_drained: bool = False) -> bool:
         """Return whether an axis has no free slot.
 
         :param kept: the number of free slots that are kept for others.
+        :param is_drained: whether the slot is for a guest of a drain.
         """
-        bound = self._bound(axis)
+        bound = self._bound(axis, is_drained)
         return bound is not None and self._taken.get(axis, 0) + kept >= bound
 
     def full(self) -> Iterator[Axis]:
         """Yield the axes without a free slot."""
-        return (axis for axis in self._taken if self.is_full(axis))
+        is_drained = any(one.is_drained for one in self.waiters)
+        return (axis for axis in self._taken if self.is_full(axis, is_drained=is_drained))
 
     def turn_of(self, one: Waiter, was_full: Callable[[Axis], bool]) -> Turn:
         """Return what a migration may take now.
@@ -190,7 +216,7 @@ class Slots:
             if self._place(other) >= place:
                 break
             axes = other.axes
-            if other.uuid == one.uuid or any(self.is_full(axis, kept[axis]) for axis in axes):
+            if other.uuid == one.uuid or any(self.is_full(axis, kept[axis], other.is_drained) for axis in axes):
                 continue
             if other.requested_host is None:
                 choosers.append(other)
@@ -206,11 +232,14 @@ class Slots:
         kept: collections.Counter[Axis] = collections.Counter()
         for one in self.waiters:
             axes = one.axes
-            if any(self.is_full(axis, kept[axis]) for axis in axes):
+            if any(self.is_full(axis, kept[axis], one.is_drained) for axis in axes):
                 continue
             hosts = candidates.get(one.uuid)
             if one.requested_host is None and hosts:
-                free = next((host for host in hosts if not self.is_full(into(host), kept[into(host)])), None)
+                into_hosts = ((host, into(host)) for host in hosts)
+                free = next(
+                    (host for host, axis in into_hosts if not self.is_full(axis, kept[axis], one.is_drained)), None
+                )
                 if free is None:
                     continue
                 axes = [*axes, into(free)]
@@ -218,7 +247,7 @@ class Slots:
             if hosts is not None:
                 yield one.uuid
 
-    def explain(self, axis: Axis, kept: int = 0) -> str:
+    def explain(self, axis: Axis, kept: int, is_drained: bool) -> str:
         """Return in words which slot is not free, how many are taken, and the bound."""
         kind, host = axis
         what = {
@@ -227,7 +256,7 @@ class Slots:
             'source': f'a slot at source {host}',
         }[kind]
         older = f', and {kept} kept for earlier migrations' if kept else ''
-        return f'{what}: {self._taken.get(axis, 0)} of {self._bound(axis)}{older}'
+        return f'{what}: {self._taken.get(axis, 0)} of {self._bound(axis, is_drained)}{older}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,8 +283,10 @@ class Turn:
             kept = self.kept[axis]
             if axis[0] == 'inbound' and self.choosers and self.was_full(axis):
                 kept += sum(other.source != host for other in self.choosers)
-            if self.slots.is_full(axis, kept):
-                raise exception.NoSlot(what=self.slots.explain(axis, 0 if self.slots.is_full(axis) else kept))
+            drained = self.one.is_drained
+            if self.slots.is_full(axis, kept, drained):
+                shown = 0 if self.slots.is_full(axis, 0, drained) else kept
+                raise exception.NoSlot(what=self.slots.explain(axis, shown, drained))
 
     def has_slot(self, host: str) -> bool:
         """Return whether the migration may take a host as its destination now."""
@@ -287,6 +318,12 @@ class SlotReader:
         """
         with self._engine.reader() as session:
             return _read(session, bounds, source)
+
+    def limit_of(self, host: str) -> int:
+        """Return how many live migrations may leave a host at once, as it has reported; 1 if it has not."""
+        query = sa.select(_S.c.slots).where(_S.c.host == host, _S.c.binary == COMPUTE_BINARY)
+        with self._engine.reader() as session:
+            return int(session.execute(query).scalar() or 1)
 
 
 def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request) -> None:

@@ -3,6 +3,7 @@
 """The data that services send to each other and store: frozen objects that travel as JSON."""
 
 from migrator.objects.compute_node import ComputeNode, ProviderInventory
+from migrator.objects.drain import Drain, Member
 from migrator.objects.events import EventClient
 from migrator.objects.instance import EVACUABLE_VM_STATES, MIGRATABLE_VM_STATES, Flavor, Instance
 from migrator.objects.migrate_data import LiveMigrateData
@@ -43,6 +44,7 @@ from migrator.objects.service import (
     CURRENT_VERSION,
     EVACUATES,
     LIGHTWEIGHT,
+    LISTS_GUESTS,
     SERVICE_VERSIONS,
     Service,
 )
@@ -62,6 +64,7 @@ __all__ = [
     'IN_PROGRESS',
     'LEGAL_MOVES',
     'LIGHTWEIGHT',
+    'LISTS_GUESTS',
     'LONGEST_REASON',
     'MIGRATABLE_VM_STATES',
     'SERVICE_VERSIONS',
@@ -71,6 +74,7 @@ __all__ = [
     'Assignment',
     'Command',
     'ComputeNode',
+    'Drain',
     'Entry',
     'EventClient',
     'Flavor',
@@ -79,6 +83,7 @@ __all__ = [
     'HostReport',
     'Instance',
     'LiveMigrateData',
+    'Member',
     'Migration',
     'MigrationStatus',
     'MigrationType',

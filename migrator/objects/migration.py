@@ -119,7 +119,8 @@ WAITS_FOR_SLOT = ('for an inbound slot ', 'for a slot ')
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
-    VERSION = '1.3'  # 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history
+    #: 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history; 1.4: the drain
+    VERSION = '1.4'
 
     id: int = 0
     uuid: str
@@ -143,6 +144,10 @@ class Migration(base.Versioned):
     force: bool = False
     block_migration: bool | None = None
     disk_over_commit: bool = False
+    #: The drain that has requested it.
+    drain: str | None = None
+    #: The priority of that drain.
+    priority: int = 0
 
     #: The columns of the saga.
     strategy: str = Strategy.MIGRATION_OWNED.value

@@ -17,6 +17,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     4: 'post and rollback are lightweight calls; below, they are plain calls, answered when they are done',
     5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
     6: 'guests are evacuated; below, a host is no destination of an evacuation, and does not clean up after one',
+    7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a host can abort a migration in its queue.
@@ -27,6 +28,8 @@ LIGHTWEIGHT = 4
 COMPARES_TENURE = 5
 #: From this version on a host starts the guests of a dead host, and removes those that were evacuated from it.
 EVACUATES = 6
+#: From this version on a host lists its guests when asked.
+LISTS_GUESTS = 7
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

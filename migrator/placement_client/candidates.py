@@ -9,7 +9,7 @@ write of the allocations decides. ``doc/source/decisions/0028-shared-candidates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
 
@@ -77,6 +77,41 @@ def get_candidates(
     return mine if limit is None else mine[:limit]
 
 
+def get_candidates_with_room(
+    client: PlacementClient, flavor: Flavor
+) -> tuple[list[Candidate], dict[str, dict[str, int]]]:
+    """Return all candidates for a flavor, and the free amounts of their providers.
+
+    :returns: the candidates, and provider -> resource class -> the free amount.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    found = _read(client, flavor.resource_groups(), None, flavor.group_policy, None)
+    free = {
+        uuid: {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
+        for uuid, summary in found['provider_summaries'].items()
+    }
+    return _candidates_of(found), free
+
+
+def get_largest_free(client: PlacementClient, name: str, amount: int, without: Collection[str]) -> int:
+    """Return the greatest free amount of a resource class at one provider.
+
+    :param amount: an amount that is looked for first. If a provider has it, it is the result.
+    :param without: the roots of the provider trees that do not count.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    for least in (amount, 1):
+        summaries = _read(client, {'': {name: least}}, None, 'none', None)['provider_summaries']
+        free = [
+            int(one['resources'][name]['capacity'] - one['resources'][name]['used'])
+            for uuid, one in summaries.items()
+            if name in one['resources'] and one['root_provider_uuid'] not in without
+        ]
+        if free:
+            return max(free)
+    return 0
+
+
 def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     """Return the candidates of each compute root, both in the given order.
 
@@ -96,6 +131,21 @@ def _request(
     group_policy: str,
     in_tree: str | None,
 ) -> list[Candidate]:
+    return _candidates_of(_read(client, resource_groups, limit, group_policy, in_tree))
+
+
+def _candidates_of(found: Mapping[str, Any]) -> list[Candidate]:
+    summaries = found['provider_summaries']
+    return [_candidate_of(request, summaries) for request in found['allocation_requests']]
+
+
+def _read(
+    client: PlacementClient,
+    resource_groups: Mapping[str, Mapping[str, int]],
+    limit: int | None,
+    group_policy: str,
+    in_tree: str | None,
+) -> dict[str, Any]:
     query: list[tuple[str, str]] = []
     for group, wanted in resource_groups.items():
         query.append((f'resources{group}', ','.join(f'{name}:{amount}' for name, amount in wanted.items())))
@@ -105,9 +155,7 @@ def _request(
         query.append(('group_policy', group_policy))
     if limit is not None:
         query.append(('limit', str(limit)))
-    found = client.read('/allocation_candidates?' + parse.urlencode(query))
-    summaries = found['provider_summaries']
-    return [_candidate_of(request, summaries) for request in found['allocation_requests']]
+    return client.read('/allocation_candidates?' + parse.urlencode(query))
 
 
 def _candidate_of(request: dict[str, Any], summaries: dict[str, Any]) -> Candidate:

@@ -86,8 +86,12 @@ class Face:
         version: str = '2.80',
         token: str = 'admin',
     ) -> webob.Response:
-        """Send one request to the REST API and return its response."""
-        request = webob.Request.blank(f'/v2.1{path}', method=method)
+        """Send one request to the REST API and return its response.
+
+        :param path: below ``/v2.1``, or a path that begins with ``/migrator/``.
+        """
+        prefix = '' if path.startswith('/migrator/') else '/v2.1'
+        request = webob.Request.blank(f'{prefix}{path}', method=method)
         request.headers['X-Auth-Token'] = token
         request.headers['OpenStack-API-Version'] = f'compute {version}'
         if body is not None:

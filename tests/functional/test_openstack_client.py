@@ -137,6 +137,25 @@ def test_the_placement_is_in_the_catalog(openstack):
     assert {one['name'] for one in providers} == {f'host{number}' for number in range(1, 5)}
 
 
+def test_host_is_drained_and_restored(openstack):
+    hosts = {one['Name']: one['Host'] for one in openstack('server', 'list', '--long')}
+    full = max(hosts.values(), key=[*hosts.values()].count)
+    leave = sorted(name for name, host in hosts.items() if host == full)
+    planned = openstack('host', 'drain', 'plan', full)
+    assert sorted(one['Name'] for one in planned) == leave
+    assert all(one['Destination'] not in (None, full) for one in planned)
+    ended = openstack('host', 'drain', 'create', '--wait', '--reason', 'new firmware', full)
+    assert (ended['status'], ended['guests']) == ('completed', f'{len(leave)} moved'), ended
+    assert full not in {one['Host'] for one in openstack('server', 'list', '--long')}
+    said = openstack('host', 'drain', 'cancel', ended['uuid'], listing=False, fails=True)
+    assert 'while it is completed' in said
+    back = openstack('host', 'drain', 'restore', '--wait', ended['uuid'])
+    assert back['status'] == 'restored', back
+    assert {one['Name']: one['Host'] for one in openstack('server', 'list', '--long')} == hosts
+    (listed,) = openstack('host', 'drain', 'list', '--host', full)
+    assert (listed['UUID'], listed['Moved']) == (ended['uuid'], len(leave))
+
+
 DOWN = ('--os-compute-api-version', '2.80', 'compute', 'service', 'set')
 
 

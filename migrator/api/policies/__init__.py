@@ -7,6 +7,7 @@ from __future__ import annotations
 from oslo_config import cfg
 from oslo_policy import policy
 
+from migrator.api.own import drains
 from migrator.api.policies import (
     aggregates,
     base,
@@ -32,6 +33,7 @@ def list_rules() -> list[policy.RuleDefault]:
         *server_migrations.RULES,
         *servers.RULES,
         *services.RULES,
+        *drains.RULES,
     ]
 
 

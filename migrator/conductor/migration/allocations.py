@@ -18,7 +18,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.migration import destinations, hosts, slots, waiting
 from migrator.conductor.migration.context import MigrationContext
-from migrator.db.slots import Request
+from migrator.db.slots import Bounds, Request
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
@@ -36,6 +36,11 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     tried = destinations.tried(m.journal, m.attempt)
     bounds = tools.options.bounds
+    hints = None
+    if m.row.drain is not None:
+        bounds = bounds or Bounds()
+        if m.row.requested_host is None:
+            hints = tools.database.drains.hints(m.row.drain, m.row.instance_uuid)
     # A destination that refuses the allocation uses up a retry, so an old list is for unlimited retries alone.
     asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.sent()
     try:
@@ -43,7 +48,16 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
         if turn is not None:
             turn.check(m.row.requested_host)
         chosen = destinations.choose(
-            tools.database, tools.placement, tools.candidates, m.row, m.instance, tried, reachable, asked_after, turn
+            tools.database,
+            tools.placement,
+            tools.candidates,
+            m.row,
+            m.instance,
+            tried,
+            reachable,
+            asked_after,
+            turn,
+            hints,
         )
     except exception.NoSlot as error:
         return slots.wait(m, error)

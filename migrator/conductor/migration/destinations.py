@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from migrator import exception
 from migrator.db.api import Database
+from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
@@ -66,6 +67,7 @@ def choose(
     reachable: bool = True,
     asked_after: int | None = None,
     turn: Turn | None = None,
+    hints: Hints | None = None,
 ) -> Destination:
     """Return the next destination to try.
 
@@ -77,6 +79,7 @@ def choose(
     :param reachable: whether this conductor was reachable long enough to know which hosts are down.
     :param asked_after: use no candidates that Placement was asked for earlier.
     :param turn: the slots that the migration may take; None: no bound is set.
+    :param hints: what the drain of the migration states; None: no drain has requested it.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
@@ -86,12 +89,12 @@ def choose(
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
     try:
-        return _choose(database, client, shared, migration, instance, tried, asked_after, True, turn)
+        return _choose(database, client, shared, migration, instance, tried, asked_after, True, turn, hints)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, client, shared, migration, instance, tried, asked_after, False, turn)
+    return _choose(database, client, shared, migration, instance, tried, asked_after, False, turn, hints)
 
 
 def _choose(
@@ -104,6 +107,7 @@ def _choose(
     asked_after: int | None,
     by_state: bool,
     turn: Turn | None,
+    hints: Hints | None,
 ) -> Destination:
     host = migration.requested_host
     named = _check_named(database, migration, host, tried, by_state) if host is not None else None
@@ -119,14 +123,14 @@ def _choose(
         assert named is not None
         forced = allocation_state.forced_claim(held.allocations, named.uuid)
         return Destination(named.host, named.node, held.allocations, forced, held.generation)
-    chosen = _best(database, migration, found, tried, by_state, turn, named)
+    chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
     if chosen is None:
         # The list may be old, or cut off by its limit.
         found = shared.get(instance.flavor, root, sent, whole=True)
-        chosen = _best(database, migration, found, tried, by_state, turn, named)
+        chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))
-        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state))
+        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints))
     best, claim = chosen
     return Destination(best.host, best.node, held.allocations, claim, held.generation)
 
@@ -139,14 +143,17 @@ def _best(
     by_state: bool,
     turn: Turn | None,
     named: Place | None,
+    hints: Hints | None,
 ) -> tuple[Place, allocation_state.Allocations] | None:
     """Return the first usable host, and the allocations there; None: no host is usable.
 
     :param named: the host that the user requested, which was just read; None: any.
+    :param hints: what the drain of the migration states.
     :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
     """
     by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
     order, full = found.in_order(inbound), list[str]()
+    later: list[tuple[Place, allocation_state.Allocations]] = []
     # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
     while page := list(itertools.islice(order, PAGE)):
         places = [named] if named else database.services.places(migration.instance_uuid, uuids=page)
@@ -156,12 +163,18 @@ def _best(
                 there
                 and place.host != migration.source_compute
                 and place.host not in tried
+                and (hints is None or hints.only is None or place.host in hints.only)
                 and _hypervisor_of(place, migration.source_compute) is None
                 and _why_not(migration, place, by_state) is None
             ):
-                if turn is None or turn.has_slot(place.host):
+                if turn is not None and not turn.has_slot(place.host):
+                    full.append(place.host)
+                elif hints is not None and place.host in hints.later:
+                    later.append((place, there[0].allocations))
+                else:
                     return place, there[0].allocations
-                full.append(place.host)
+    if later:
+        return later[0]
     if turn is not None and len(full) == 1:
         turn.check(full[0])
     if full:
@@ -233,6 +246,7 @@ def _explain(
     places: list[Place],
     tried: Mapping[str, str],
     by_state: bool,
+    hints: Hints | None,
 ) -> str:
     """Return in words why no host is left."""
     named = migration.requested_host
@@ -245,6 +259,8 @@ def _explain(
     for place in places:
         reason = 'it is the source' if place.host == migration.source_compute else None
         refused = _hypervisor_of(place, migration.source_compute)
+        if hints is not None and hints.only is not None and place.host not in hints.only:
+            reason = reason or 'it is not among the destinations of the drain'
         reason = reason or (refused.message if refused is not None else _why_not(migration, place, by_state))
         if reason:
             reasons.append(f'{place.host}: {reason}')

@@ -89,12 +89,15 @@ def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: s
     call(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
     ((target, called, timeout, monitor, args),) = recorder.calls
     assert (str(target), called) == ('compute.alpha', method)
-    assert target.version == ('1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0')
+    listing = method == 'list_guests'
+    assert target.version == (
+        '1.3' if listing else '1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0'
+    )
     taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
     assert set(args) == taken
     if method.startswith('check'):
         assert (timeout, monitor, args['wait']) == (1800.0, 30.0, rpcapi.CHECK_WAIT)
-    elif method in (POLL, 'get_definitions'):
+    elif method in (POLL, 'get_definitions', 'list_guests'):
         assert (timeout, monitor, args['wait']) == (2.0, None, 1.0)
     else:
         assert (timeout, monitor) == (60.0, None)

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from migrator.objects import Flavor, Instance, Migration, base, compute_node, migrate_data, protocol, service
+from migrator.objects import (
+    Drain,
+    Flavor,
+    Instance,
+    Member,
+    Migration,
+    base,
+    compute_node,
+    migrate_data,
+    protocol,
+    service,
+)
 
 
 class Colour(enum.StrEnum):
@@ -76,6 +87,8 @@ EVERYTHING = [
     protocol.HostReport(host='h', boot_id='b', version=4, node=NODE, guests=[GUEST]),
     protocol.Assignment(command=COMMAND, role='source', instance=INSTANCE),
     service.Service(uuid='s', host='h'),
+    Drain(uuid='d', host='h', destinations=['other'], deadline=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+    Member(instance_uuid='i', tried=['other']),
     Migration(uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h'),
 ]
 

@@ -28,6 +28,10 @@ DEFAULTS = {
     'os_compute_api:os-services:list': ADMIN,
     'os_compute_api:os-services:update': ADMIN,
     'os_compute_api:os-hypervisors:list': ADMIN,
+    **dict.fromkeys(
+        [f'migrator:drains:{name}' for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore')],
+        ADMIN,
+    ),
     'os_compute_api:os-hypervisors:list-detail': ADMIN,
     'os_compute_api:os-hypervisors:show': ADMIN,
     'os_compute_api:os-hypervisors:search': ADMIN,

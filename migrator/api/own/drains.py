@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``/migrator/v1/drains``: request to empty a host, show how far that is, and change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import webob
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.api import common, schemas
+from migrator.api.policies import base
+from migrator.api.request import Request, answer
+from migrator.api.schemas import types
+from migrator.objects import COMPUTE_BINARY
+from migrator.objects.drain import Drain, DrainOrder, Member, place
+
+LOG = logging.getLogger(__name__)
+
+_ROOT = 'migrator:drains:'
+LIST, SHOW, CREATE = f'{_ROOT}index', f'{_ROOT}show', f'{_ROOT}create'
+ACTIONS = ('pause', 'resume', 'cancel', 'restore')
+
+RULES = [
+    base.rule(LIST, base.ADMIN, 'List the drains.', 'GET /migrator/v1/drains'),
+    base.rule(SHOW, base.ADMIN, 'Show a drain, its guests and its events.', 'GET /migrator/v1/drains/{uuid}'),
+    base.rule(CREATE, base.ADMIN, 'Request to empty a host, or plan that.', 'POST /migrator/v1/drains'),
+    *(
+        base.rule(f'{_ROOT}{name}', base.ADMIN, f'Request to {name} a drain.', 'POST /migrator/v1/drains/{uuid}/action')
+        for name in ACTIONS
+    ),
+]
+
+#: The greatest value of a whole number in a body.
+_MOST = 1000
+
+_ORDERS = [order.value for order in DrainOrder]
+_WHOLE = {'type': ['integer', 'null'], 'minimum': 1, 'maximum': _MOST}
+
+CREATE_BODY = {
+    1: types.closed(
+        {
+            'host': types.HOST,
+            'reason': types.REASON,
+            'order': {'type': 'string', 'enum': _ORDERS, 'description': ', '.join(_ORDERS)},
+            'priority': {
+                'type': 'integer',
+                'minimum': -_MOST,
+                'maximum': _MOST,
+                'description': f'a whole number from -{_MOST} to {_MOST}',
+            },
+            'parallel': _WHOLE | {'description': f'a whole number from 1 to {_MOST}, or null'},
+            'max_attempts': _WHOLE | {'type': 'integer', 'description': f'a whole number from 1 to {_MOST}'},
+            'destinations': {
+                'type': ['array', 'null'],
+                'items': types.HOST,
+                'minItems': 1,
+                'maxItems': _MOST,
+                'uniqueItems': True,
+                'description': f'a list of 1 to {_MOST} different compute hosts, or null for any host',
+            },
+            'deadline': {
+                'type': ['string', 'null'],
+                'format': 'date-time',
+                'description': 'a time such as 2026-12-24T18:00:00Z, or null',
+            },
+            'dry_run': {'type': 'boolean', 'description': 'true or false'},
+        },
+        ['host'],
+    )
+}
+INDEX_QUERY = {
+    1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
+}
+SHOW_QUERY = {1: types.parameters({}, unknown=False)}
+EVENTS_QUERY = {1: types.parameters({'after': types.NUMBER}, unknown=False)}
+_NOTHING = {'type': ['object', 'null'], 'properties': {}, 'additionalProperties': False, 'description': 'null'}
+ACTION_BODY = {
+    1: types.closed(
+        {
+            **dict.fromkeys(('pause', 'resume', 'restore'), _NOTHING),
+            'cancel': {
+                'type': ['object', 'null'],
+                'properties': {'abort_running': {'type': 'boolean', 'description': 'true or false'}},
+                'additionalProperties': False,
+                'description': 'null, or {"abort_running": true or false}',
+            },
+        }
+    )
+    | {'minProperties': 1, 'maxProperties': 1, 'description': f'one of {", ".join(ACTIONS)}'}
+}
+
+
+def index(request: Request) -> webob.Response:
+    """List drains, the newest first."""
+    given = schemas.query(request, INDEX_QUERY)
+    request.authorize(LIST)
+    database, size = request.services.database, common.page_size(request, given)
+    in_progress = schemas.boolean(given['in_progress']) if 'in_progress' in given else None
+    found = database.drains.list(given.get('host'), in_progress, size, given.get('marker'))
+    counts = database.drains.counts([drain.uuid for drain in found])
+    page = {'drains': [view(drain, counts[drain.uuid]) for drain in found]}
+    links = common.next_link(request, size, [drain.uuid for drain in found])
+    return answer(page | ({'drains_links': links} if links else {}))
+
+
+def create(request: Request) -> webob.Response:
+    """Accept a drain, whose row is committed before the answer; or only plan it, with ``dry_run``."""
+    wanted = schemas.body(request, CREATE_BODY)
+    request.authorize(CREATE)
+    drain = new(request.services.threads.new_uuid, wanted).replace(
+        requested_by=request.context.user_id, project_id=request.context.project_id, request_id=request.request_id
+    )
+    check_hosts(request, drain)
+    if wanted.get('dry_run'):
+        return answer({'plan': request.services.conductor.plan_drain(request.context, drain)})
+    request.services.database.drains.accept(drain)
+    _wake(request)
+    return _shown(request, drain.uuid, 202)
+
+
+def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
+    """Return the drain that a request describes.
+
+    :param wanted: a body of the schema; an absent value has its default.
+    """
+    given = {name: value for name, value in wanted.items() if name != 'dry_run'}
+    if given.get('deadline') is not None:
+        given['deadline'] = schemas.moment(given['deadline'])
+    return Drain(uuid=new_uuid(), **given)
+
+
+def check_hosts(request: Request, drain: Drain) -> None:
+    """Raise unless a drain names compute hosts that exist, and can end.
+
+    :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, or the deadline
+        has passed.
+    """
+    database = request.services.database
+    names = [drain.host, *(drain.destinations or ())]
+    known = {service.host for service in database.services.list(COMPUTE_BINARY, names)}
+    for host in names:
+        if host not in known:
+            raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
+    if drain.destinations is not None and drain.host in drain.destinations:
+        raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
+    if drain.deadline is not None and drain.deadline <= database.drains.now():
+        raise exception.Invalid(f'Invalid input for deadline: {drain.deadline.isoformat()} has passed.')
+
+
+def show(request: Request, uuid: str) -> webob.Response:
+    """Show a drain with its guests."""
+    schemas.query(request, SHOW_QUERY)
+    request.authorize(SHOW)
+    return _shown(request, uuid)
+
+
+def events(request: Request, uuid: str) -> webob.Response:
+    """Show the events of a drain, the oldest first: new statuses of it and of its guests, and requests."""
+    given = schemas.query(request, EVENTS_QUERY)
+    request.authorize(SHOW)
+    drains = request.services.database.drains
+    drains.get(uuid)
+    found = drains.read_log(uuid, int(given.get('after', 0)), request.services.conf.api.max_limit)
+    return answer(
+        {'events': [{'seq': one.seq, 'at': common.iso(one.at), 'kind': one.kind, **one.payload} for one in found]}
+    )
+
+
+def act(request: Request, uuid: str) -> webob.Response:
+    """Pause, resume, cancel or restore a drain. The request is committed before the answer."""
+    wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
+    ((action, arguments),) = wanted.items()
+    request.authorize(f'{_ROOT}{action}')
+    abort_running = bool((arguments or {}).get('abort_running'))
+    request.services.database.drains.request(uuid, action, request.context.user_id, abort_running)
+    _wake(request)
+    return _shown(request, uuid, 202)
+
+
+def _wake(request: Request) -> None:
+    try:
+        request.services.conductor.wake_drains(request.context)
+    except exception.MigratorException as error:
+        # The row is committed, so the sweep of any conductor finds it.
+        LOG.warning('Could not wake a conductor for a drain: %s', error)
+
+
+def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:
+    drains = request.services.database.drains
+    drain, members = drains.get(uuid), drains.read_members(uuid)
+    counts = drains.counts([uuid])[uuid]
+    members.sort(key=lambda member: place(drain, member))
+    return answer({'drain': view(drain, counts) | {'members': [_member(one) for one in members]}}, status)
+
+
+def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return a drain as JSON.
+
+    :param counts: status -> the number of its guests with it.
+    """
+    shown = ('uuid', 'host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'requested_by')
+    times = ('deadline', 'created_at', 'updated_at', 'began_at', 'ended_at')
+    return {
+        **{name: getattr(drain, name) for name in shown},
+        'status': drain.shown_status,
+        'direction': drain.direction,
+        'host_disabled_by_drain': drain.has_disabled_host,
+        **{name: common.iso(getattr(drain, name)) for name in times},
+        'guests': dict(counts),
+        'checks': drain.checks,
+        'waits_for': drain.waits_for,
+        'message': drain.message,
+    }
+
+
+def _member(member: Member) -> dict[str, Any]:
+    shown = ('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb')
+    return {
+        **{name: getattr(member, name) for name in shown},
+        'migration_uuid': member.mark,
+        **{name: common.iso(getattr(member, name)) for name in ('not_before', 'began_at', 'ended_at')},
+    }

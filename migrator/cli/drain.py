@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-manage drain``: empty a host, with a plan before, a picture meanwhile, and a way back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import getpass
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from migrator import exception
+from migrator.cli import command
+from migrator.cli.command import Asked, Verb
+from migrator.objects import COMPUTE_BINARY
+from migrator.objects.drain import (
+    Drain,
+    DrainOrder,
+    DrainStatus,
+    Member,
+    MemberStatus,
+    count_members,
+    place,
+)
+
+if TYPE_CHECKING:
+    from migrator.db.drains import Event
+
+#: The ends that leave nothing to do.
+_GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
+#: Seconds between two looks of ``watch``.
+_EVERY = 1.0
+_COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
+_MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'DESTINATION', 'REASON')
+_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'IN THE WAY', 'REMEDY')
+
+
+def show_plan(asked: Asked) -> int:
+    """Show which guests of a host can move, where they would go, and what is in the way. Nothing is changed."""
+    from migrator.conductor.drains import plan
+
+    found = plan.plan(asked.database, asked.placement(), _checked(asked))
+    rows = []
+    for guest in found['guests']:
+        in_the_way = guest['obstacle'] or {'reason': None, 'remedy': None}
+        shown = (guest['name'], guest['instance_uuid'], guest['size_mb'], guest['destination'])
+        rows.append([*shown, in_the_way['reason'], in_the_way['remedy']])
+    text = command.table(_PLAN_COLUMNS, rows)
+    can, cannot = found['can_move'], found['cannot_move']
+    asked.answer(found, f'{text}\n{can} guests of {found["host"]} can move, {cannot} cannot.')
+    return command.WRONG if found['cannot_move'] else command.RIGHT
+
+
+def start(asked: Asked) -> int:
+    """Begin to empty a host. The conductors do the work."""
+    drain = _checked(asked)
+    asked.database.drains.accept(drain)
+    _wake(asked)
+    if asked.arguments.watch:
+        return _watch(asked, drain.uuid)
+    text = f'Drain {drain.uuid} of {drain.host} is accepted. Watch it: {asked.command} drain watch {drain.uuid}'
+    asked.answer(_document(asked, asked.database.drains.get(drain.uuid)), text)
+    return command.RIGHT
+
+
+def _checked(asked: Asked) -> Drain:
+    """Return the drain of the command line, after a check of its hosts.
+
+    :raises migrator.exception.ComputeHostNotFound: a host has no compute service.
+    :raises migrator.exception.Invalid: the host is among the destinations, or the deadline has passed.
+    """
+    given, database = asked.arguments, asked.database
+    names = [given.host, *(given.destination or ())]
+    known = {service.host for service in database.services.list(COMPUTE_BINARY, names)}
+    for host in names:
+        if host not in known:
+            raise exception.ComputeHostNotFound(host=host)
+    if given.host in names[1:]:
+        raise exception.Invalid(f'{given.host} is the host to empty, and cannot be a destination: leave it out.')
+    deadline = given.deadline
+    if isinstance(deadline, datetime.timedelta):
+        deadline = database.drains.now() + deadline
+    if deadline is not None and deadline <= database.drains.now():
+        raise exception.Invalid(f'The deadline {command.moment(deadline)} UTC has passed: give a later time.')
+    return Drain(
+        uuid=asked.threads.new_uuid(),
+        host=given.host,
+        reason=given.reason,
+        order=given.order,
+        priority=given.priority,
+        parallel=given.parallel,
+        max_attempts=given.max_attempts,
+        destinations=given.destination or None,
+        deadline=deadline,
+        requested_by=getpass.getuser(),
+    )
+
+
+def list_(asked: Asked) -> int:
+    """List drains, the newest first."""
+    given, drains = asked.arguments, asked.database.drains
+    found = drains.list(given.host, True if given.in_progress else None, given.limit)
+    counts, now = drains.counts([one.uuid for one in found]), drains.now()
+    rows = [
+        [
+            one.uuid,
+            one.host,
+            one.shown_status,
+            counts[one.uuid][MemberStatus.MOVED],
+            sum(counts[one.uuid].values()),
+            command.ago(one.created_at, now),
+            one.message or one.waits_for,
+        ]
+        for one in found
+    ]
+    documents = [dataclasses.asdict(one) | {'guests': counts[one.uuid]} for one in found]
+    asked.answer({'drains': documents}, command.table(_COLUMNS, rows))
+    return command.RIGHT
+
+
+def show(asked: Asked) -> int:
+    """Show a drain with its guests."""
+    drain = asked.database.drains.get(asked.arguments.uuid)
+    members = _members(asked, drain)
+    asked.answer(_document(asked, drain), '\n'.join([*_head(drain, members), _table(members)]))
+    return command.RIGHT
+
+
+def watch(asked: Asked) -> int:
+    """Show a drain until it ends. With ``--json``, print each event as one line."""
+    return _watch(asked, asked.database.drains.get(asked.arguments.uuid).uuid)
+
+
+def _watch(asked: Asked, uuid: str) -> int:
+    drains = asked.database.drains
+    if asked.arguments.json or not sys.stdout.isatty():
+        seen = 0
+        while True:
+            ended = drains.get(uuid).ended  # before its events, so that the last one is shown
+            for event in drains.read_log(uuid, seen):
+                print(_line_of(asked, event), flush=True)
+                seen = event.seq
+            if ended:
+                break
+            asked.threads.sleep(_EVERY)
+    else:
+        import rich.live
+        import rich.text
+
+        with rich.live.Live(auto_refresh=False) as live:
+            while True:
+                drain = drains.get(uuid)
+                members = _members(asked, drain)
+                live.update(rich.text.Text('\n'.join([*_head(drain, members), *_bars(members)])), refresh=True)
+                if drain.ended:
+                    break
+                asked.threads.sleep(_EVERY)
+    return command.RIGHT if drains.get(uuid).status in _GOOD else command.WRONG
+
+
+def _line_of(asked: Asked, event: Event) -> str:
+    if asked.arguments.json:
+        return json.dumps({'seq': event.seq, 'at': event.at.isoformat(), 'kind': event.kind, **event.payload})
+    about = {name: value for name, value in event.payload.items() if value is not None and name != 'instance'}
+    return f'{command.moment(event.at)} {event.kind}: ' + ', '.join(f'{name} {value}' for name, value in about.items())
+
+
+def _members(asked: Asked, drain: Drain) -> list[Member]:
+    return sorted(asked.database.drains.read_members(drain.uuid), key=lambda member: place(drain, member))
+
+
+def _document(asked: Asked, drain: Drain) -> dict[str, Any]:
+    members = _members(asked, drain)
+    return dataclasses.asdict(drain) | {
+        'guests': count_members(members),
+        'members': [dataclasses.asdict(member) for member in members],
+    }
+
+
+def _head(drain: Drain, members: list[Member]) -> list[str]:
+    counts = count_members(members)
+    shown = ', '.join(f'{number} {status}' for status, number in counts.items() if number)
+    lines = [f'Drain {drain.uuid} of {drain.host}: {drain.shown_status}. Guests: {shown or "none"}.']
+    lines += [text for text in (drain.waits_for, drain.message) if text]
+    return lines
+
+
+def _table(members: list[Member]) -> str:
+    rows = [[one.name, one.instance_uuid, one.status, one.attempts, one.destination, one.reason] for one in members]
+    return command.table(_MEMBER_COLUMNS, rows)
+
+
+def _bars(members: list[Member]) -> list[str]:
+    """Return a bar of the guests that have ended, and a line for each that has not."""
+    done, width = sum(member.ended for member in members), 40
+    filled = width * done // len(members) if members else width
+    lines = [f'[{"#" * filled}{"-" * (width - filled)}] {done} of {len(members)}']
+    for member in members:
+        if member.status in (MemberStatus.MOVING, MemberStatus.BLOCKED, MemberStatus.FAILED):
+            lines.append(f'  {member.name}: {member.status}{f" ({member.reason})" if member.reason else ""}')
+    return lines
+
+
+def _act(action: str, text: str) -> Any:
+    def act(asked: Asked) -> int:
+        given = asked.arguments
+        drains = asked.database.drains
+        drains.request(given.uuid, action, getpass.getuser(), getattr(given, 'abort_running', False))
+        _wake(asked)
+        asked.answer(_document(asked, drains.get(given.uuid)), f'Drain {given.uuid}: {text}')
+        return command.RIGHT
+
+    return act
+
+
+def _wake(asked: Asked) -> None:
+    """Wake a conductor. If that fails, the next sweep of a conductor finds the request."""
+    from migrator.conductor import rpcapi
+    from migrator.conf import upgrade_levels
+    from migrator.context import admin_context
+
+    try:
+        level = upgrade_levels.pin(asked.conf, 'conductor', [*rpcapi.VERSIONS])
+        with asked.talking() as client:
+            rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake_drains(admin_context())
+    except Exception as error:  # noqa: BLE001 -- the request is committed, whatever the broker or its options are
+        print(f'{command.PROG}: no conductor was woken, and the next sweep finds the request: {error}', file=sys.stderr)
+
+
+def _uuid(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('uuid', metavar='DRAIN', type=command.uuid, help='the uuid of a drain')
+
+
+def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+    _uuid(parser)
+    parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that run')
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--host', metavar='HOST', help='only drains of this host')
+    parser.add_argument('--in-progress', action='store_true', help='only drains that have not ended')
+    command.limit(parser)
+
+
+def _drain_arguments(parser: argparse.ArgumentParser) -> None:
+    orders = [order.value for order in DrainOrder]
+    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
+    parser.add_argument('--reason', type=command.name, help='why; the list of services shows it')
+    parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
+    parser.add_argument('--priority', type=int, default=0, metavar='N', help='a drain of a higher one gets slots first')
+    parser.add_argument('--parallel', type=command.at_least(1), metavar='N', help='at most N guests move at a time')
+    help_ = 'the most migrations of one guest; default 3'
+    parser.add_argument('--max-attempts', type=command.at_least(1), default=3, metavar='N', help=help_)
+    help_ = 'a host that may receive guests; may be repeated; default: any'
+    parser.add_argument('--destination', action='append', type=command.name, metavar='HOST', help=help_)
+    help_ = 'when to stop requesting migrations: a time, or a span from now such as 90m'
+    parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
+
+
+def _start_arguments(parser: argparse.ArgumentParser) -> None:
+    _drain_arguments(parser)
+    parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
+
+
+#: The verbs of a drain.
+VERBS: tuple[Verb, ...] = (
+    Verb('plan', 'show which guests can move, where to, and what is in the way', show_plan, _drain_arguments),
+    Verb('start', 'begin to empty a host', start, _start_arguments),
+    Verb('list', 'list drains, the newest first', list_, _list_arguments),
+    Verb('show', 'show a drain with its guests', show, _uuid),
+    Verb('watch', 'show a drain until it ends; the exit status is 0 if the host is empty', watch, _uuid),
+    Verb('pause', 'request no further migrations', _act('pause', 'paused. What moves goes on.'), _uuid),
+    Verb('resume', 'go on after a pause', _act('resume', 'resumed.'), _uuid),
+    Verb('cancel', 'abort what waits, and enable the host', _act('cancel', 'being cancelled.'), _cancel_arguments),
+    Verb('restore', 'bring back the guests that the drain has moved', _act('restore', 'being restored.'), _uuid),
+)

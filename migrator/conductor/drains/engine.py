@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The engine of drains that moves guests with this conductor's own live migrations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from migrator import context, exception
+from migrator.conductor.migration.context import Tools
+from migrator.db import actions
+from migrator.db.slots import AHEAD_OF_DRAINS, Bounds
+from migrator.drain.engine import Check, Guest, Hindrance, Move, MoveState, Obstacle, Refused
+from migrator.objects import MIGRATABLE_VM_STATES, Instance, Migration, MigrationStatus, Strategy, protocol
+from migrator.objects.drain import Direction, Drain, Member
+from migrator.saga import log
+
+_S = MigrationStatus
+#: The statuses in which an abort has no effect on a running guest, and those in which an abort is possible at all.
+_PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED)
+_ABORTABLE = (*_PENDING, _S.RUNNING)
+#: The step whose failure concerns the guest, and not a destination.
+_CHECK_OF_GUEST = 'check_can_live_migrate_source'
+#: The service version from which the migration holds the source's allocation.
+_MIGRATION_OWNED = 2
+#: Seconds to wait for a host that lists its guests.
+_TIMEOUT = 10.0
+#: The items that a check names.
+_NAMED = 20
+
+
+class ConductorEngine:
+    """See :class:`migrator.drain.engine.Engine`.
+
+    :param adopt: called with the uuid of each migration that was accepted, so that a conductor begins it.
+    :param wake: called with the uuid of each migration whose abort was requested.
+    """
+
+    def __init__(self, tools: Tools, adopt: Callable[[Sequence[str]], None], wake: Callable[[str], object]) -> None:
+        self._tools = tools
+        self._adopt = adopt
+        self._wake = wake
+
+    def guests(self, host: str) -> list[Guest]:
+        """Return the guests of a host in the database, by id."""
+        return self._guests({'host': host})
+
+    def find(self, uuids: Iterable[str]) -> list[Guest]:
+        """Return guests wherever they are; a deleted one is left out."""
+        wanted = [*uuids]
+        return self._guests({'uuid': wanted}) if wanted else []
+
+    def _guests(self, filters: Mapping[str, str | list[str]]) -> list[Guest]:
+        found = self._tools.database.instances.list(filters)
+        return [_guest(instance) for instance in sorted(found, key=lambda instance: instance.id)]
+
+    def bound(self, drain: Drain) -> int:
+        """Return how many migrations of a drain may be requested and not ended at a time."""
+        if drain.parallel is not None:
+            return drain.parallel
+        bounds = (self._tools.options.bounds or Bounds()).of_drains()
+        if drain.direction == Direction.BACK:
+            return bounds.inbound + AHEAD_OF_DRAINS
+        return self._tools.database.slots.limit_of(drain.host) + bounds.ahead
+
+    def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
+        """Return a uuid for the next migration of each guest."""
+        return {guest.uuid: self._tools.threads.new_uuid() for guest in guests}
+
+    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+        """Accept the migration whose uuid is ``member.mark``, unless it was accepted before.
+
+        :raises Refused: the guest cannot be moved now.
+        """
+        database = self._tools.database
+        assert member.mark is not None
+        try:
+            instance = database.instances.get(member.instance_uuid)
+            database.migrations.accept(
+                context.RequestContext(user_id=drain.requested_by, request_id=drain.request_id, overwrite=False),
+                _migration(drain, member.mark, instance, host, database.services.lowest_version()),
+                actions.LIVE_MIGRATION,
+                drain=drain,
+            )
+        except (exception.Conflict, exception.InstanceNotFound) as error:
+            if database.migrations.list({'uuid': member.mark}):
+                return
+            raise Refused(Obstacle(Hindrance.BUSY, error.message, 'The drain tries again.')) from None
+        with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
+            self._adopt([member.mark])
+
+    def look(self, members: Sequence[Member]) -> dict[str, Move]:
+        """Return the newest migration of each member, from one query."""
+        marks = [member.mark for member in members if member.mark is not None]
+        found = {row.uuid: row for row in self._tools.database.migrations.list({'uuid': marks})} if marks else {}
+        failed = [uuid for uuid, row in found.items() if row.status == _S.FAILED]
+        logs = self._tools.database.migrations.read_logs(failed) if failed else {}
+        return {
+            member.instance_uuid: _move(found[member.mark], logs.get(member.mark, ()))
+            for member in members
+            if member.mark in found
+        }
+
+    def abort(self, drain: Drain, member: Member) -> None:
+        """Request the abort of a member's migration. One that has ended, or whose guest has moved, stays as it is."""
+        assert member.mark is not None
+        database = self._tools.database
+        statuses = _ABORTABLE if drain.cancel_running else _PENDING
+        by = context.RequestContext(user_id=drain.requested_by, request_id=drain.request_id, overwrite=False)
+        with contextlib.suppress(exception.InvalidMigrationState, exception.MigrationNotFound):
+            migration = database.migrations.get(member.mark)
+            if migration.abort_requested_at is None and database.requests.request_abort(by, migration, statuses):
+                self._wake(member.mark)
+
+    def disable(self, drain: Drain) -> bool:
+        """Return whether the drain has disabled its host, which it did in the commit that accepted it."""
+        return drain.has_disabled_host
+
+    def enable(self, drain: Drain) -> None:
+        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
+        self._tools.database.drains.enable_host(drain)
+
+    def check_empty(self, host: str) -> list[Check]:
+        """Check that neither the hypervisor, the database nor Placement has anything left of a guest of the host."""
+        database = self._tools.database
+        guests = [f'{guest.name} ({guest.uuid})' for guest in self.guests(host)]
+        cleanups = [f'{one.step} of migration {one.migration_uuid}' for one in database.cleanups.list(host=host)]
+        return [
+            Check('guests at the hypervisor', _shown(self._at_hypervisor(host))),
+            Check('guests in the database', _shown(guests)),
+            Check('allocations in Placement', _shown(self._allocations(host))),
+            Check('pending cleanups', _shown(cleanups)),
+        ]
+
+    def _at_hypervisor(self, host: str) -> list[str]:
+        try:
+            found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
+        except (exception.ServiceUnreachable, exception.RemoteError, exception.ServiceTooOld) as error:
+            return [f'not known, since host {host} did not list them: {exception.message_of(error)}']
+        left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
+        return [f'{guest.instance_uuid} ({guest.state})' for guest in left]
+
+    def _allocations(self, host: str) -> list[str]:
+        left = []
+        for node in self._tools.database.services.list_nodes(host=host):
+            for provider in [node.uuid, *(one.uuid for one in node.providers if one.uuid != node.uuid)]:
+                found = self._tools.placement.read_or_none(f'/resource_providers/{provider}/allocations')
+                left += [f'of consumer {consumer}' for consumer in (found or {}).get('allocations', {})]
+        return sorted(set(left))
+
+
+def _shown(found: list[str]) -> list[str]:
+    return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']
+
+
+def _guest(instance: Instance) -> Guest:
+    return Guest(instance.uuid, instance.name, instance.host, instance.flavor.memory_mb, obstacle(instance))
+
+
+def obstacle(instance: Instance) -> Obstacle | None:
+    """Return what is in the way of the live migration of an instance, as its row shows it."""
+    if instance.locked_by is not None:
+        why = f' ({instance.locked_reason})' if instance.locked_reason else ''
+        remedy = f'Unlock it: openstack server unlock {instance.uuid}.'
+        return Obstacle(Hindrance.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
+    if instance.vm_state not in MIGRATABLE_VM_STATES:
+        wanted = ' or '.join(MIGRATABLE_VM_STATES)
+        remedy = f'Start it, or remove it: only a guest that is {wanted} can be moved live.'
+        return Obstacle(Hindrance.STATE, f'It is {instance.vm_state}.', remedy)
+    if instance.task_state is not None:
+        return Obstacle(Hindrance.BUSY, f'It is busy: its task_state is {instance.task_state}.', 'The drain waits.')
+    return None
+
+
+def _migration(drain: Drain, uuid: str, instance: Instance, host: str | None, lowest: int) -> Migration:
+    return Migration(
+        uuid=uuid,
+        instance_uuid=instance.uuid,
+        project_id=instance.project_id,
+        user_id=drain.requested_by or instance.user_id,
+        source_compute=instance.host,
+        source_node=instance.node,
+        dest_compute=host,
+        request_id=drain.request_id,
+        requested_host=host,
+        drain=drain.uuid,
+        priority=drain.priority,
+        strategy=(Strategy.DOUBLED if lowest < _MIGRATION_OWNED else Strategy.MIGRATION_OWNED).value,
+    )
+
+
+def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
+    """Return a migration as a drain sees it."""
+    if row.status == _S.COMPLETED:
+        return Move(MoveState.MOVED, row.dest_compute)
+    if row.status == _S.CANCELLED:
+        by = f' by {row.abort_requested_by}' if row.abort_requested_by else ''
+        return Move(MoveState.CANCELLED, reason=f'Its migration {row.uuid} was aborted{by}.')
+    if row.status in (_S.FAILED, _S.ERROR):
+        is_permanent = row.status == _S.ERROR or any(
+            entry.kind == log.EntryKind.FAILED and entry.step == _CHECK_OF_GUEST for entry in entries
+        )
+        reason = f'Migration {row.uuid} has {row.status}: {row.failure or "no reason is known"}'
+        return Move(MoveState.FAILED, row.dest_compute, reason, is_permanent)
+    state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING
+    waits = f'it is stuck: {row.stuck_reason}' if row.stuck_reason is not None else row.waits_for
+    return Move(state, row.dest_compute, waits_for=f'Migration {row.uuid}: {waits}' if waits else None)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The task that advances a conductor's drains: at each poll, and when one of their migrations has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor.drains import plan
+from migrator.conductor.drains.engine import ConductorEngine
+from migrator.conductor.migration.context import Tools
+from migrator.context import RequestContext
+from migrator.drain import run
+from migrator.objects.drain import Drain
+from migrator.rpc import expose
+
+LOG = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """The calls of the API that concern drains.
+
+    :param drains: the drains of this conductor.
+    """
+
+    def __init__(self, drains: Drains) -> None:
+        self.drains = drains
+
+    @expose
+    def wake_drains(self, context: RequestContext) -> None:
+        """Take over the drains without an owner, and advance those of this conductor."""
+        self.drains.sweep()
+
+    @expose
+    def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
+        """Return the plan of a drain; see :func:`migrator.conductor.drains.plan.plan`."""
+        return self.drains.plan(drain)
+
+
+class Drains:
+    """The drains of one conductor.
+
+    :param pool: advances them, one after the other.
+    """
+
+    def __init__(self, tools: Tools, engine: ConductorEngine, pool: executors.BoundedExecutor) -> None:
+        self._tools = tools
+        self._engine = engine
+        self._pool = pool
+        self._lock = tools.threads.lock()
+        self._running = self._woken = False
+        #: Whether this conductor may own a drain in progress.
+        self._has_any = False
+
+    def sweep(self) -> None:
+        """Take over the drains in progress without a living owner, and advance all that this conductor owns."""
+        if not self._tools.owner:
+            return
+        drains = self._tools.database.drains
+        if drains.has_orphans():
+            drains.adopt(self._tools.owner)
+        self._has_any = True
+        self.wake()
+
+    def poll(self) -> None:
+        """Advance the drains of this conductor, if it owns any."""
+        if self._has_any:
+            self.wake()
+
+    def wake(self) -> None:
+        """Advance the drains of this conductor soon. A call while they are being advanced has them advanced again."""
+        with self._lock:
+            self._woken = True
+            if self._running:
+                return
+            self._running = True
+        self._pool.submit(self._advance_while_woken)
+
+    def plan(self, drain: Drain) -> dict[str, Any]:
+        """Return the plan of a drain as JSON."""
+        return plan.plan(self._tools.database, self._tools.placement, drain)
+
+    def _advance_while_woken(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    if not self._woken:
+                        self._running = False
+                        return
+                    self._woken = False
+                self._advance_all()
+        except BaseException:
+            with self._lock:
+                self._running = False
+            raise
+
+    def _advance_all(self) -> None:
+        try:
+            owned = self._tools.database.drains.owned_by(self._tools.owner) if self._tools.owner else []
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Could not read the drains of this conductor; the next poll tries again: %s', error)
+            return
+        self._has_any = bool(owned)
+        for drain in owned:
+            self._advance(drain)
+
+    def _advance(self, drain: Drain) -> None:
+        try:
+            after = run.advance(self._tools.database.drains, self._engine, drain)
+        except exception.NotOwner as error:
+            LOG.info('Reading drain %(drain)s again: %(error)s', {'drain': drain.uuid, 'error': error})
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Drain %(drain)s of %(host)s waits: %(error)s', _named(drain, error=error))
+        except Exception:  # it concerns this drain only; the next poll tries again
+            LOG.exception('Could not advance drain %s; the next poll tries again', drain.uuid)
+        else:
+            if after.ended:
+                LOG.info('Drain %(drain)s of %(host)s has ended %(status)s: %(message)s', _named(after))
+
+
+def _named(drain: Drain, **more: object) -> dict[str, object]:
+    named = {'drain': drain.uuid, 'host': drain.host, 'status': drain.status, 'message': drain.message}
+    return named | more

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Drains, their members and their logs. The API accepts a drain, and only the conductor that owns it writes it."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db.exception import DBDuplicateEntry
+from sqlalchemy import orm
+
+from migrator import exception
+from migrator.db import models
+from migrator.db.engine import Engine, retried
+from migrator.db.models import Json, Text, Whole
+from migrator.db.services import alive
+from migrator.objects import COMPUTE_BINARY
+from migrator.objects.drain import DRAIN_ENDS, Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
+
+
+class DrainRow(models.Times, models.Base):
+    """A drain: the request, its progress, its owner and its epoch."""
+
+    __tablename__ = 'drains'
+    __table_args__ = (sa.Index('ix_drains_newest', 'created_at', 'id'),)
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = orm.mapped_column(Text(36), unique=True)
+    host: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
+    #: The host while the drain is in progress, NULL afterwards. Unique, so that a host has at most one in progress.
+    in_progress_host: orm.Mapped[str | None] = orm.mapped_column(Text(255), unique=True)
+    reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    order: orm.Mapped[str] = orm.mapped_column(Text(32))
+    priority: orm.Mapped[int] = orm.mapped_column(Whole(), default=0)
+    parallel: orm.Mapped[int | None] = orm.mapped_column(Whole())
+    max_attempts: orm.Mapped[int] = orm.mapped_column(Whole())
+    destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
+    deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
+    status: orm.Mapped[str] = orm.mapped_column(Text(32))
+    direction: orm.Mapped[str] = orm.mapped_column(Text(8))
+    paused: orm.Mapped[bool] = orm.mapped_column(default=False)
+    has_disabled_host: orm.Mapped[bool] = orm.mapped_column(default=False)
+    cancel_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    cancel_running: orm.Mapped[bool] = orm.mapped_column(default=False)
+    owner: orm.Mapped[str | None] = orm.mapped_column(Text(36))
+    epoch: orm.Mapped[int] = orm.mapped_column(default=0)
+    #: The ``seq`` of the newest event of the drain's log.
+    log_seq: orm.Mapped[int] = orm.mapped_column(default=0)
+    checks: orm.Mapped[list[Any]] = orm.mapped_column(Json())
+    waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
+    message: orm.Mapped[str | None] = orm.mapped_column(Text())
+    began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    emptied_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+
+
+class DrainMember(models.Base):
+    """A guest of a drain; see :class:`migrator.objects.drain.Member`."""
+
+    __tablename__ = 'drain_members'
+
+    drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
+    name: orm.Mapped[str] = orm.mapped_column(Text(255))
+    position: orm.Mapped[int] = orm.mapped_column()
+    size_mb: orm.Mapped[int] = orm.mapped_column(Whole(64))
+    status: orm.Mapped[str] = orm.mapped_column(Text(16))
+    attempts: orm.Mapped[int] = orm.mapped_column(Whole())
+    mark: orm.Mapped[str | None] = orm.mapped_column(Text(64))
+    tried: orm.Mapped[list[Any]] = orm.mapped_column(Json())
+    source: orm.Mapped[str] = orm.mapped_column(Text(255))
+    destination: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    not_before: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    reason: orm.Mapped[str | None] = orm.mapped_column(Text())
+
+
+class DrainLog(models.Base):
+    """The log of each drain: rows are only added."""
+
+    __tablename__ = 'drain_log'
+
+    drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
+    seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=models.now())
+    conductor: orm.Mapped[str | None] = orm.mapped_column(Text(36))
+    kind: orm.Mapped[str] = orm.mapped_column(Text(16))
+    payload: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
+
+
+DRAINS: Any = DrainRow.__table__
+MEMBERS: Any = DrainMember.__table__
+LOG: Any = DrainLog.__table__
+
+_T, _P, _L, _S = DRAINS, MEMBERS, LOG, models.SERVICES
+_ENDS = [status.value for status in DRAIN_ENDS]
+_IN_PROGRESS = _T.c.in_progress_host.is_not(None)
+_FIELDS = [field.name for field in dataclasses.fields(Drain)]
+_MEMBER_FIELDS = [field.name for field in dataclasses.fields(Member)]
+#: What the transaction that accepts a drain, or the database, sets.
+_AUTOMATIC = ('id', 'created_at', 'updated_at')
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One row of the log of a drain: a new status of the drain or of a member, or a request of a user."""
+
+    seq: int
+    at: datetime.datetime
+    kind: str
+    payload: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What a drain states about the destination of one of its guests.
+
+    :ivar only: the hosts that may receive it; None: any.
+    :ivar later: the hosts that were tried before, so that any other comes first.
+    """
+
+    only: Sequence[str] | None
+    later: Sequence[str]
+
+
+class Drains:
+    """The rows of ``drains``, ``drain_members`` and ``drain_log``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # --- the API's part ----------------------------------------------------------------------------------------------
+
+    @retried
+    def accept(self, drain: Drain) -> None:
+        """Insert a drain and disable its host as a destination, in one transaction before the 202.
+
+        :raises migrator.exception.DrainInProgress: the host has a drain in progress.
+        :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
+        """
+        values = {name: getattr(drain, name) for name in _FIELDS if name not in _AUTOMATIC}
+        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
+        try:
+            with self._engine.writer() as session:
+                known = session.execute(sa.select(_S.c.disabled).where(*here).with_for_update()).scalar()
+                if known is None:
+                    raise exception.ComputeHostNotFound(host=drain.host)
+                if not known:
+                    disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
+                    session.execute(sa.update(_S).where(*here).values(**disabled))
+                values |= {'has_disabled_host': not known, 'in_progress_host': drain.host, 'log_seq': 1}
+                session.execute(sa.insert(_T).values(**values))
+                self._append(session, drain, [('status', {'status': drain.status, 'by': drain.requested_by})])
+        except DBDuplicateEntry:
+            raise self._in_progress(drain.host) from None
+
+    def _in_progress(self, host: str) -> exception.DrainInProgress:
+        with self._engine.reader() as session:
+            uuid = session.execute(sa.select(_T.c.uuid).where(_T.c.in_progress_host == host)).scalar()
+        return exception.DrainInProgress(host=host, drain=uuid or 'that has just ended')
+
+    @retried
+    def request(self, uuid: str, action: str, by: str | None, abort_running: bool = False) -> None:
+        """Write the request of a user: ``pause``, ``resume``, ``cancel`` or ``restore``.
+
+        :param by: the user.
+        :param abort_running: whether a cancel also aborts the migrations that run.
+        :raises migrator.exception.DrainNotFound: no drain has this uuid.
+        :raises migrator.exception.InvalidDrainState: the drain has ended, or for a restore, has not.
+        :raises migrator.exception.DrainInProgress: the host has another drain in progress.
+        """
+        host = ''
+        try:
+            with self._engine.writer() as session:
+                row = session.execute(sa.select(_T).where(_T.c.uuid == uuid).with_for_update()).one_or_none()
+                if row is None:
+                    raise exception.DrainNotFound(drain=uuid)
+                drain, host = _drain(row), row.host
+                if drain.ended != (action == 'restore'):
+                    needed = 'wait for its end' if action == 'restore' else 'it cannot be changed any more'
+                    raise exception.InvalidDrainState(drain=uuid, status=drain.shown_status, action=action, do=needed)
+                values: dict[str, Any] = {}
+                if action == 'cancel':
+                    running = drain.cancel_running or abort_running
+                    values = {'cancel_requested_at': models.now(), 'cancel_running': running}
+                elif action == 'restore':
+                    self._begin_restore(session, drain)
+                    values = {'in_progress_host': drain.host, 'owner': None, 'direction': Direction.BACK.value}
+                    values |= {'status': DrainStatus.ACCEPTED.value, 'cancel_requested_at': None, 'paused': False}
+                    values |= {'cancel_running': False, 'message': None, 'ended_at': None, 'deadline': None}
+                else:
+                    values = {'paused': action == 'pause'}
+                values['log_seq'] = drain.log_seq + 1
+                session.execute(sa.update(_T).where(_T.c.uuid == uuid).values(**values))
+                self._append(session, drain, [('request', {'action': action, 'by': by})])
+        except DBDuplicateEntry:
+            raise self._in_progress(host) from None
+
+    @staticmethod
+    def _begin_restore(session: Any, drain: Drain) -> None:
+        """Make the members that the drain has moved wait for their way back."""
+        mine = _P.c.drain == drain.uuid
+        there = sa.and_(_P.c.status == MemberStatus.MOVED, _P.c.destination != drain.host)
+        if session.execute(sa.select(sa.func.count()).where(mine, there)).scalar_one() == 0:
+            raise exception.InvalidDrainState(
+                drain=drain.uuid, status=drain.status, action='restore', do='it has moved no guest away'
+            )
+        session.execute(
+            sa.update(_P)
+            .where(mine, sa.not_(there))
+            .values(status=MemberStatus.GONE.value, reason='The drain had not moved it.')
+        )
+        waits = {'status': MemberStatus.WAITING.value, 'source': _P.c.destination, 'destination': None, 'attempts': 0}
+        waits |= {'tried': [], 'mark': None, 'reason': None, 'began_at': None, 'ended_at': None, 'not_before': None}
+        session.execute(sa.update(_P).where(mine, _P.c.status == MemberStatus.MOVED).values(**waits))
+
+    # --- readers -----------------------------------------------------------------------------------------------------
+
+    def get(self, uuid: str) -> Drain:
+        """Return one drain.
+
+        :raises migrator.exception.DrainNotFound: no drain has this uuid.
+        """
+        with self._engine.reader() as session:
+            row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
+            if row is None:
+                raise exception.DrainNotFound(drain=uuid)
+            return _drain(row)
+
+    def list(
+        self,
+        host: str | None = None,
+        in_progress: bool | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+    ) -> builtins.list[Drain]:
+        """Return drains, the newest first.
+
+        :param marker: the uuid of the last drain of the previous page.
+        :raises migrator.exception.MarkerNotFound: no drain has the marker's uuid.
+        """
+        query = sa.select(_T)
+        if host is not None:
+            query = query.where(_T.c.host == host)
+        if in_progress is not None:
+            query = query.where(_IN_PROGRESS if in_progress else _T.c.in_progress_host.is_(None))
+        with self._engine.reader() as session:
+            return [_drain(row) for row in models.newest(session, _T, query, limit, marker, None)]
+
+    def counts(self, uuids: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return drain -> status -> the number of members with it."""
+        query = sa.select(_P.c.drain, _P.c.status, sa.func.count()).where(_P.c.drain.in_([*uuids]))
+        found: dict[str, dict[str, int]] = {
+            uuid: dict.fromkeys((status.value for status in MemberStatus), 0) for uuid in uuids
+        }
+        with self._engine.reader() as session:
+            for uuid, status, number in session.execute(query.group_by(_P.c.drain, _P.c.status)):
+                found[uuid][status] = int(number)
+        return found
+
+    def read_members(self, uuid: str) -> builtins.list[Member]:
+        """Return the members of a drain, by position."""
+        query = sa.select(_P).where(_P.c.drain == uuid).order_by(_P.c.position, _P.c.instance_uuid)
+        with self._engine.reader() as session:
+            return [Member(**{name: getattr(row, name) for name in _MEMBER_FIELDS}) for row in session.execute(query)]
+
+    def read_log(self, uuid: str, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
+        """Return the log of a drain, the oldest event first.
+
+        :param after: only later events than the one with this ``seq``.
+        """
+        query = sa.select(_L).where(_L.c.drain == uuid, _L.c.seq > after).order_by(_L.c.seq).limit(limit)
+        with self._engine.reader() as session:
+            return [Event(row.seq, row.at, row.kind, row.payload) for row in session.execute(query)]
+
+    def hints(self, uuid: str, instance_uuid: str) -> Hints:
+        """Return what a drain states about the destination of one of its guests."""
+        query = sa.select(_T.c.destinations, _P.c.tried).where(_T.c.uuid == uuid)
+        query = query.outerjoin(_P, sa.and_(_P.c.drain == _T.c.uuid, _P.c.instance_uuid == instance_uuid))
+        with self._engine.reader() as session:
+            row = session.execute(query).one_or_none()
+        return Hints(None, ()) if row is None else Hints(row.destinations, row.tried or ())
+
+    def now(self) -> datetime.datetime:
+        """Return the database's time."""
+        with self._engine.reader() as session:
+            moment: Any = session.execute(sa.select(models.now())).scalar_one()
+            return models.aware(moment)
+
+    # --- the owner's part --------------------------------------------------------------------------------------------
+
+    def owned_by(self, owner: str) -> builtins.list[Drain]:
+        """Return the drains in progress of an owner, the oldest first."""
+        query = sa.select(_T).where(_IN_PROGRESS, _T.c.owner == owner).order_by(_T.c.id)
+        with self._engine.reader() as session:
+            return [_drain(row) for row in session.execute(query)]
+
+    def has_orphans(self) -> bool:
+        """Return whether a drain in progress has no living owner."""
+        query = sa.select(_T.c.id).where(_IN_PROGRESS, _without_owner()).limit(1)
+        with self._engine.reader() as session:
+            return session.execute(query).scalar() is not None
+
+    @retried
+    def adopt(self, owner: str) -> int:
+        """Make a conductor the owner of each drain in progress without a living one, and raise their epochs."""
+        with self._engine.writer() as session:
+            taken: Any = session.execute(
+                sa.update(_T).where(_IN_PROGRESS, _without_owner()).values(owner=owner, epoch=_T.c.epoch + 1)
+            )
+            return int(taken.rowcount)
+
+    @retried
+    def write(
+        self,
+        drain: Drain,
+        fields: Mapping[str, Any],
+        members: Sequence[Member],
+        events: Sequence[tuple[str, Mapping[str, Any]]],
+    ) -> Drain:
+        """Write columns of a drain, changed or new members, and events, in one transaction as the owner.
+
+        :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested something since it was
+            read. Nothing was written.
+        """
+        values = dict(fields) | {'log_seq': drain.log_seq + len(events)}
+        if fields.get('status') in _ENDS:
+            values['in_progress_host'] = None
+        with self._engine.writer() as session:
+            guard(session, drain, values)
+            self._append(session, drain, events)
+            if members:
+                uuids = [member.instance_uuid for member in members]
+                session.execute(sa.delete(_P).where(_P.c.drain == drain.uuid, _P.c.instance_uuid.in_(uuids)))
+                rows = [{name: getattr(member, name) for name in _MEMBER_FIELDS} for member in members]
+                session.execute(sa.insert(_P), [row | {'drain': drain.uuid} for row in rows])
+        values.pop('in_progress_host', None)
+        return drain.replace(**values)
+
+    @staticmethod
+    def _append(session: Any, drain: Drain, events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        rows = [
+            {
+                'drain': drain.uuid,
+                'seq': drain.log_seq + number,
+                'conductor': drain.owner,
+                'kind': kind,
+                'payload': dict(payload),
+            }
+            for number, (kind, payload) in enumerate(events, 1)
+        ]
+        if rows:
+            session.execute(sa.insert(_L), rows)
+
+    @retried
+    def enable_host(self, drain: Drain) -> None:
+        """Enable a drain's host as a destination, if the drain has disabled it and nothing has changed that since."""
+        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY, _S.c.disabled_reason == disabled_reason(drain))
+        with self._engine.writer() as session:
+            session.execute(sa.update(_S).where(*here).values(disabled=False, disabled_reason=None))
+
+
+def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:
+    """Write columns of a drain within an open transaction, if the caller still owns it as it was read.
+
+    :raises migrator.exception.NotOwner: it does not.
+    """
+    mine = (_T.c.uuid == drain.uuid, _T.c.owner == drain.owner, _T.c.epoch == drain.epoch)
+    done: Any = session.execute(
+        sa.update(_T).where(*mine, _T.c.log_seq == drain.log_seq).values(**(values or {'epoch': drain.epoch}))
+    )
+    if not done.rowcount:
+        raise exception.NotOwner(migration_uuid=f'of drain {drain.uuid}', owner=drain.owner, epoch=drain.epoch)
+
+
+def _without_owner() -> Any:
+    return sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+
+
+def _drain(row: Any) -> Drain:
+    return Drain(**{name: getattr(row, name) for name in _FIELDS})

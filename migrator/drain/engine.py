@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a drain needs of the control plane that moves the guests, and of the store that keeps the drain."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from migrator.objects.drain import Drain, Member
+
+
+class Hindrance(enum.StrEnum):
+    """What is in the way of a guest's migration."""
+
+    LOCKED = 'locked'
+    #: It is not running, so that it cannot be moved live.
+    STATE = 'state'
+    #: Another task of it is in progress. It ends by itself, so the drain waits.
+    BUSY = 'busy'
+    NO_DESTINATION = 'no_destination'
+    #: The driver or the control plane says that this guest cannot be moved.
+    IMMOVABLE = 'immovable'
+
+
+@dataclasses.dataclass(frozen=True)
+class Obstacle:
+    """What is in the way of one guest, and the remedy."""
+
+    kind: Hindrance
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f'{self.reason} {self.remedy}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A guest as the control plane has it.
+
+    :ivar size_mb: its memory in MiB.
+    """
+
+    uuid: str
+    name: str
+    host: str
+    size_mb: int
+    obstacle: Obstacle | None = None
+
+
+class MoveState(enum.StrEnum):
+    """How a requested migration stands."""
+
+    #: The control plane has no such migration: the request has not arrived, or never will.
+    UNKNOWN = 'unknown'
+    #: It can be aborted without an effect on the guest, for example in a queue.
+    PENDING = 'pending'
+    RUNNING = 'running'
+    MOVED = 'moved'
+    FAILED = 'failed'
+    CANCELLED = 'cancelled'
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A requested migration.
+
+    :ivar is_permanent: whether a failure is one of the guest itself, so that another try would fail as well.
+    :ivar waits_for: what it waits for.
+    """
+
+    state: MoveState
+    destination: str | None = None
+    reason: str | None = None
+    is_permanent: bool = False
+    waits_for: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check of whether a host is empty.
+
+    :ivar what: what was looked for.
+    :ivar left: what was found, each item in words.
+    """
+
+    what: str
+    left: Sequence[str] = ()
+
+
+class Refused(Exception):
+    """The control plane refuses the migration of a guest now."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(str(obstacle))
+        self.obstacle = obstacle
+
+
+class Engine(Protocol):
+    """The control plane that moves the guests.
+
+    Each method may raise :class:`migrator.exception.ServiceUnreachable`. The drain then repeats its present step later.
+    """
+
+    def guests(self, host: str) -> Sequence[Guest]:
+        """Return the guests of a host, in a fixed order."""
+
+    def find(self, uuids: Iterable[str]) -> Sequence[Guest]:
+        """Return guests wherever they are; a deleted one is left out."""
+
+    def bound(self, drain: Drain) -> int:
+        """Return how many migrations of a drain may be requested and not ended at a time."""
+
+    def marks(self, guests: Sequence[Guest]) -> Mapping[str, str]:
+        """Return for each guest what will identify its next migration. The drain commits it before :meth:`ask`."""
+
+    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+        """Request the migration that ``member.mark`` identifies. A repeated call requests it once.
+
+        :param host: the destination; None: any that suits the drain.
+        :raises Refused: the guest cannot be moved now, and nothing was requested.
+        """
+
+    def look(self, members: Sequence[Member]) -> Mapping[str, Move]:
+        """Return the newest migration of each member."""
+
+    def abort(self, drain: Drain, member: Member) -> None:
+        """Request the abort of a member's migration. A migration that has ended stays as it is."""
+
+    def disable(self, drain: Drain) -> bool:
+        """Disable the drain's host as a destination, and return whether it was enabled before."""
+
+    def enable(self, drain: Drain) -> None:
+        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
+
+    def check_empty(self, host: str) -> Sequence[Check]:
+        """Check whether nothing is left on a host: guests, allocations, pending cleanups."""
+
+
+class Store(Protocol):
+    """The rows of drains, their members and their logs."""
+
+    def read_members(self, uuid: str) -> list[Member]:
+        """Return the members of a drain, by position."""
+
+    def write(
+        self,
+        drain: Drain,
+        fields: Mapping[str, Any],
+        members: Sequence[Member],
+        events: Sequence[tuple[str, Mapping[str, Any]]],
+    ) -> Drain:
+        """Write in one transaction, as the owner.
+
+        :raises migrator.exception.NotOwner: another one owns the drain, and nothing was written.
+        """
+
+    def now(self) -> datetime.datetime:
+        """Return the time of the store."""

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The run of a drain: :func:`advance` looks at its members, requests their migrations, and ends the drain.
+
+Each call reads everything again, so a drain has no state besides its rows. What identifies a migration is committed
+before the migration is requested. So the next owner finds that migration, or requests the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from migrator import exception
+from migrator.drain.engine import Check, Engine, Guest, Hindrance, Move, MoveState, Refused, Store
+from migrator.objects.drain import (
+    LEGAL_MEMBER_MOVES,
+    Direction,
+    Drain,
+    DrainStatus,
+    Member,
+    MemberStatus,
+    place,
+)
+
+_M = MemberStatus
+#: Seconds before the second attempt of a guest. Each further pause is four times as long.
+FIRST_PAUSE, FACTOR = 15.0, 4
+#: Seconds before a guest is looked at again whose migration was refused since another task of it is in progress.
+BUSY_PAUSE = 5.0
+#: Seconds for which a drain waits until nothing but guests' remains is gone from its host, such as pending cleanups.
+REMAINS = 300.0
+#: How many of the guests that are left the message names.
+_NAMED = 20
+
+
+def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
+    """Do what can be done for a drain now, and return it as it is then.
+
+    :param drain: a drain in progress, as its owner has read it.
+    :raises migrator.exception.NotOwner: another one owns it by now.
+    :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
+    """
+    run = _Run(store, engine, drain)
+    if drain.status == DrainStatus.ACCEPTED:
+        run.begin()
+    run.look()
+    run.update_members()
+    if run.drain.cancel_requested_at is not None:
+        run.cancel()
+    else:
+        run.request_migrations()
+    run.end()
+    return run.drain
+
+
+class _Run:
+    """One call of :func:`advance`: the drain, its members, and what the next commit writes."""
+
+    def __init__(self, store: Store, engine: Engine, drain: Drain) -> None:
+        self._store, self._engine, self.drain = store, engine, drain
+        self._now = store.now()
+        self._members = {member.instance_uuid: member for member in store.read_members(drain.uuid)}
+        self._moves: Mapping[str, Move] = {}
+        self._changed: dict[str, Member] = {}
+        self._fields: dict[str, Any] = {}
+        self._events: list[tuple[str, dict[str, Any]]] = []
+
+    # --- what the next commit writes ---------------------------------------------------------------------------------
+
+    def _change(self, member: Member, **values: Any) -> Member:
+        """Change a member in the next commit. A new status is an event of the drain's log."""
+        new = member.replace(**values)
+        if new.status != member.status and member.instance_uuid in self._members:
+            check_move(self.drain, member.status, new.status)
+        if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
+            new = new.replace(ended_at=self._now, not_before=None)
+        if (new.status, new.reason) != (member.status, member.reason) or new.instance_uuid not in self._members:
+            event = {'instance': new.instance_uuid, 'name': new.name, 'status': new.status, 'reason': new.reason}
+            if new.status == _M.MOVED:
+                event['destination'] = new.destination
+            self._events.append(('member', event))
+        if new != member or new.instance_uuid not in self._members:
+            self._members[new.instance_uuid] = self._changed[new.instance_uuid] = new
+        return new
+
+    def _will(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if getattr(self.drain, name) != value:
+                self._fields[name] = value
+                if name == 'status':
+                    self._events.append(('status', {'status': value, 'message': fields.get('message')}))
+
+    def _commit(self) -> None:
+        if not (self._fields or self._changed or self._events):
+            return
+        self.drain = self._store.write(self.drain, self._fields, list(self._changed.values()), self._events)
+        self._fields, self._changed, self._events = {}, {}, []
+
+    def _with(self, *statuses: MemberStatus) -> list[Member]:
+        return [member for member in self._members.values() if member.status in statuses]
+
+    @property
+    def _goes_back(self) -> bool:
+        return self.drain.direction == Direction.BACK
+
+    # --- the parts of a run, in their order --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Disable the host, or enable it for a restore."""
+        if self._goes_back:
+            if self.drain.has_disabled_host:
+                self._engine.enable(self.drain)
+            self._will(has_disabled_host=False)
+        else:
+            self._will(has_disabled_host=self._engine.disable(self.drain))
+        self._will(status=DrainStatus.RUNNING.value, began_at=self._now)
+        self._commit()
+
+    def look(self) -> None:
+        """Write how the requested migrations stand."""
+        moving = self._with(_M.MOVING)
+        self._moves = self._engine.look(moving) if moving else {}
+        for member in moving:
+            self._take(member, self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)))
+
+    def _take(self, member: Member, move: Move) -> None:
+        match move.state:
+            case MoveState.MOVED:
+                self._change(member, status=_M.MOVED.value, destination=move.destination, reason=None)
+            case MoveState.FAILED:
+                self._fail(member, move)
+            case MoveState.CANCELLED:
+                self._change(member, status=_M.CANCELLED.value, reason=move.reason or 'Its migration was aborted.')
+            case MoveState.PENDING | MoveState.RUNNING:
+                self._change(member, reason=move.waits_for)
+            case MoveState.UNKNOWN:
+                pass  # it is requested again, unless the drain is being cancelled
+
+    def _fail(self, member: Member, move: Move) -> None:
+        """Decide whether a guest is tried again."""
+        reason = move.reason or 'Its migration failed.'
+        tried = [host for host in (*member.tried, move.destination) if host is not None]
+        if move.is_permanent:
+            self._change(member, status=_M.FAILED.value, reason=f'{reason} It is not tried again.', tried=tried)
+        elif member.attempts >= self.drain.max_attempts:
+            gave_up = f'{reason} This was attempt {member.attempts} of {self.drain.max_attempts}.'
+            self._change(member, status=_M.FAILED.value, reason=gave_up, tried=tried)
+        else:
+            pause = FIRST_PAUSE * FACTOR ** (member.attempts - 1)
+            self._change(
+                member,
+                status=_M.WAITING.value,
+                reason=f'{reason} Attempt {member.attempts + 1} of {self.drain.max_attempts} begins in {pause:.0f} s.',
+                tried=tried,
+                not_before=self._now + datetime.timedelta(seconds=pause),
+            )
+
+    def update_members(self) -> None:
+        """Compare the members with the guests that are there."""
+        if self._goes_back:
+            found = {guest.uuid: guest for guest in self._engine.find(self._members)}
+        else:
+            found = {guest.uuid: guest for guest in self._engine.guests(self.drain.host)}
+            for guest in found.values():
+                self._join(guest)
+        for member in self._with(_M.WAITING, _M.BLOCKED):
+            guest_or_none = found.get(member.instance_uuid)
+            left = self._why_gone(member, guest_or_none)
+            if left is not None:
+                self._change(member, status=_M.GONE.value, reason=left)
+                continue
+            assert guest_or_none is not None
+            obstacle = guest_or_none.obstacle
+            if obstacle is not None and obstacle.kind != Hindrance.BUSY:
+                self._change(member, status=_M.BLOCKED.value, reason=str(obstacle))
+            elif member.status == _M.BLOCKED:
+                self._change(member, status=_M.WAITING.value, reason=None if obstacle is None else str(obstacle))
+            elif obstacle is not None:
+                self._change(member, reason=str(obstacle), not_before=self._later(BUSY_PAUSE))
+
+    def _join(self, guest: Guest) -> None:
+        """Make a guest of the host a member, also one that has come back."""
+        member = self._members.get(guest.uuid)
+        if member is None:
+            new = Member(
+                instance_uuid=guest.uuid, name=guest.name, size_mb=guest.size_mb, position=len(self._members) + 1
+            )
+            self._change(new, source=guest.host)
+        elif member.status in (_M.GONE, _M.MOVED):
+            self._change(
+                member, status=_M.WAITING.value, reason=None, attempts=0, tried=[], destination=None, ended_at=None
+            )
+
+    def _why_gone(self, member: Member, guest: Guest | None) -> str | None:
+        """Return why a member needs no migration any more, or None if it does."""
+        if not self._goes_back:
+            return None if guest is not None else 'It has left the host without this drain, or was deleted.'
+        if guest is None:
+            return 'It was deleted.'
+        return None if guest.host == member.source else f'It is on {guest.host}, and not where the drain had put it.'
+
+    def _later(self, seconds: float) -> datetime.datetime:
+        return self._now + datetime.timedelta(seconds=seconds)
+
+    def cancel(self) -> None:
+        """Cancel what was not requested, and abort what was."""
+        self._cancel_waiting('The drain was cancelled.')
+        for member in self._with(_M.MOVING):
+            state = self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state
+            if state is MoveState.UNKNOWN:
+                self._change(member, status=_M.CANCELLED.value, reason='The drain was cancelled.')
+            elif state is MoveState.PENDING or self.drain.cancel_running:
+                self._engine.abort(self.drain, member)
+        self._commit()
+
+    def _cancel_waiting(self, reason: str) -> None:
+        for member in self._with(_M.WAITING, _M.BLOCKED):
+            kept = f'{reason} {member.reason}' if member.status == _M.BLOCKED and member.reason else reason
+            self._change(member, status=_M.CANCELLED.value, reason=kept)
+
+    def request_migrations(self) -> None:
+        """Request the migrations that are due, after a commit of what identifies them."""
+        drain = self.drain
+        again = [
+            member
+            for member in self._with(_M.MOVING)
+            if self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state is MoveState.UNKNOWN
+        ]
+        if drain.deadline is not None and self._now >= drain.deadline:
+            self._cancel_waiting(f'The deadline, {drain.deadline:%Y-%m-%d %H:%M:%S} UTC, has passed.')
+        chosen = list(self._due())
+        if chosen:
+            marks = self._engine.marks([Guest(one.instance_uuid, one.name, one.source, one.size_mb) for one in chosen])
+            for member in chosen:
+                self._change(
+                    member,
+                    status=_M.MOVING.value,
+                    mark=marks[member.instance_uuid],
+                    attempts=member.attempts + 1,
+                    began_at=member.began_at or self._now,
+                    not_before=None,
+                    reason=None,
+                )
+        self._commit()
+        for member in (*again, *chosen):
+            self._ask(self._members[member.instance_uuid])
+        self._commit()
+
+    def _due(self) -> Iterator[Member]:
+        """Yield the members whose migrations are requested now, in the order of the drain."""
+        if self.drain.paused:
+            return
+        waiting = self._with(_M.WAITING)
+        if not waiting:
+            return
+        free = self._engine.bound(self.drain) - len(self._with(_M.MOVING))
+        for member in sorted(waiting, key=lambda member: place(self.drain, member)):
+            if free <= 0:
+                return
+            if member.not_before is None or member.not_before <= self._now:
+                free -= 1
+                yield member
+
+    def _ask(self, member: Member) -> None:
+        try:
+            self._engine.ask(self.drain, member, self.drain.host if self._goes_back else None)
+        except Refused as error:
+            is_busy = error.obstacle.kind == Hindrance.BUSY
+            self._change(
+                member,
+                status=(_M.WAITING if is_busy else _M.BLOCKED).value,
+                reason=str(error.obstacle),
+                attempts=member.attempts - 1,
+                not_before=self._later(BUSY_PAUSE),
+            )
+
+    def end(self) -> None:
+        """End the drain if nothing of it is left to do, after a check of whether its host is empty."""
+        if self._with(_M.WAITING, _M.MOVING):
+            self._will(waits_for=None, emptied_at=None)
+            self._commit()
+            return
+        left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
+        if self.drain.cancel_requested_at is not None:
+            self._end_cancelled()
+        elif self._goes_back:
+            back = len(self._with(_M.MOVED))
+            message = f'{back} of {len(self._members)} guests are back on {self.drain.host}.'
+            self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message + _names(left))
+        else:
+            self._end_if_empty(left)
+        self._commit()
+
+    def _end_cancelled(self) -> None:
+        message = f'Cancelled; {len(self._with(_M.MOVED))} of {len(self._members)} guests had moved.'
+        if self.drain.has_disabled_host and not self._goes_back:
+            self._engine.enable(self.drain)
+            self._will(has_disabled_host=False)
+            message += f' {self.drain.host} is enabled again.'
+        self._finish(DrainStatus.CANCELLED, message)
+
+    def _end_if_empty(self, left: Sequence[Member]) -> None:
+        checks = self._engine.check_empty(self.drain.host)
+        self._will(checks=[dataclasses.asdict(check) | {'left': list(check.left)} for check in checks])
+        remains = [check for check in checks if check.left]
+        moved = f'{len(self._with(_M.MOVED))} of {len(self._members)} guests have moved.'
+        if not remains:
+            stays = 'It stays disabled until you restore the drain or enable the host.'
+            self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {stays}')
+            return
+        since = self.drain.emptied_at or self._now
+        if not left and self._now - since < datetime.timedelta(seconds=REMAINS):
+            self._will(emptied_at=since, waits_for=f'No guest is left to move. Still there: {_remains(remains)}.')
+            return
+        message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)}'
+        self._finish(DrainStatus.INCOMPLETE, message)
+
+    def _finish(self, status: DrainStatus, message: str) -> None:
+        self._will(status=status.value, message=message, waits_for=None, ended_at=self._now)
+
+
+def check_move(drain: Drain, old: str, new: str) -> None:
+    """Raise unless the table of the statuses of members has this move.
+
+    :raises migrator.exception.IllegalMove: it has not.
+    """
+    if (MemberStatus(old), MemberStatus(new)) not in LEGAL_MEMBER_MOVES:
+        raise exception.IllegalMove(migration_uuid=f'of drain {drain.uuid}', old=old, new=new)
+
+
+def _remains(checks: Sequence[Check]) -> str:
+    return '; '.join(f'{check.what}: {", ".join(check.left)}' for check in checks)
+
+
+def _names(left: Sequence[Member]) -> str:
+    if not left:
+        return ''
+    named = ' '.join(f'{member.name}: {member.reason}' for member in left[:_NAMED])
+    more = f' And {len(left) - _NAMED} more.' if len(left) > _NAMED else ''
+    return f' Left: {named}{more}'

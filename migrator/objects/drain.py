@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drain: the request to empty a host, its guests as members, their statuses, and the tables of legal moves."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from migrator.objects import base
+
+
+class DrainStatus(enum.StrEnum):
+    """The status of a drain, and of the restore that may follow it."""
+
+    ACCEPTED = 'accepted'
+    RUNNING = 'running'
+    #: Every guest has left, and the host was checked to be empty.
+    COMPLETED = 'completed'
+    #: The drain has ended, and the host is not empty. The message says what is left.
+    INCOMPLETE = 'incomplete'
+    CANCELLED = 'cancelled'
+    #: A restore has ended: each guest that was still where the drain had put it is back.
+    RESTORED = 'restored'
+
+
+class MemberStatus(enum.StrEnum):
+    """The status of one guest of a drain."""
+
+    WAITING = 'waiting'
+    #: Something is in the way of its migration. It waits again once that is gone, while the drain runs.
+    BLOCKED = 'blocked'
+    #: Its migration was requested and has not ended.
+    MOVING = 'moving'
+    MOVED = 'moved'
+    FAILED = 'failed'
+    #: It has left the host without this drain, or was deleted.
+    GONE = 'gone'
+    CANCELLED = 'cancelled'
+
+
+class DrainOrder(enum.StrEnum):
+    """The order in which the guests of a drain leave."""
+
+    REQUESTED = 'requested'
+    LARGEST_FIRST = 'largest_first'
+    SMALLEST_FIRST = 'smallest_first'
+
+
+class Direction(enum.StrEnum):
+    """Whether the members leave the host, or return to it in a restore."""
+
+    AWAY = 'away'
+    BACK = 'back'
+
+
+_D, _M = DrainStatus, MemberStatus
+
+#: The statuses in which a drain has ended. A restore begins from one of these.
+DRAIN_ENDS = frozenset({_D.COMPLETED, _D.INCOMPLETE, _D.CANCELLED, _D.RESTORED})
+#: The statuses in which a member needs nothing more, unless its guest is found on the host again.
+MEMBER_ENDS = frozenset({_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED})
+
+#: (from, to) -> the cause. The status of a member changes only along this table.
+LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
+    (_M.WAITING, _M.MOVING): 'its migration is requested',
+    (_M.WAITING, _M.BLOCKED): 'something is in the way, such as a lock',
+    (_M.WAITING, _M.GONE): 'it has left without this drain, or was deleted',
+    (_M.WAITING, _M.CANCELLED): 'the drain was cancelled, or its deadline has passed',
+    (_M.BLOCKED, _M.WAITING): 'nothing is in the way any more',
+    (_M.BLOCKED, _M.GONE): 'it has left without this drain, or was deleted',
+    (_M.BLOCKED, _M.CANCELLED): 'the drain was cancelled',
+    (_M.MOVING, _M.MOVED): 'its migration has completed',
+    (_M.MOVING, _M.WAITING): 'its migration has failed, and is tried again',
+    (_M.MOVING, _M.FAILED): 'its migration has failed for good',
+    (_M.MOVING, _M.BLOCKED): 'its migration was refused',
+    (_M.MOVING, _M.GONE): 'it was deleted',
+    (_M.MOVING, _M.CANCELLED): 'its migration was aborted',
+    (_M.GONE, _M.WAITING): 'it is on the host again',
+    (_M.MOVED, _M.WAITING): 'it is on the host again, or the restore brings it back',
+    (_M.FAILED, _M.GONE): 'the restore has nothing to bring back',
+    (_M.CANCELLED, _M.GONE): 'the restore has nothing to bring back',
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member(base.Versioned):
+    """One guest of a drain.
+
+    :ivar position: its place in the order of the requests.
+    :ivar size_mb: its memory in MiB.
+    :ivar attempts: the number of migrations that were requested for it.
+    :ivar mark: what identifies its newest migration. It is committed before the migration is requested.
+    :ivar tried: the destinations of its failed migrations.
+    :ivar destination: the host to which it was moved.
+    :ivar not_before: when its next attempt may begin.
+    :ivar reason: why it waits, is blocked or has failed, with what to do.
+    """
+
+    instance_uuid: str
+    name: str = ''
+    position: int = 0
+    size_mb: int = 0
+    status: str = MemberStatus.WAITING.value
+    attempts: int = 0
+    mark: str | None = None
+    tried: list[str] = dataclasses.field(default_factory=list)
+    source: str = ''
+    destination: str | None = None
+    not_before: datetime.datetime | None = None
+    began_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None
+    reason: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the drain has nothing more to do for it."""
+        return self.status in MEMBER_ENDS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drain(base.Versioned):
+    """One row of ``drains``. Times are UTC.
+
+    :ivar host: the host to empty.
+    :ivar priority: a drain of a higher priority comes first where drains compete for slots.
+    :ivar parallel: the greatest number of its migrations at a time; None: the bounds of the site.
+    :ivar max_attempts: the greatest number of migrations of one guest.
+    :ivar destinations: the hosts that may receive its guests; None: any.
+    :ivar deadline: when it stops to request migrations.
+    :ivar direction: whether the guests leave, or a restore brings them back.
+    :ivar paused: whether it requests no migrations.
+    :ivar has_disabled_host: whether the host was enabled before the drain.
+    :ivar cancel_running: whether a cancel also aborts the migrations that run.
+    :ivar checks: the last checks of whether the host is empty.
+    :ivar waits_for: what the drain waits for, besides its migrations.
+    :ivar message: how it has ended, and what is left.
+    """
+
+    id: int = 0
+    uuid: str
+    host: str
+    reason: str | None = None
+    order: str = DrainOrder.REQUESTED.value
+    priority: int = 0
+    parallel: int | None = None
+    max_attempts: int = 3
+    destinations: list[str] | None = None
+    deadline: datetime.datetime | None = None
+    requested_by: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+    status: str = DrainStatus.ACCEPTED.value
+    direction: str = Direction.AWAY.value
+    paused: bool = False
+    has_disabled_host: bool = False
+    cancel_requested_at: datetime.datetime | None = None
+    cancel_running: bool = False
+    owner: str | None = None
+    epoch: int = 0
+    log_seq: int = 0
+    checks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    waits_for: str | None = None
+    message: str | None = None
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+    began_at: datetime.datetime | None = None
+    emptied_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.status in DRAIN_ENDS
+
+    @property
+    def shown_status(self) -> str:
+        """The status for a user, who also wants to know that it is paused, being cancelled, or a restore."""
+        if self.ended:
+            return self.status
+        if self.cancel_requested_at is not None:
+            return 'cancelling'
+        if self.paused:
+            return 'paused'
+        return 'restoring' if self.direction == Direction.BACK else self.status
+
+
+def disabled_reason(drain: Drain) -> str:
+    """Return the reason with which a drain disables its host."""
+    return base.text(f'drain {drain.uuid}' + (f': {drain.reason}' if drain.reason else ''), 255)
+
+
+def count_members(members: Sequence[Member]) -> dict[str, int]:
+    """Return status -> the number of members with it; every status is there."""
+    counts = dict.fromkeys((status.value for status in MemberStatus), 0)
+    for member in members:
+        counts[member.status] += 1
+    return counts
+
+
+def place(drain: Drain, member: Member) -> tuple[int, int]:
+    """Return the sort key of a member in the order of its drain."""
+    if drain.order == DrainOrder.LARGEST_FIRST:
+        return -member.size_mb, member.position
+    if drain.order == DrainOrder.SMALLEST_FIRST:
+        return member.size_mb, member.position
+    return 0, member.position

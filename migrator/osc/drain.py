@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``openstack host drain``: create, list, show, set, cancel and restore drains."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from osc_lib import exceptions
+from osc_lib.command import command
+
+from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
+
+#: Seconds between two looks of ``--wait``.
+PAUSE = 2.0
+_GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
+_COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
+_HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At', 'Message')
+_PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'reason', 'remedy')
+_PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Destination', 'In The Way', 'Remedy')
+
+
+def _client(app: Any) -> Any:
+    return app.client_manager.migrator
+
+
+def _row(drain: dict[str, Any]) -> tuple[Any, ...]:
+    shown = drain | {'moved': drain['guests']['moved'], 'guests': sum(drain['guests'].values())}
+    return tuple(shown[name] for name in _COLUMNS)
+
+
+def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
+    """Return the columns and the values of a drain: its fields, and one line for each server that has not moved."""
+    guests = ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number)
+    left = [
+        f'{member["name"]}: {member["status"]}' + (f' ({member["reason"]})' if member['reason'] else '')
+        for member in drain.get('members', ())
+        if member['status'] != 'moved'
+    ]
+    fields = {name: value for name, value in drain.items() if name not in ('members', 'checks', 'guests')}
+    fields |= {'guests': guests, 'not_moved': '\n'.join(left)}
+    return tuple(fields), tuple(fields.values())
+
+
+def wait_for(
+    client: Any, uuid: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
+    """Return a drain once it has ended, and state its progress meanwhile.
+
+    :param say: called with a line whenever something has changed.
+    """
+    before = ''
+    while True:
+        drain: dict[str, Any] = client.request('GET', f'/drains/{uuid}')['drain']
+        guests = ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number)
+        line = f'{drain["host"]}: {drain["status"]}; {guests or "no guests"}'
+        if line != before:
+            say(line)
+            before = line
+        if drain['status'] in DRAIN_ENDS:
+            return drain
+        sleep(PAUSE)
+
+
+def _wait(client: Any, uuid: str) -> dict[str, Any]:
+    def say(line: str) -> None:
+        sys.stderr.write(f'{line}\n')
+
+    return wait_for(client, uuid, say)
+
+
+def _check(drain: dict[str, Any]) -> None:
+    if drain['status'] not in _GOOD:
+        raise exceptions.CommandError(f'Drain {drain["uuid"]} is {drain["status"]}: {drain["message"]}')
+
+
+class CreateDrain(command.ShowOne):
+    """Empty a host: disable it, and live-migrate its servers away."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_request(parser)
+        parser.add_argument('--wait', action='store_true', help='wait until the drain has ended')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the drain, and return its columns and values."""
+        client = _client(self.app)
+        drain = client.request('POST', '/drains', _body(parsed_args))['drain']
+        if parsed_args.wait:
+            drain = _wait(client, drain['uuid'])
+            _check(drain)
+        return _shown(drain)
+
+
+class PlanDrain(command.Lister):
+    """Show which servers of a host can move, where to, and what is in the way. Nothing is changed."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_request(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the plan, and return the columns and the rows."""
+        body = _body(parsed_args) | {'dry_run': True}
+        guests = _client(self.app).request('POST', '/drains', body)['plan']['guests']
+        flat = [guest | (guest['obstacle'] or {'reason': None, 'remedy': None}) for guest in guests]
+        return _PLAN_HEADINGS, [tuple(guest[name] for name in _PLAN) for guest in flat]
+
+
+class ListDrain(command.Lister):
+    """List drains, the newest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument('--host', metavar='<host>', help='only drains of this host')
+        parser.add_argument('--in-progress', action='store_true', help='only drains that have not ended')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the list, and return the columns and the rows."""
+        query: dict[str, str] = {}
+        if parsed_args.host:
+            query['host'] = parsed_args.host
+        if parsed_args.in_progress:
+            query['in_progress'] = 'true'
+        return _HEADINGS, [_row(drain) for drain in _pages(_client(self.app), query)]
+
+
+def _pages(client: Any, query: dict[str, str]) -> Iterable[dict[str, Any]]:
+    while True:
+        page = client.request('GET', '/drains', **query)
+        yield from page['drains']
+        if 'drains_links' not in page:
+            return
+        query = query | {'marker': page['drains'][-1]['uuid']}
+
+
+class ShowDrain(command.ShowOne):
+    """Show a drain, and each server that has not moved."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        return _with_drain(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the drain, and return its columns and values."""
+        return _shown(_client(self.app).request('GET', f'/drains/{parsed_args.drain}')['drain'])
+
+
+class SetDrain(command.ShowOne):
+    """Pause or resume a drain."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser = _with_drain(super().get_parser(prog_name))
+        either = parser.add_mutually_exclusive_group(required=True)
+        either.add_argument('--pause', dest='action', action='store_const', const='pause', help='request nothing more')
+        either.add_argument('--resume', dest='action', action='store_const', const='resume', help='go on')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the change, and return the columns and values of the drain."""
+        return _act(self.app, parsed_args, {parsed_args.action: None})
+
+
+class CancelDrain(command.ShowOne):
+    """Cancel a drain: abort what waits, and enable the host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser = _with_drain(super().get_parser(prog_name))
+        parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that run')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the cancel, and return the columns and values of the drain."""
+        return _act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}})
+
+
+class RestoreDrain(command.ShowOne):
+    """Enable the host, and bring back the servers that the drain has moved."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        parser = _with_drain(super().get_parser(prog_name))
+        parser.add_argument('--wait', action='store_true', help='wait until the restore has ended')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the restore, and return the columns and values of the drain."""
+        shown = _act(self.app, parsed_args, {'restore': None})
+        if not parsed_args.wait:
+            return shown
+        drain = _wait(_client(self.app), parsed_args.drain)
+        _check(drain)
+        return _shown(drain)
+
+
+def _act(app: Any, parsed_args: argparse.Namespace, body: dict[str, Any]) -> Any:
+    return _shown(_client(app).request('POST', f'/drains/{parsed_args.drain}/action', body)['drain'])
+
+
+def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument('drain', metavar='<drain>', help='the uuid of a drain')
+    return parser
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    orders = [order.value for order in DrainOrder]
+    parser.add_argument('host', metavar='<host>', help='the host to empty')
+    parser.add_argument('--reason', metavar='<text>', help='why; the list of services shows it')
+    parser.add_argument('--order', choices=orders, help='which servers leave first')
+    parser.add_argument('--priority', type=int, metavar='<n>', help='a drain of a higher one gets slots first')
+    parser.add_argument('--parallel', type=int, metavar='<n>', help='at most n servers move at a time')
+    parser.add_argument('--max-attempts', type=int, metavar='<n>', help='the most migrations of one server')
+    help_ = 'a host that may receive servers; may be repeated'
+    parser.add_argument('--destination', dest='destinations', action='append', metavar='<host>', help=help_)
+    help_ = 'when to stop requesting migrations, such as 2026-12-24T18:00:00Z'
+    parser.add_argument('--deadline', metavar='<time>', help=help_)
+
+
+def _body(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    names = ('host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline')
+    return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Drains through REST: a host is emptied, what is in the way is stated, and a request changes or undoes it."""
+
+import itertools
+
+import pytest
+
+from tests.functional import migration_requests
+from tests.functional.faults import faults
+from tests.functional.migration_requests import refused
+
+pytestmark = pytest.mark.simulated(reason='it injects faults at one host, and lets single seconds pass')
+
+DRAINS = '/migrator/v1/drains'
+LONG = 900
+
+
+def drain(cloud, host='host1', **more):
+    """Request a drain, and return it as the answer shows it."""
+    response = cloud.request('POST', DRAINS, {'host': host, **more})
+    assert response.status_int == 202, response.text
+    return response.json['drain']
+
+
+def show(cloud, uuid):
+    response = cloud.request('GET', f'{DRAINS}/{uuid}')
+    assert response.status_int == 200, response.text
+    return response.json['drain']
+
+
+def act(cloud, uuid, action, arguments=None):
+    return cloud.request('POST', f'{DRAINS}/{uuid}/action', {action: arguments})
+
+
+def ends(cloud, uuid, timeout=LONG):
+    """Let time pass until a drain has ended, and return it."""
+    cloud.simulation.run_until(lambda: show(cloud, uuid)['ended_at'] is not None, timeout=timeout)
+    return show(cloud, uuid)
+
+
+def statuses(shown):
+    return {member['name']: member['status'] for member in shown['members']}
+
+
+def host_of(cloud, instance):
+    return cloud.database.instances.get(instance.uuid).host
+
+
+def is_disabled(cloud, host):
+    return cloud.database.services.get_compute(host).disabled
+
+
+def test_host_is_emptied_and_stays_disabled(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(5)]
+    accepted = drain(cloud, reason='new firmware')
+    assert (accepted['status'], accepted['host_disabled_by_drain']) == ('accepted', True)
+    ended = ends(cloud, accepted['uuid'])
+    assert ended['status'] == 'completed', ended
+    assert set(statuses(ended).values()) == {'moved'}
+    assert all(host_of(cloud, instance) != 'host1' for instance in instances)
+    assert [check['left'] for check in ended['checks']] == [[]] * 4
+    assert is_disabled(cloud, 'host1')
+    assert 'is empty' in ended['message']
+
+
+def test_cancel_aborts_what_waits_and_enables_the_host(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(4)]
+    faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: list(statuses(show(cloud, uuid)).values()).count('moving') == 2)
+    assert act(cloud, uuid, 'cancel').status_int == 202
+    cloud.simulation.run_until(lambda: list(statuses(show(cloud, uuid)).values()).count('cancelled') == 3)
+    assert show(cloud, uuid)['status'] == 'cancelling'
+    migration_requests.go_on(cloud)
+    ended = ends(cloud, uuid)
+    assert ended['status'] == 'cancelled'
+    assert statuses(ended) == {'guest0': 'moved', 'guest1': 'cancelled', 'guest2': 'cancelled', 'guest3': 'cancelled'}
+    assert not is_disabled(cloud, 'host1')
+    assert '1 of 4 guests had moved' in ended['message']
+
+
+def test_cancel_can_abort_what_runs(cloud):
+    instance = cloud.boot('guest0', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: [row.status for row in cloud.migrations(instance)] == ['running'])
+    assert act(cloud, uuid, 'cancel', {'abort_running': True}).status_int == 202
+    assert ends(cloud, uuid)['status'] == 'cancelled'
+    assert host_of(cloud, instance) == 'host1'
+
+
+def test_guest_that_fails_is_tried_elsewhere_a_limited_number_of_times(cloud):
+    bad, _good = (cloud.boot(name, 'host1') for name in ('bad', 'good'))
+    faults(cloud, 'host1').fail('cutover', instance_uuid=bad.uuid, sticky=True)
+    ended = ends(cloud, drain(cloud, max_attempts=2)['uuid'])
+    assert ended['status'] == 'incomplete'
+    assert statuses(ended) == {'bad': 'failed', 'good': 'moved'}
+    (failed,) = (member for member in ended['members'] if member['name'] == 'bad')
+    assert sorted(failed['tried']) == ['host2', 'host3']
+    assert 'attempt 2 of 2' in failed['reason']
+    assert 'bad' in ended['message']
+
+
+def test_guest_whose_own_check_fails_is_not_tried_again(cloud):
+    instance = cloud.boot('guest0', 'host1')
+    faults(cloud, 'host1').fail('check_can_live_migrate_source', 'it has a device of this host', sticky=True)
+    ended = ends(cloud, drain(cloud)['uuid'])
+    assert ended['members'][0]['attempts'] == 1
+    assert 'it has a device of this host' in ended['members'][0]['reason']
+    assert len(cloud.migrations(instance)) == 1
+
+
+def test_two_drains_do_not_fill_each_other_s_hosts(cloud):
+    instances = [cloud.boot(f'guest{number}', f'host{1 + number % 2}') for number in range(6)]
+    first, second = drain(cloud, 'host1')['uuid'], drain(cloud, 'host2')['uuid']
+    assert [ends(cloud, uuid)['status'] for uuid in (first, second)] == ['completed'] * 2
+    assert {host_of(cloud, instance) for instance in instances} == {'host3'}
+    assert all(len(cloud.migrations(instance)) == 1 for instance in instances)
+
+
+def test_guest_that_arrives_later_leaves_as_well(cloud):
+    stalled = cloud.boot('guest0', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=stalled.uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: list(statuses(show(cloud, uuid)).values()) == ['moving'])
+    late = cloud.boot('late', 'host1')
+    cloud.simulation.run_until(lambda: 'late' in statuses(show(cloud, uuid)))
+    migration_requests.go_on(cloud)
+    assert ends(cloud, uuid)['status'] == 'completed'
+    assert host_of(cloud, late) != 'host1'
+
+
+def test_what_is_in_the_way_is_stated_and_the_others_move(cloud):
+    locked, free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
+    cloud.database.instances.update(locked.uuid, locked_by='owner', locked_reason='do not touch')
+    ended = ends(cloud, drain(cloud)['uuid'])
+    assert ended['status'] == 'incomplete'
+    assert statuses(ended) == {'locked': 'blocked', 'free': 'moved'}
+    assert f'openstack server unlock {locked.uuid}' in ended['message']
+    assert 'do not touch' in ended['message']
+    assert host_of(cloud, free) != 'host1'
+
+
+def test_guest_that_is_unlocked_in_time_leaves(cloud):
+    locked, slow = (cloud.boot(name, 'host1') for name in ('locked', 'slow'))
+    cloud.database.instances.update(locked.uuid, locked_by='owner')
+    faults(cloud, 'host1').stall('copying', instance_uuid=slow.uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: statuses(show(cloud, uuid)).get('locked') == 'blocked')
+    cloud.database.instances.update(locked.uuid, locked_by=None)
+    migration_requests.go_on(cloud)
+    assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_no_more_than_the_requested_number_move_at_a_time_in_the_requested_order(cloud):
+    sizes = {'small': 256, 'large': 1024, 'middle': 512}
+    instances = {name: cloud.boot(name, 'host1', memory_mb=size) for name, size in sizes.items()}
+    shown = ends(cloud, drain(cloud, order='largest_first', parallel=1)['uuid'])
+    assert shown['status'] == 'completed'
+    began = {name: cloud.migrations(instance)[0].created_at for name, instance in instances.items()}
+    assert sorted(began, key=began.__getitem__) == ['large', 'middle', 'small']
+    rows = sorted((cloud.migrations(instance)[0] for instance in instances.values()), key=lambda row: row.id)
+    assert all(before.updated_at <= after.created_at for before, after in itertools.pairwise(rows))
+
+
+def test_guests_go_only_to_the_destinations_of_the_drain(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    assert ends(cloud, drain(cloud, destinations=['host3'])['uuid'])['status'] == 'completed'
+    assert {host_of(cloud, instance) for instance in instances} == {'host3'}
+
+
+def test_paused_drain_requests_nothing_until_it_is_resumed(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    uuid = drain(cloud, parallel=1)['uuid']
+    assert act(cloud, uuid, 'pause').status_int == 202
+    cloud.simulation.advance(60)
+    assert show(cloud, uuid)['status'] == 'paused'
+    assert sum(len(cloud.migrations(instance)) for instance in instances) <= 1
+    assert act(cloud, uuid, 'resume').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_drain_that_passes_its_deadline_is_incomplete(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid, sticky=True)
+    now = cloud.database.drains.now()
+    uuid = drain(cloud, parallel=1, deadline=now.replace(year=now.year + 1).isoformat())['uuid']
+    assert show(cloud, uuid)['deadline'] is not None
+    cloud.simulation.run_until(lambda: 'moving' in statuses(show(cloud, uuid)).values())
+    response = cloud.request('POST', DRAINS, {'host': 'host2', 'deadline': now.isoformat()})
+    refused(response, 400, 'deadline', 'has passed')
+    migration_requests.go_on(cloud)
+    assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_drain_goes_on_when_its_conductor_is_killed(cloud):
+    cloud.start_conductor('conductor2')
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(4)]
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: 'moved' in statuses(show(cloud, uuid)).values())
+    owner = cloud.database.drains.get(uuid).owner
+    cloud.kill(cloud.database.conductors.server_of(owner))
+    assert ends(cloud, uuid)['status'] == 'completed'
+    assert all(len(cloud.migrations(instance)) == 1 for instance in instances)
+
+
+def test_restore_brings_back_what_is_where_the_drain_had_put_it(cloud):
+    stays, returns = (cloud.boot(name, 'host1') for name in ('stays', 'returns'))
+    uuid = drain(cloud, destinations=['host2'])['uuid']
+    assert ends(cloud, uuid)['status'] == 'completed'
+    assert cloud.live_migrate(stays, 'host3').status_int == 202
+    cloud.wait()
+    assert act(cloud, uuid, 'restore').status_int == 202
+    cloud.simulation.run_until(lambda: show(cloud, uuid)['status'] == 'restored', timeout=LONG)
+    assert (host_of(cloud, stays), host_of(cloud, returns)) == ('host3', 'host1')
+    assert not is_disabled(cloud, 'host1')
+    assert statuses(show(cloud, uuid)) == {'stays': 'gone', 'returns': 'moved'}
+
+
+def test_host_that_was_disabled_before_stays_disabled(cloud):
+    service = cloud.database.services.get_compute('host1')
+    cloud.database.services.update(service.id, disabled=True, disabled_reason='broken fan')
+    cloud.boot('guest0', 'host1')
+    shown = drain(cloud)
+    assert not shown['host_disabled_by_drain']
+    assert act(cloud, shown['uuid'], 'cancel').status_int == 202
+    ends(cloud, shown['uuid'])
+    assert cloud.database.services.get_compute('host1').disabled_reason == 'broken fan'
+
+
+def test_remains_at_the_hypervisor_keep_a_host_from_being_called_empty(cloud):
+    unknown = cloud.boot('unknown', 'host2').replace(uuid='11111111-2222-3333-4444-555555555555', host='host1')
+    cloud.world.hypervisors['host1'].spawn(unknown)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: unknown.uuid in (show(cloud, uuid)['waits_for'] or ''))
+    ended = ends(cloud, uuid)
+    assert ended['status'] == 'incomplete'
+    assert f'guests at the hypervisor: {unknown.uuid}' in ended['message']
+    cloud.world.hypervisors['host1'].delete(unknown.uuid)
+
+
+class TestRefusals:
+    def test_second_drain_of_a_host(self, cloud):
+        cloud.boot('guest0', 'host1')
+        faults(cloud, 'host1').stall('copying', sticky=True)
+        uuid = drain(cloud)['uuid']
+        refused(cloud.request('POST', DRAINS, {'host': 'host1'}), 409, 'host1', uuid)
+
+    @pytest.mark.parametrize(
+        ('body', 'words'),
+        [
+            ({'host': 'nowhere'}, ['nowhere', 'could not be found']),
+            ({'host': 'host1', 'destinations': ['host1']}, ['destinations', 'host1']),
+            ({'host': 'host1', 'parallel': 0}, ['parallel', '0']),
+            ({'host': 'host1', 'order': 'by moon'}, ['order', 'by moon', 'largest_first']),
+            ({'host': 'host1', 'deadline': 'six'}, ['deadline', 'six']),
+            ({'host': 'host1', 'colour': 'red'}, ['colour']),
+            ({}, ['host']),
+        ],
+    )
+    def test_bad_body(self, cloud, body, words):
+        refused(cloud.request('POST', DRAINS, body), 400, *words)
+
+    def test_unknown_drain_and_wrong_state(self, cloud):
+        refused(cloud.request('GET', f'{DRAINS}/nothing'), 404, 'nothing')
+        uuid = drain(cloud)['uuid']
+        ends(cloud, uuid)
+        refused(act(cloud, uuid, 'pause'), 409, 'pause', 'completed')
+        refused(act(cloud, uuid, 'restore'), 409, 'moved no guest')
+
+    def test_user_who_is_no_administrator(self, cloud):
+        response = cloud.request('POST', DRAINS, {'host': 'host1'}, token='bob:shop')
+        refused(response, 403, 'migrator:drains:create')
+
+
+def test_list_and_events_show_what_happened(cloud):
+    cloud.boot('guest0', 'host1')
+    uuid = drain(cloud)['uuid']
+    ends(cloud, uuid)
+    listed = cloud.request('GET', f'{DRAINS}?host=host1&in_progress=false').json['drains']
+    assert [(one['uuid'], one['guests']['moved']) for one in listed] == [(uuid, 1)]
+    events = cloud.request('GET', f'{DRAINS}/{uuid}/events').json['events']
+    assert [one['seq'] for one in events] == list(range(1, len(events) + 1))
+    shown = [one['status'] for one in events]
+    assert (shown[0], shown[-1]) == ('accepted', 'completed')
+    assert [one['status'] for one in events if one['kind'] == 'member'] == ['waiting', 'moving', 'moved']
+
+
+class TestPlan:
+    def plan(self, cloud, **more):
+        response = cloud.request('POST', DRAINS, {'host': 'host1', 'dry_run': True, **more})
+        assert response.status_int == 200, response.text
+        return response.json['plan']
+
+    def test_names_destinations_and_changes_nothing(self, cloud):
+        for number in range(4):
+            cloud.boot(f'guest{number}', 'host1')
+        planned = self.plan(cloud)
+        assert (planned['can_move'], planned['cannot_move']) == (4, 0)
+        assert sorted(guest['destination'] for guest in planned['guests']) == ['host2', 'host2', 'host3', 'host3']
+        assert not cloud.migrations()
+        assert not is_disabled(cloud, 'host1')
+        assert cloud.request('GET', DRAINS).json == {'drains': []}
+
+    def test_states_what_is_in_the_way_and_the_remedy(self, cloud):
+        locked = cloud.boot('locked', 'host1')
+        cloud.database.instances.update(locked.uuid, locked_by='admin')
+        stopped = cloud.boot('stopped', 'host1')
+        cloud.database.instances.update(stopped.uuid, vm_state='stopped')
+        ways = {guest['name']: guest['obstacle'] for guest in self.plan(cloud)['guests']}
+        assert ways['locked']['kind'] == 'locked'
+        assert 'server unlock' in ways['locked']['remedy']
+        assert ways['stopped']['kind'] == 'state'
+
+    @pytest.mark.cloud(memory_mb=13000)
+    def test_counts_the_room_that_its_own_guests_use(self, cloud):
+        cloud.boot('there2', 'host2', memory_mb=9000)
+        cloud.boot('there3', 'host3', memory_mb=6000)
+        for number in range(3):
+            cloud.boot(f'big{number}', 'host1', memory_mb=4000)
+        planned = self.plan(cloud)
+        assert planned['can_move'] == 2
+        (without,) = (guest for guest in planned['guests'] if not guest['can_move'])
+        assert without['obstacle']['kind'] == 'no_destination'
+        assert 'the nearest is short of 1000 MEMORY_MB' in without['obstacle']['reason']
+
+    def test_names_the_hosts_that_are_no_destinations(self, cloud):
+        cloud.boot('guest0', 'host1')
+        for host in ('host2', 'host3'):
+            service = cloud.database.services.get_compute(host)
+            cloud.database.services.update(service.id, disabled=True, disabled_reason='broken fan')
+        (guest,) = self.plan(cloud)['guests']
+        assert 'host2: it is disabled (broken fan)' in guest['obstacle']['reason']
