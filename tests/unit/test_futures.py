@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The Futures of the queue above an executor are those of the standard library, whoever waits for them."""
+"""Every wait of the standard library works with the Futures of the queue above an executor."""
 
 from __future__ import annotations
 
