@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
 
@@ -23,7 +25,7 @@ from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration, MigrationStatus
 from migrator.placement_client import allocation_state, allocations, providers
-from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, read_held, with_types
+from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
 
@@ -36,8 +38,10 @@ _BIRTH = 60.0
 _READS = 5
 #: Placement's name for the type of a consumer without a type.
 _NO_TYPE = 'unknown'
-#: Uuids in one query.
+#: Instances, or consumers, of one page.
 _BATCH = 500
+#: What some consumers hold, and their rows.
+_Page = tuple[Mapping[str, allocation_state.Allocations], Sequence[Instance], Sequence[Migration]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,29 +234,74 @@ class Watch:
 # --- the audit -------------------------------------------------------------------------------------------------------
 
 
+class _Held:
+    """The allocations of every consumer, in a temporary file."""
+
+    def __init__(self) -> None:
+        # SQLite removes the file of a database without a name, even if this process is killed.
+        self._file = sqlite3.connect('', isolation_level=None)
+        self._file.execute('PRAGMA journal_mode = OFF')
+        self._file.execute('CREATE TABLE held (consumer, provider, amounts, PRIMARY KEY (consumer, provider))')
+
+    def close(self) -> None:
+        self._file.close()
+
+    def add(self, provider: str, there: Mapping[str, Mapping[str, int]]) -> None:
+        """Add the allocations on a provider: consumer uuid -> resource class -> amount."""
+        rows = [(consumer, provider, json.dumps(amounts)) for consumer, amounts in there.items()]
+        self._file.executemany('INSERT INTO held VALUES (?, ?, ?)', rows)
+
+    def first(self, limit: int) -> list[str]:
+        """Return some consumers."""
+        query = 'SELECT DISTINCT consumer FROM held ORDER BY consumer LIMIT ?'
+        return [consumer for (consumer,) in self._file.execute(query, (limit,))]
+
+    def take(self, consumers: Iterable[str]) -> dict[str, allocation_state.Allocations]:
+        """Return what some consumers hold, and remove it from here."""
+        query = 'SELECT provider, amounts FROM held WHERE consumer = ?'
+        found = {one: {uuid: json.loads(text) for uuid, text in self._file.execute(query, (one,))} for one in consumers}
+        self._file.executemany('DELETE FROM held WHERE consumer = ?', [(one,) for one in found])
+        return {consumer: held for consumer, held in found.items() if held}
+
+
 class _Audit:
+    """One audit.
+
+    In memory are the list of providers, the allocations on one provider, the rows of one page, and what was found.
+    Instances and consumers are read in pages, since there are many more of them. A consumer may hold something on
+    several trees and on shared providers, so that all it holds is collected in a file before it is compared. That
+    comparison only finds suspects, which :meth:`_recheck` judges.
+    """
+
     def __init__(self, database: Database, client: PlacementClient) -> None:
         self._database = database
         self._client = client
 
     def run(self) -> list[Wrong]:
-        instances = self._database.instances.list()
-        migrations = self._database.migrations.list(in_progress=True)
-        migrations += self._database.migrations.list({'status': MigrationStatus.DONE.value})
-        held = read_held(self._client)
-        known = {one.uuid for one in instances} | {one.uuid for one in migrations}
-        migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
-        known |= {one.uuid for one in migrations}
-        typed = with_types(self._client, held, known)
-        found = compare(typed, _roots(self._database), instances, migrations)
-        suspects = dict.fromkeys(finding.consumer for finding in found)
-        return [wrong for consumer in suspects if (wrong := self._recheck(consumer)) is not None]
+        found = [wrong for consumer in self._suspects() if (wrong := self._recheck(consumer)) is not None]
+        return sorted(found, key=lambda wrong: (wrong.findings[0].consumer_type, wrong.consumer))
 
-    def _migrations_of(self, uuids: Sequence[str]) -> list[Migration]:
-        found: list[Migration] = []
-        for start in range(0, len(uuids), _BATCH):
-            found += self._database.migrations.list({'uuid': list(uuids[start : start + _BATCH])})
-        return found
+    def _suspects(self) -> Iterator[str]:
+        known = {one.uuid: one for one in providers.list_providers(self._client)}
+        with contextlib.closing(_Held()) as held:
+            for provider, there in held_by_provider(self._client, known):
+                held.add(provider, there)
+            roots = _roots(self._database)
+            for of_these, instances, migrations in self._pages(held):
+                found = compare(Snapshot(providers=known, held=of_these), roots, instances, migrations)
+                yield from dict.fromkeys(finding.consumer for finding in found)
+
+    def _pages(self, held: _Held) -> Iterator[_Page]:
+        """Yield the pages: all instances with their migrations, then all other consumers."""
+        after, done = '', MigrationStatus.DONE.value
+        while instances := self._database.instances.page(after, _BATCH):
+            uuids = [one.uuid for one in instances]
+            after = uuids[-1]
+            migrations = self._database.migrations.list({'instance_uuid': uuids}, in_progress=True)
+            migrations += self._database.migrations.list({'instance_uuid': uuids, 'status': done})
+            yield held.take([*uuids, *(one.uuid for one in migrations)]), instances, migrations
+        while consumers := held.first(_BATCH):
+            yield held.take(consumers), [], self._database.migrations.list({'uuid': consumers})
 
     def _recheck(self, consumer: str) -> Wrong | None:
         """Return what is wrong with one consumer while nothing changes, or None if it is right or in use."""

@@ -94,6 +94,15 @@ class Instances:
             return [models.instance(row) for row in found]
 
     @retried
+    def page(self, after: str, limit: int) -> Sequence[Instance]:
+        """Return the next instances in the order of their uuids, for a walk over all of them.
+
+        :param after: the uuid of the last instance of the previous page, which may be deleted by now; '' begins.
+        """
+        query = sa.select(_T).where(_T.c.uuid > after).order_by(_T.c.uuid).limit(limit)
+        with self._engine.reader() as session:
+            return [models.instance(row) for row in session.execute(query)]
+
     def update(self, uuid: str, **values: Any) -> None:
         """Change columns of one instance: its lock, or the power state that an embedding service reports.
 

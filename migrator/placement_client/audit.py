@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
@@ -76,31 +76,29 @@ def read_all(client: PlacementClient, known: Collection[str]) -> Snapshot:
     :param known: uuids of the instances and migrations of the database.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    return with_types(client, read_held(client), known)
-
-
-def read_held(client: PlacementClient) -> Snapshot:
-    """Read every allocation without the types of consumers; :func:`with_types` adds those."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
-    for provider in list(found):
-        try:
-            there = providers.allocations_on(client, provider)
-        except exception.PlacementRefused as error:
-            if error.kwargs.get('status') != 404:
-                raise
-            # The provider was deleted after it was listed. Placement deletes only an empty provider.
-            del found[provider]
-            continue
+    for provider, there in held_by_provider(client, list(found)):
         for consumer, resources in there.items():
             held.setdefault(consumer, {})[provider] = resources
-    return Snapshot(providers=found, held=held)
+    types = {one: allocations.read(client, one).consumer_type or '' for one in held if one not in known}
+    return Snapshot(providers=found, held=held, types=types)
 
 
-def with_types(client: PlacementClient, observed: Snapshot, known: Collection[str]) -> Snapshot:
-    """Return the allocations with the types of the unknown consumers: one request for each of them."""
-    types = {one: allocations.read(client, one).consumer_type or '' for one in observed.held if one not in known}
-    return dataclasses.replace(observed, types=types)
+def held_by_provider(
+    client: PlacementClient, found: Iterable[str]
+) -> Iterator[tuple[str, Mapping[str, Mapping[str, int]]]]:
+    """Yield each provider with its allocations: consumer uuid -> resource class -> amount.
+
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    for provider in found:
+        try:
+            yield provider, providers.allocations_on(client, provider)
+        except exception.PlacementRefused as error:
+            # A provider that was deleted after it was listed has no allocations, or Placement had not deleted it.
+            if error.kwargs.get('status') != 404:
+                raise
 
 
 def compare(

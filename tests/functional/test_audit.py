@@ -30,6 +30,12 @@ def placement_of_the_cloud(cloud, monkeypatch):
     monkeypatch.setattr('migrator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
 
 
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch):
+    """An audit of few guests has several pages."""
+    monkeypatch.setattr(audits, '_BATCH', 2)
+
+
 def root(cloud, host):
     return next(node.uuid for node in cloud.database.services.list_nodes() if node.host == host)
 
