@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi
@@ -203,14 +203,17 @@ class Monitor:
     def _note_silence(self, world: World) -> None:
         """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
 
-        A copy and a wait in the queue need no reason, unless an abort was requested. Time without a living conductor
-        does not count, because no process could write a reason.
+        A copy and a wait in the queue need no reason, unless an abort was requested. A wait for a slot is no reason
+        while no migration has that slot. Time without a living conductor does not count, because no process could write
+        a reason.
         """
         lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
+        taken = tuple(_slots_taken(world))
         for uuid, row in world.migrations.items():
             stands = row.status, row.outcome, row.attempt, row.abort_requested_at
             on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
-            observed = row.waits_for or row.stuck_reason or on_its_way
+            waits = row.waits_for and (not row.waits_for_slot or row.waits_for.startswith(taken))
+            observed = waits or row.stuck_reason or on_its_way
             changed = stands != self._unchanged.get(uuid, (None, 0.0))[0]
             if row.ended or observed or changed or not world.busy:
                 self._unchanged[uuid] = None if row.ended or observed else stands, world.at
@@ -227,6 +230,17 @@ class Monitor:
         if violation not in self._found:
             self._found.add(violation)
             self.violations.append(violation)
+
+
+def _slots_taken(world: World) -> Iterator[str]:
+    """Yield the beginnings of the texts of those that wait for a slot of which at least one is taken."""
+    for row in world.migrations.values():
+        if row.in_progress and (row.dest_node is not None or row.attempt > 1):
+            yield from (
+                'for a slot of the cluster:',
+                f'for a slot at source {row.source_compute}:',
+                f'for an inbound slot at {row.dest_compute}:',
+            )
 
 
 class _NotifyingList(list[hypervisor.Effect]):

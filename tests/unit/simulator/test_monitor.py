@@ -4,6 +4,8 @@
 
 import pytest
 
+from migrator.db import slots
+from migrator.simulator import monitor
 from migrator.simulator.monitor import Monitor
 from tests.unit.simulator import planting
 
@@ -26,16 +28,15 @@ def seen(cloud):
 
 
 def test_monitor_looks_after_every_event_and_is_not_counted(watched):
-    monitor = watched.monitor
     boot_requests = len(watched.placement.requests)
     assert watched.live_migrate(watched.instance).status_int == 202
     watched.wait()
     events = len(watched.recorder.messages) + len(watched.world.log)
-    assert monitor.looks > events
-    assert monitor.violations == []
+    assert watched.monitor.looks > events
+    assert watched.monitor.violations == []
     # These are the requests of one migration. The monitor has added none.
     assert [one.method for one in watched.placement.requests[boot_requests:]] == ['GET', 'GET', 'POST', 'PUT']
-    assert any('completed' in line for line in monitor.logs)
+    assert any('completed' in line for line in watched.monitor.logs)
 
 
 def test_violation_that_is_over_at_end_is_found_with_its_time(watched):
@@ -63,6 +64,28 @@ def test_changed_outcome_is_found(watched):
     assert seen(watched) == []
     watched.database.migrations.note_progress(watched.migrations()[0], {'memory_total': 1})
     assert {'I14', 'I2'} == set(seen(watched))
+
+
+def test_wait_for_a_slot_that_is_free_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(monitor, 'SILENCE', 20.0)
+    monkeypatch.setattr(slots.Slots, 'due', lambda *_args: iter(()))
+    with planting.simulated(tmp_path, options={'max_concurrent_inbound_live_migrations': 1}) as cloud:
+        guests = [cloud.boot(name, 'host1') for name in ('one', 'other')]
+        cloud.monitor = Monitor(cloud)
+        hypervisor = cloud.world.hypervisors['host1']
+        hypervisor.set_link(1.0)
+        for guest in guests:
+            assert cloud.live_migrate(guest, 'host2').status_int == 202
+        cloud.simulation.advance(30)
+        assert cloud.migrations(guests[1])[0].waits_for == 'for an inbound slot at host2: 1 of 1'
+        assert seen(cloud) == [], 'the slot is taken'
+        hypervisor.set_link(1000.0)
+        cloud.simulation.run_until(lambda: cloud.migrations(guests[0])[0].ended)
+        cloud.simulation.advance(10)
+        assert seen(cloud) == []
+        cloud.simulation.advance(20)
+        assert seen(cloud) == ['I7']
+        cloud.monitor.close()
 
 
 def test_start_of_job_out_of_order_is_found(watched):
