@@ -6,6 +6,8 @@
 
 - Counts are exact: the clouds are simulated, so that each run sends the same.
 - CPU time is a ratio to other CPU time of the same run, never seconds. The two are measured in turns.
+- Makespan is the time in which hosts are emptied with bounds on slots, as a ratio to the time that their links need.
+  Its database is always SQLite.
 - Growth is the ratio of two clouds: with 10,000 hosts and with 100, or with 100,000 migrations that have ended and
   with none. Their rows are inserted in bulk, and Placement is the fake one, with a provider for each host.
 
@@ -25,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import alone, conductors, crowded, databases
+from benchmarks import alone, conductors, crowded, databases, makespan
 
 REACHED = pathlib.Path(__file__).with_name('reached.json')
 ABOVE, GROWN = 'ABOVE ITS GOAL', 'HAS GROWN'
@@ -141,6 +143,9 @@ def measure(site: databases.Site, size: Size, step: float) -> Iterator[Figure]:
     yield from _with_conductors(site, size)
     yield from _with_hosts(site, size)
     yield from _with_history(site, size)
+    _say('makespan')
+    for case in makespan.FULL if size.rounds else makespan.QUICK:
+        yield Figure(f'makespan, of the shortest: {case}', makespan.GOAL, makespan.makespan(case) / case.shortest)
 
 
 def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
