@@ -52,15 +52,15 @@ class Killer:
     At least one process of each kind is left alone at any time, but for what there is only one of.
     """
 
-    def __init__(self, cloud, servers, seed):
+    def __init__(self, cloud, servers, seed, kills=KILLS, pauses=PAUSES):
         self.cloud = cloud
         self.processes = {**cloud.site.services, **servers}
         self.done = collections.Counter()
         self.owned = []
         self.failures = []
         self._dice = random.Random(seed)  # noqa: S311 -- to be repeated, not secret
-        self._todo = [('kill', name) for name, count in KILLS.items() for _ in range(count)]
-        self._todo += [('pause', name) for name, count in PAUSES.items() for _ in range(count)]
+        self._todo = [('kill', name) for name, count in kills.items() for _ in range(count)]
+        self._todo += [('pause', name) for name, count in pauses.items() for _ in range(count)]
         self._dice.shuffle(self._todo)
         self._thread = threading.Thread(target=self._run)
 

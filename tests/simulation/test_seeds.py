@@ -48,6 +48,7 @@ def test_every_seed_ends_in_order(first, backend, record_property):
     green(backend, range(first, min(first + CHUNK, FIRST + SEEDS)), record_property)
 
 
+@pytest.mark.slow
 def test_seeds_that_were_red_stay_green(backend, record_property):
     green(backend, were_red(), record_property)
 
@@ -65,6 +66,7 @@ def digests(seeds, hash_seed):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(backend):
     for seed in (5, 10):
         runs.run(backend, workloads.of(seed))
@@ -73,6 +75,7 @@ def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_befor
     assert digests([9, 4], '2') == here[::-1]
 
 
+@pytest.mark.slow
 def test_a_failure_is_made_short(backend, monkeypatch):
     """A run that breaks something is reported by the shortest plan that breaks it."""
     operator = runs.Operator

@@ -24,6 +24,8 @@ _ABORTABLE = (*_PENDING, _S.RUNNING)
 _CHECK_OF_GUEST = 'check_can_live_migrate_source'
 #: The service version from which the migration holds the source's allocation.
 _MIGRATION_OWNED = 2
+#: Why a host does not list its guests; the last one: its service was deleted.
+_NO_LIST = (exception.ServiceUnreachable, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
 #: Seconds to wait for a host that lists its guests.
 _TIMEOUT = 10.0
 #: The items that a check names.
@@ -57,12 +59,12 @@ class ConductorEngine:
 
     def bound(self, drain: Drain) -> int:
         """Return how many migrations of a drain may be requested and not ended at a time."""
-        if drain.parallel is not None:
-            return drain.parallel
         bounds = (self._tools.options.bounds or Bounds()).of_drains()
         if drain.direction == Direction.BACK:
-            return bounds.inbound + AHEAD_OF_DRAINS
-        return self._tools.database.slots.limit_of(drain.host) + bounds.ahead
+            bound = bounds.inbound + AHEAD_OF_DRAINS
+        else:
+            bound = self._tools.database.slots.limit_of(drain.host) + bounds.ahead
+        return bound if drain.parallel is None else min(bound, drain.parallel)
 
     def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
         """Return a uuid for the next migration of each guest."""
@@ -136,7 +138,7 @@ class ConductorEngine:
     def _at_hypervisor(self, host: str) -> list[str]:
         try:
             found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
-        except (exception.ServiceUnreachable, exception.RemoteError, exception.ServiceTooOld) as error:
+        except _NO_LIST as error:
             return [f'not known, since host {host} did not list them: {exception.message_of(error)}']
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         return [f'{guest.instance_uuid} ({guest.state})' for guest in left]

@@ -114,11 +114,24 @@ class Drains:
             LOG.info('Reading drain %(drain)s again: %(error)s', {'drain': drain.uuid, 'error': error})
         except exception.ServiceUnreachable as error:
             LOG.warning('Drain %(drain)s of %(host)s waits: %(error)s', _named(drain, error=error))
-        except Exception:  # it concerns this drain only; the next poll tries again
+            self._note(drain, str(error))
+        except Exception as error:  # it concerns this drain only; the next poll tries again
             LOG.exception('Could not advance drain %s; the next poll tries again', drain.uuid)
+            self._note(drain, f'An unexpected error of conductor {self._tools.server}, see its log: {error!r}')
         else:
             if after.ended:
                 LOG.info('Drain %(drain)s of %(host)s has ended %(status)s: %(message)s', _named(after))
+
+
+    def _note(self, drain: Drain, reason: str) -> None:
+        """Write why a drain waits, if that is possible and new."""
+        drains = self._tools.database.drains
+        try:
+            now = drains.get(drain.uuid)
+            if now.waits_for != reason and not now.ended:
+                drains.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
+        except (exception.ServiceUnreachable, exception.NotOwner) as error:
+            LOG.info('Could not write why drain %(drain)s waits: %(error)s', {'drain': drain.uuid, 'error': error})
 
 
 def _named(drain: Drain, **more: object) -> dict[str, object]:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The real client drains a host while any process is killed: a drain on RabbitMQ, PostgreSQL and Placement."""
+
+import json
+import os
+
+import pytest
+
+from tests.real.cloud import ProcessCloud
+from tests.real.site import Shape, Site
+from tests.real.test_evacuation import Operator
+from tests.real.test_kills import Killer
+
+#: The guests of the host; the acceptance of this test is 200.
+GUESTS = int(os.environ.get('MIGRATOR_DRAINED', '24'))
+MEMORY, LINK = 256, 256
+KILLS = {'conductor1': 3, 'conductor2': 3, 'host1': 2, 'host2': 2, 'host3': 2, 'api1': 1, 'rabbitmq': 1, 'placement': 1}
+PAUSES = {'conductor1': 1, 'conductor2': 1}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def cloud(workspace, postgresql, rabbitmq, placement_http):
+    """Three computes, two conductors, two APIs."""
+    options = (
+        ('max_concurrent_live_migrations', 2),
+        ('conductor.lease', 4),
+        ('conductor.sweep_interval', 2),
+        ('conductor.poll_interval', 1),
+        ('compute.report_interval', 1),
+    )
+    world = ('--vcpus', str(4 * GUESTS), '--link', str(LINK))
+    site = Site(
+        workspace,
+        Shape(hosts=3, conductors=2, apis=2, options=options, world=world),
+        rabbitmq,
+        postgresql,
+        placement_http,
+    )
+    site.start()
+    cloud = ProcessCloud(site)
+    cloud.simulation.run_until(cloud.up)
+    yield cloud
+    cloud.close()
+    site.end()
+
+
+def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, placement_http):
+    servers = {one.name: one for one in (rabbitmq, placement_http)}
+    guests = [cloud.boot(f'vm-{number}', 'host1', MEMORY, dirty_rate=20) for number in range(GUESTS)]
+    operator = Operator(cloud, tmp_path)
+    try:
+        planned = json.loads(operator.run('openstack', 'host', 'drain', 'plan', 'host1', '-f', 'json'))
+        assert {one['Destination'] for one in planned} == {'host2', 'host3'}
+        shown = operator.run('openstack', 'host', 'drain', 'create', '--max-attempts', '20', 'host1', '-f', 'json')
+        uuid = json.loads(shown[shown.index('{') :])['uuid']
+        with Killer(cloud, servers, 7, KILLS, PAUSES) as killer:
+            cloud.simulation.run_until(lambda: killer.finished, timeout=400)
+        cloud.simulation.run_until(lambda: cloud.database.drains.get(uuid).ended, timeout=400)
+        listed = json.loads(operator.run('openstack', 'host', 'drain', 'list', '--host', 'host1', '-f', 'json'))
+        assert [(one['Status'], one['Moved']) for one in listed] == [('completed', GUESTS)], listed
+    finally:
+        operator.close()
+    assert {cloud.database.instances.get(guest.uuid).host for guest in guests} == {'host2', 'host3'}
+    cloud.come_to_rest()
+    assert json.loads(cloud.site.manage('placement', 'audit', '--json'))['findings'] == []
+    cloud.judge(set())
