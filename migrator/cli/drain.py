@@ -39,7 +39,7 @@ _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'IN THE WAY', 'REMED
 
 
 def show_plan(asked: Asked) -> int:
-    """Show which guests of a host can move, where they would go, and what is in the way. Nothing is changed."""
+    """Show which guests of a host can move, where they would go, and what is in the way."""
     from migrator.conductor.drains import plan
 
     found = plan.plan(asked.database, asked.placement(), _checked(asked))

@@ -103,7 +103,7 @@ class ConductorManager(Endpoint):
         self.tools.hosts.on_free = self.runner.wake
         engine = ConductorEngine(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
         super().__init__(Drains(self.tools, engine, self._poll_pool))
-        self.runner.on_end = functools.partial(periodics.after_end, self.tools, self.runner, self.drains.wake)
+        self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------

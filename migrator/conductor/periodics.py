@@ -257,12 +257,12 @@ def poll(
             pool.submit(_poll_once, tools, runs, host, unreported[host])
 
 
-def after_end(tools: Tools, runs: runner.Runner, advance_drains: Callable[[], None], row: Migration) -> None:
-    """Wake what may have waited for the end of a migration.
+def take_news(tools: Tools, runs: runner.Runner, advance_drains: Callable[[], None], row: Migration) -> None:
+    """Wake what may have waited for the end of a migration, or for the begin of its copy.
 
     :param advance_drains: called if a drain has requested the migration.
     """
-    if any(one.row.waits_for_slot for one in runs.held()):
+    if row.ended and any(one.row.waits_for_slot for one in runs.held()):
         wake_waiters(tools, runs)
     if row.drain is not None:
         advance_drains()

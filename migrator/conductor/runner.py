@@ -17,7 +17,7 @@ from migrator import context, exception, executors
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db.migrations import Write
-from migrator.objects import Migration, base, protocol
+from migrator.objects import Migration, MigrationStatus, base, protocol
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Parked, Saga, Stuck
 
@@ -47,6 +47,8 @@ class _Run:
     reports: list[protocol.Report] = dataclasses.field(default_factory=list)
     observations: list[protocol.Observation] = dataclasses.field(default_factory=list)
     dirty: bool = False
+    #: Its status after the last run.
+    status: str = ''
     #: When it last ran (monotonic seconds).
     looked_at: float = 0.0
     #: The last unexpected error, and how often it occurred in a row.
@@ -78,8 +80,8 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
-        #: Called with each migration that has ended.
-        self.on_end: Callable[[Migration], None] = lambda row: None
+        #: Called with each migration that has ended or that has begun to copy.
+        self.on_news: Callable[[Migration], None] = lambda row: None
 
     # --- called from outside -----------------------------------------------------------------------------------------
 
@@ -280,7 +282,11 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
-            self.on_end(subject.row)
+            self.on_news(subject.row)
+        elif subject.row.status != run.status:
+            run.status = subject.row.status
+            if run.status == MigrationStatus.RUNNING:
+                self.on_news(subject.row)
 
     def _try_later(self, run: _Run) -> None:
         run.dirty = True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Drains, their members and their logs. The API accepts a drain, and only the conductor that owns it writes it."""
+"""Drains, their members and their logs. The API accepts a drain, and only its owner writes it."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ class Drains:
 
     @retried
     def enable_host(self, drain: Drain) -> None:
-        """Enable a drain's host as a destination, if the drain has disabled it and nothing has changed that since."""
+        """Enable a drain's host as a destination, unless it was disabled for another reason since."""
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY, _S.c.disabled_reason == disabled_reason(drain))
         with self._engine.writer() as session:
             session.execute(sa.update(_S).where(*here).values(disabled=False, disabled_reason=None))

@@ -15,7 +15,15 @@ import sqlalchemy as sa
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, ComputeNode, Service, base
+from migrator.objects import (
+    COMPUTE_BINARY,
+    CONDUCTOR_BINARY,
+    CURRENT_VERSION,
+    ComputeNode,
+    MigrationStatus,
+    Service,
+    base,
+)
 
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
@@ -30,6 +38,10 @@ _BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
+#: The statuses in which a migration does not copy yet.
+_BEFORE_COPY = [
+    status.value for status in (MigrationStatus.ACCEPTED, MigrationStatus.PREPARING, MigrationStatus.QUEUED)
+]
 #: The columns that name the hosts of a migration.
 _HOSTS = ('source_compute', 'dest_compute')
 #: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
@@ -354,19 +366,24 @@ class Services:
         with self._engine.reader() as session:
             return {row.uuid: row.host for row in session.execute(sa.select(_N.c.uuid, _N.c.host))}
 
-    def inbound(self) -> dict[str, int]:
-        """Return host -> the number of migrations in progress to it, of the hosts that have any."""
+    def inbound(self) -> dict[str, tuple[int, int]]:
+        """Return host -> how many migrations in progress go to it, and how many of them do not copy yet.
+
+        Hosts without any are left out.
+        """
         moving = models.MIGRATIONS
         # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
         in_progress = (
-            sa.select(moving.c.dest_compute)
+            sa.select(moving.c.dest_compute, moving.c.status)
             .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None))
             .order_by(moving.c.in_progress_instance_uuid)
             .subquery()
         )
-        query = sa.select(in_progress.c.dest_compute, sa.func.count()).group_by(in_progress.c.dest_compute)
+        before = sa.case((in_progress.c.status.in_(_BEFORE_COPY), 1), else_=0)
+        query = sa.select(in_progress.c.dest_compute, sa.func.count(), sa.func.sum(before))
         with self._engine.reader() as session:
-            return {host: int(count) for host, count in session.execute(query)}
+            found = session.execute(query.group_by(in_progress.c.dest_compute))
+            return {host: (int(count), int(waiting)) for host, count, waiting in found}
 
     def now(self) -> datetime.datetime:
         """Return the database's time."""

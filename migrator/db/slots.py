@@ -170,14 +170,15 @@ class Slots:
         self._bounds = {False: bounds, True: bounds.of_drains()}
         self.waiters = sorted(waiters, key=self._place)
 
-    def _place(self, one: Waiter) -> tuple[bool, bool, float, int]:
+    def _place(self, one: Waiter) -> tuple[bool, bool, int, float, int]:
         """Return the sort key of a waiter.
 
-        What its source can run at once comes before what is only prepared ahead. Then the oldest comes first, where a
-        priority counts as age.
+        What its source can run at once comes before what is only prepared ahead. Of the hosts that are drained, the one
+        with the fewest slots comes first. Then the oldest comes first, where a priority counts as age.
         """
         runs_at_once = one.is_evacuation or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
-        return (not one.is_retry, not runs_at_once, one.since, one.id)
+        share = self._taken.get(out_of(one.source), 0) if one.is_drained else 0
+        return (not one.is_retry, not runs_at_once, share, one.since, one.id)
 
     def _bound(self, axis: Axis, is_drained: bool) -> int | None:
         (kind, host), bounds = axis, self._bounds[is_drained]

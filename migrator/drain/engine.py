@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a drain needs of the control plane that moves the guests, and of the store that keeps the drain."""
+"""What a drain needs of the control plane that moves the guests, and of its store."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ class Engine(Protocol):
         """Return guests wherever they are; a deleted one is left out."""
 
     def bound(self, drain: Drain) -> int:
-        """Return how many migrations of a drain may be requested and not ended at a time."""
+        """Return how many migrations of a drain may be in progress at a time."""
 
     def marks(self, guests: Sequence[Guest]) -> Mapping[str, str]:
-        """Return for each guest what will identify its next migration. The drain commits it before :meth:`ask`."""
+        """Return what will identify the next migration of each guest. It is committed before :meth:`ask`."""
 
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
         """Request the migration that ``member.mark`` identifies. A repeated call requests it once.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The run of a drain: :func:`advance` looks at its members, requests their migrations, and ends the drain.
+"""The run of a drain: :func:`advance` requests the migrations of its members, and ends the drain.
 
 Each call reads everything again, so a drain has no state besides its rows. What identifies a migration is committed
 before the migration is requested. So the next owner finds that migration, or requests the same one.
@@ -256,13 +256,24 @@ class _Run:
         waiting = self._with(_M.WAITING)
         if not waiting:
             return
-        free = self._engine.bound(self.drain) - len(self._with(_M.MOVING))
+        free = self._free()
         for member in sorted(waiting, key=lambda member: place(self.drain, member)):
             if free <= 0:
                 return
             if member.not_before is None or member.not_before <= self._now:
                 free -= 1
                 yield member
+
+    def _free(self) -> int:
+        """Return how many further migrations may be requested now.
+
+        Only one at a time is on its way to a destination, so that drains that begin together get the same share of the
+        slots there, and so that a guest that is prepared ahead gets a destination at which the others do not arrive.
+        """
+        bound, moving = self._engine.bound(self.drain), self._with(_M.MOVING)
+        states = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state for member in moving]
+        pending = sum(state is not MoveState.RUNNING for state in states)
+        return min(bound - len(moving), 1 - pending)
 
     def _ask(self, member: Member) -> None:
         try:

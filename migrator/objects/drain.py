@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A drain: the request to empty a host, its guests as members, their statuses, and the tables of legal moves."""
+"""A drain: the request to empty a host, its guests as members, and the table of legal moves."""
 
 from __future__ import annotations
 

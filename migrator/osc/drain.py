@@ -34,7 +34,7 @@ def _row(drain: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
-    """Return the columns and the values of a drain: its fields, and one line for each server that has not moved."""
+    """Return the columns and the values of a drain, with a line for each server that has not moved."""
     guests = ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number)
     left = [
         f'{member["name"]}: {member["status"]}' + (f' ({member["reason"]})' if member['reason'] else '')

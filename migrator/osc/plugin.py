@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plugin interface of osc-lib: the client of ``/migrator/v1``, at the compute endpoint of the catalog."""
+"""The plugin interface of osc-lib: the client of ``/migrator/v1``, at the compute endpoint."""
 
 from __future__ import annotations
 

@@ -190,10 +190,11 @@ class Candidates:
     until: float
     is_whole: bool
 
-    def in_order(self, inbound: Mapping[str, int]) -> Iterator[str]:
+    def in_order(self, inbound: Mapping[str, tuple[int, int]]) -> Iterator[str]:
         """Yield the root providers, those of the hosts with the fewest inbound migrations first, then by name.
 
-        :param inbound: host -> the number of migrations to it; a host without any is left out.
+        :param inbound: host -> the number of migrations to it, and of those that do not copy yet; a host without any is
+            left out.
         """
         for host, root in self.hosts:
             if host not in inbound:

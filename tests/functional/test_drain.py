@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Drains through REST: a host is emptied, what is in the way is stated, and a request changes or undoes it."""
+"""Drains through REST: a host is emptied, and a request changes or undoes that."""
 
 import itertools
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real client drains a host while any process is killed: a drain on RabbitMQ, PostgreSQL and Placement."""
+"""The real client drains a host while any process of RabbitMQ, Placement or migrator is killed."""
 
 import json
 import os

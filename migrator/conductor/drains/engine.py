@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from migrator import context, exception
 from migrator.conductor.migration.context import Tools
-from migrator.db import actions
-from migrator.db.slots import AHEAD_OF_DRAINS, Bounds
+from migrator.db import actions, slots
 from migrator.drain.engine import Check, Guest, Hindrance, Move, MoveState, Obstacle, Refused
 from migrator.objects import MIGRATABLE_VM_STATES, Instance, Migration, MigrationStatus, Strategy, protocol
 from migrator.objects.drain import Direction, Drain, Member
@@ -58,10 +57,10 @@ class ConductorEngine:
         return [_guest(instance) for instance in sorted(found, key=lambda instance: instance.id)]
 
     def bound(self, drain: Drain) -> int:
-        """Return how many migrations of a drain may be requested and not ended at a time."""
-        bounds = (self._tools.options.bounds or Bounds()).of_drains()
+        """Return how many migrations of a drain may be in progress at a time."""
+        bounds = (self._tools.options.bounds or slots.Bounds()).of_drains()
         if drain.direction == Direction.BACK:
-            bound = bounds.inbound + AHEAD_OF_DRAINS
+            bound = bounds.inbound + slots.AHEAD_OF_DRAINS
         else:
             bound = self._tools.database.slots.limit_of(drain.host) + bounds.ahead
         return bound if drain.parallel is None else min(bound, drain.parallel)
@@ -105,7 +104,7 @@ class ConductorEngine:
         }
 
     def abort(self, drain: Drain, member: Member) -> None:
-        """Request the abort of a member's migration. One that has ended, or whose guest has moved, stays as it is."""
+        """Request the abort of a member's migration. One whose guest has moved stays as it is."""
         assert member.mark is not None
         database = self._tools.database
         statuses = _ABORTABLE if drain.cancel_running else _PENDING
@@ -124,7 +123,7 @@ class ConductorEngine:
         self._tools.database.drains.enable_host(drain)
 
     def check_empty(self, host: str) -> list[Check]:
-        """Check that neither the hypervisor, the database nor Placement has anything left of a guest of the host."""
+        """Check that hypervisor, database and Placement have nothing left of a guest of the host."""
         database = self._tools.database
         guests = [f'{guest.name} ({guest.uuid})' for guest in self.guests(host)]
         cleanups = [f'{one.step} of migration {one.migration_uuid}' for one in database.cleanups.list(host=host)]

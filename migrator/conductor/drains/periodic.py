@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The task that advances a conductor's drains: at each poll, and when one of their migrations has ended."""
+"""The task that advances a conductor's drains, at each poll and when one of their guests has moved."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Drains:
             self.wake()
 
     def wake(self) -> None:
-        """Advance the drains of this conductor soon. A call while they are being advanced has them advanced again."""
+        """Advance the drains of this conductor soon, and once more if they are being advanced now."""
         with self._lock:
             self._woken = True
             if self._running:
@@ -121,7 +121,6 @@ class Drains:
         else:
             if after.ended:
                 LOG.info('Drain %(drain)s of %(host)s has ended %(status)s: %(message)s', _named(after))
-
 
     def _note(self, drain: Drain, reason: str) -> None:
         """Write why a drain waits, if that is possible and new."""

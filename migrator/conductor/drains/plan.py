@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plan of a drain: which guests can move, where they would go, and what is in the way. It changes nothing.
+"""The plan of a drain: which guests can move, where they would go, and what is in the way.
 
 Placement states the candidates and the free room once for each flavor. The plan counts the room that its own guests
 would use. Other requests may use it meanwhile, and the conductor chooses each destination anew when it moves a guest.

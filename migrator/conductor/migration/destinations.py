@@ -71,7 +71,8 @@ def choose(
 ) -> Destination:
     """Return the next destination to try.
 
-    The host with the fewest inbound migrations comes first, then the order is by name. A host gets the first of its
+    The host with the fewest inbound migrations comes first, among equals the one where most of them copy already, so
+    that they end sooner, then the order is by name. A host gets the first of its
     candidates from Placement.
 
     :param shared: the candidates of this conductor.
@@ -157,7 +158,7 @@ def _best(
     # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
     while page := list(itertools.islice(order, PAGE)):
         places = [named] if named else database.services.places(migration.instance_uuid, uuids=page)
-        for place in sorted(places, key=lambda place: (inbound.get(place.host, 0), place.host)):
+        for place in sorted(places, key=lambda place: (inbound.get(place.host, (0, 0)), place.host)):
             there = by_root.get(place.uuid)
             if (
                 there
