@@ -22,8 +22,8 @@ from migrator.testing.cloud import SimulatedCloud
 
 #: Threads that look after the cloud as a whole, whether anything migrates or not.
 BACKGROUND = ('lease', 'sweep', 'poll', 'heartbeat', 'knock', 'audit')
-#: Guests that leave a host together, and how many of them at once.
-LEAVING, AT_ONCE = 8, 4
+#: Guests that leave a host together, how many of them at once, and the seconds of each request to Placement.
+LEAVING, AT_ONCE, REQUEST = 20, 4, 0.02
 _STEP = 'post_live_migration_at_source'
 
 
@@ -121,7 +121,10 @@ def leaving(site: databases.Site) -> float:
             metered.migrate(guest)
         metered.cloud.wait()
 
+    threads = metered.cloud.threads_for('world')
+    metered.cloud.placement.before_request = lambda *_: threads.sleep(REQUEST)
     found = metered.counted(leave)
+    metered.cloud.placement.before_request = None
     assert {one.status for one in metered.cloud.migrations()} == {MigrationStatus.COMPLETED}
     metered.close()
     return found['requests'] / LEAVING

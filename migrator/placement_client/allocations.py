@@ -10,12 +10,11 @@ generation has no effect, so the generation must be the one on which the caller 
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from migrator import exception, executors
+from migrator import exception
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state
 from migrator.placement_client.client import PlacementClient
@@ -49,6 +48,14 @@ class Write:
     allocations: allocation_state.Allocations
     generation: int | None
 
+    def check(self) -> None:
+        """Raise unless the write may be sent.
+
+        :raises ValueError: it has neither allocations nor a generation; it would leave an empty consumer behind.
+        """
+        if self.generation is None and not allocation_state.normal(self.allocations):
+            raise ValueError(f'consumer {self.consumer.uuid}: an empty write needs the generation that was read')
+
     def body(self) -> dict[str, Any]:
         """Return the body of the request to Placement."""
         return {
@@ -79,20 +86,20 @@ def read(client: PlacementClient, consumer: str) -> allocation_state.ConsumerAll
     )
 
 
-def write_all(client: PlacementClient, writes: Iterable[Write]) -> None:
+def write_all(client: PlacementClient, writes: Sequence[Write]) -> None:
     """Write several consumers in one request: Placement writes all of them or none.
 
-    :raises ValueError: a write without a generation has no allocations; it would leave an empty consumer behind.
+    :raises ValueError: as :meth:`Write.check`.
     :raises PlacementConflict: a generation is stale; observe again.
     :raises PlacementRefused: no room, or no such provider or resource class.
     :raises PlacementUnreachable: the write may or may not have been done; observe again.
     """
-    bodies = {}
     for write in writes:
-        if write.generation is None and not allocation_state.normal(write.allocations):
-            raise ValueError(f'consumer {write.consumer.uuid}: an empty write needs the generation that was read')
-        bodies[write.consumer.uuid] = write.body()
-    client.post('/allocations', bodies)
+        write.check()
+    if len(writes) == 1:
+        client.put(f'/allocations/{writes[0].consumer.uuid}', writes[0].body())
+    else:
+        client.post('/allocations', {write.consumer.uuid: write.body() for write in writes})
 
 
 def claim(
@@ -112,7 +119,7 @@ def claim(
     """
     if not allocation_state.normal(allocations):
         raise ValueError(f'consumer {consumer.uuid}: a claim needs an allocation that is not empty')
-    _put(client, Write(consumer=consumer, allocations=allocations, generation=generation))
+    write_all(client, [Write(consumer=consumer, allocations=allocations, generation=generation)])
 
 
 def remove(client: PlacementClient, consumer: allocation_state.Consumer, *, generation: int) -> None:
@@ -122,11 +129,15 @@ def remove(client: PlacementClient, consumer: allocation_state.Consumer, *, gene
 
     :raises ValueError: the generation is None, so there is nothing to remove; otherwise as :func:`write_all`.
     """
-    _put(client, Write(consumer=consumer, allocations={}, generation=_known(generation, consumer)))
+    write_all(client, [removal(consumer, generation)])
 
 
-def _put(client: PlacementClient, write: Write) -> None:
-    client.put(f'/allocations/{write.consumer.uuid}', write.body())
+def removal(consumer: allocation_state.Consumer, generation: int | None) -> Write:
+    """Return the write that removes every allocation of a consumer.
+
+    :raises ValueError: the generation is None, so there is nothing to remove.
+    """
+    return Write(consumer=consumer, allocations={}, generation=_known(generation, consumer))
 
 
 def _known(generation: int | None, consumer: allocation_state.Consumer) -> int:
@@ -140,12 +151,15 @@ class AllocationStrategy(abc.ABC):
     """The rule for which consumer holds the source allocation during a migration.
 
     Each method that writes sends one atomic request.
+
+    :param write: sends writes as :func:`write_all` does; None: that function.
     """
 
     name: Strategy
 
-    def __init__(self, client: PlacementClient) -> None:
+    def __init__(self, client: PlacementClient, write: Callable[[Sequence[Write]], None] | None = None) -> None:
         self.client = client
+        self.write = write or (lambda writes: write_all(client, writes))
 
     def observe(self, pair: allocation_state.Pair) -> PairReading:
         """Read both consumers and return their state.
@@ -226,7 +240,7 @@ class AllocationStrategy(abc.ABC):
         :raises ValueError: the generation is None, which would recreate a deleted consumer; otherwise as
             :func:`write_all`.
         """
-        _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
+        self.write([self._instance_holds(pair, pair.source, instance_generation)])
 
     @staticmethod
     def _instance_holds(
@@ -257,12 +271,11 @@ class MigrationOwned(AllocationStrategy):
         With two requests the instance's consumer would be empty in between, and a late duplicate would succeed.
         """
         self.check(pair)
-        write_all(
-            self.client,
+        self.write(
             [
                 Write(consumer=pair.migration, allocations=pair.source, generation=migration_generation),
                 self._instance_holds(pair, pair.destination, instance_generation),
-            ],
+            ]
         )
 
     def revert(
@@ -275,12 +288,11 @@ class MigrationOwned(AllocationStrategy):
     ) -> None:
         """Write both consumers back in one POST."""
         generation = instance_generation if recreate else _known(instance_generation, pair.instance)
-        write_all(
-            self.client,
+        self.write(
             [
                 Write(consumer=pair.instance, allocations=pair.source, generation=generation),
-                Write(consumer=pair.migration, allocations={}, generation=_known(migration_generation, pair.migration)),
-            ],
+                removal(pair.migration, migration_generation),
+            ]
         )
 
     def release(
@@ -290,7 +302,7 @@ class MigrationOwned(AllocationStrategy):
 
         The instance is not written, so its generation is not used.
         """
-        remove(self.client, pair.migration, generation=_known(migration_generation, pair.migration))
+        self.write([removal(pair.migration, migration_generation)])
 
 
 class Doubled(AllocationStrategy):
@@ -321,7 +333,7 @@ class Doubled(AllocationStrategy):
         if not allocation_state.normal(pair.destination):
             raise ValueError(f'instance {pair.instance.uuid}: the pair has no destination allocation')
         both = allocation_state.total([pair.source, pair.destination or {}])
-        _put(self.client, self._instance_holds(pair, both, instance_generation))
+        self.write([self._instance_holds(pair, both, instance_generation)])
 
     def revert(
         self,
@@ -332,55 +344,22 @@ class Doubled(AllocationStrategy):
         recreate: bool = False,
     ) -> None:
         """Write the source allocation to the instance."""
-        _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
+        self.write([self._instance_holds(pair, pair.source, instance_generation)])
 
     def release(
         self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
     ) -> None:
         """Write the destination allocation to the instance."""
-        _put(self.client, self._instance_holds(pair, pair.destination, instance_generation))
+        self.write([self._instance_holds(pair, pair.destination, instance_generation)])
 
 
-def strategy_for(client: PlacementClient, name: str) -> AllocationStrategy:
+def strategy_for(
+    client: PlacementClient, name: str, write: Callable[[Sequence[Write]], None] | None = None
+) -> AllocationStrategy:
     """Return the strategy that a migration's row names.
 
+    :param write: as :class:`AllocationStrategy`.
     :raises ValueError: no strategy has this name.
     """
     chosen = Strategy(name)
-    return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client)
-
-
-# --- the order of the writes of one process --------------------------------------------------------------------------
-
-#: Seconds after which a thread writes without the lock. The lock only avoids conflicts; the generation keeps a write
-#: correct.
-PATIENCE = 5.0
-
-
-class Turns:
-    """The locks by which the threads of one process write to the same resource providers in sequence.
-
-    Placement compares the generation of every provider that a write changes. It accepts one of several concurrent
-    writes and starts the others again, so that many concurrent writes keep each other from succeeding.
-
-    :param threads: the threads of the process.
-    """
-
-    def __init__(self, threads: executors.Threads) -> None:
-        self._threads = threads
-        self._guard = threads.lock()
-        self._locks: dict[str, executors.Lock] = {}
-
-    @contextlib.contextmanager
-    def of(self, *allocations: allocation_state.Allocations | None) -> Iterator[None]:
-        """Hold the locks of all resource providers of some allocations within the block."""
-        # The same order for all threads, so that two never wait for each other.
-        uuids = sorted({uuid for one in allocations for uuid in one or {}})
-        until = self._threads.clock.monotonic() + PATIENCE
-        with contextlib.ExitStack() as held:
-            for uuid in uuids:
-                with self._guard:
-                    lock = self._locks.setdefault(uuid, self._threads.lock())
-                if lock.acquire(timeout=max(0.0, until - self._threads.clock.monotonic())):
-                    held.callback(lock.release)
-            yield
+    return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client, write)

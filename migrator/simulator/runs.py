@@ -105,6 +105,8 @@ def run(
     monitor = Monitor(cloud)
     try:
         guests = [_boot(cloud, f'guest{number}', guest) for number, guest in enumerate(plan.guests)]
+        if plan.placement_seconds:
+            cloud.placement.before_request = lambda *_: _take_time(cloud, plan.placement_seconds)
         beside(cloud, lambda: over[0])
         failpoints = Failpoints(cloud, operator.supervisor, hook)
         for deed in plan.deeds:
@@ -128,6 +130,14 @@ def run(
     finally:
         monitor.close()
         cloud.stop()
+
+
+def _take_time(cloud: SimulatedCloud, seconds: float) -> None:
+    """Let a request of a service to Placement take its time. Users and operators do not wait."""
+    assert cloud.simulation is not None
+    acting: Any = cloud.simulation.scheduler.me().acting
+    if not acting.is_world:
+        acting.sleep(seconds)
 
 
 def _boot(cloud: SimulatedCloud, name: str, guest: workloads.Guest) -> Instance:

@@ -107,6 +107,8 @@ class Plan:
     :ivar versions: compute host -> its service version at the start. The default is the version of this release.
     :ivar horizon: seconds within which faults are injected.
     :ivar struck: the faults with their boundaries. None: random faults, from the seed and ``rate``.
+    :ivar struck_at: random faults are injected only at boundaries whose labels contain this.
+    :ivar placement_seconds: how long each request of a service to Placement takes.
     """
 
     seed: int
@@ -121,6 +123,8 @@ class Plan:
     versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
     horizon: float = HORIZON
     struck: tuple[tuple[Boundary, str], ...] | None = None
+    struck_at: str = ''
+    placement_seconds: float = 0.0
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
         """Return a function that returns the fault for a boundary, or None."""
@@ -132,7 +136,7 @@ class Plan:
 
         def choose(boundary: Boundary) -> faults.Fault | None:
             nonlocal left
-            if not left or dice.random() >= self.rate:
+            if not left or self.struck_at not in boundary.label or dice.random() >= self.rate:
                 return None
             possible = [fault for fault in faults.FAULTS if fault.where(boundary)]
             if not possible:
@@ -276,6 +280,41 @@ def of_bounds(seed: int) -> Plan:
         guests=(*plan.guests, *more),
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
         options={**plan.options, **bounds},
+    )
+
+
+def of_an_emptied_host(seed: int) -> Plan:
+    """Return a seed's plan in which many guests leave a host at once, while Placement is slow.
+
+    One request then writes the allocations of several guests. Users abort some of the migrations early and delete some
+    guests, and the other hosts may have too little room. Most of the faults are faults of requests to Placement.
+    """
+    plan = of(seed)
+    dice = random.Random(f'emptied host of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    many = dice.choice((3, 5, 8, 12))
+    others = dice.choice((0, dice.randrange(many)))
+    first = len(plan.guests)
+    guests = [*plan.guests, *[Guest('host1', _MEMORY[0], 0.0)] * many, *[Guest('host2', _MEMORY[0], 0.0)] * others]
+    room = max(sum(guest.host == host for guest in guests) for host in ('host1', 'host2'))
+    deeds = list(plan.deeds)
+    for number in range(first, first + many):
+        begin = dice.choice((0.0, 0.0, 0.0, dice.uniform(0, 1)))
+        host = dice.choice((None, None, 'host2'))
+        deeds.append(Deed(round(begin, 3), 'migrate to' if host else 'migrate', number, host))
+        if dice.random() < 0.3:
+            at = begin + dice.choice((dice.uniform(0, 1), dice.uniform(0, 8)))
+            deeds.append(Deed(round(at, 3), dice.choice(('abort', 'abort', 'abort', 'delete', 'migrate')), number))
+    if dice.random() < 0.4:
+        whom, back = dice.choice(('conductor1', 'conductor1', 'conductor2')), dice.choice((0.5, 3.0, 20.0, 70.0))
+        deeds.append(Deed(round(dice.uniform(0, 2), 3), 'kill', whom, back))
+    return dataclasses.replace(
+        plan,
+        guests=tuple(guests),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        knobs={**plan.knobs, 'link': 4096.0, **({'vcpus': room} if others else {})},
+        rate=dice.choice((0.0, 0.1, 0.5)),
+        struck_at=dice.choice(('placement POST', 'placement POST', 'placement', '')),
+        placement_seconds=dice.choice((0.1, 0.5, 2.0)),
     )
 
 
@@ -514,6 +553,7 @@ KINDS: Mapping[str, Callable[[int], Plan]] = {
     'outages': of_outages,
     'evacuations': of_evacuations,
     'bounds': of_bounds,
+    'emptied-hosts': of_an_emptied_host,
 }
 
 

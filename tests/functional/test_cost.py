@@ -151,6 +151,23 @@ def test_on_a_source_with_two_hundred_guests_it_costs_no_more(cloud):
         assert all(meter.counts()[what] <= limit for what, limit in LIMITS.items()), meter.table()
 
 
+@pytest.mark.cloud(vcpus=400, memory_mb=400 * 64)
+@pytest.mark.parametrize(('at_once', 'limit'), [(1, 1.4), (4, 1.4)])
+def test_when_a_host_is_emptied_the_guests_share_requests(cloud, at_once, limit):
+    guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(20)]
+    cloud.set_option('host1', 'max_concurrent_live_migrations', at_once)
+    world = cloud.threads_for('world')
+    cloud.placement.before_request = lambda *_: world.sleep(0.02)
+    meter = Meter(cloud)
+    for guest in guests:
+        assert cloud.live_migrate(guest).status_int == 202
+    cloud.wait()
+    meter.stop()
+    cloud.placement.before_request = None
+    assert {migration.status for migration in cloud.migrations()} == {'completed'}
+    assert len(meter.requests) <= limit * len(guests), meter.table()
+
+
 def test_a_guest_that_writes_its_memory_costs_no_more(cloud):
     instance = cloud.boot('busy', 'host1', dirty_rate=400)
     counts = measure(cloud, instance).counts()

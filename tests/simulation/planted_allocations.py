@@ -13,7 +13,7 @@ from migrator.conductor import periodics
 from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
-from migrator.placement_client import allocation_state, allocations
+from migrator.placement_client import allocation_state, allocations, writer
 from migrator.saga.saga import Done, Failed, Saga, Verdict
 from tests.simulation.plant import Shelf, patched
 
@@ -137,7 +137,9 @@ def move_in_two_requests() -> Iterator[object]:
 @SHELF.plant('1790204', 'success')
 def instance_holds_both() -> Iterator[object]:
     """Allocations were doubled on the instance; here the row says migration-owned, and the writer doubles."""
-    with patched(allocations, 'strategy_for', lambda client, name: allocations.Doubled(client)) as there:
+    with patched(
+        allocations, 'strategy_for', lambda client, name, write=None: allocations.Doubled(client, write)
+    ) as there:
         yield there
 
 
@@ -235,6 +237,23 @@ def silence_of_placement_is_taken_for_done() -> Iterator[object]:
             return
 
     with patched(allocations.MigrationOwned, 'move', hopeful) as there:
+        yield there
+
+
+@SHELF.plant('I5', 'emptied-hosts seed 1', 'emptied-hosts seed 8')
+def one_of_a_refused_request_counts_as_done() -> Iterator[object]:
+    """When a request with the writes of several is refused, one of them is taken for done."""
+    send = writer.Writer._send
+
+    def forgets(self: Any, callers: Any) -> None:
+        send(self, callers)
+        with self._guard:
+            if len(callers) > 1 and callers[-1] in self._waiting:
+                self._waiting.remove(callers[-1])
+                callers[-1].is_answered = True
+                callers[-1].woken.set()
+
+    with patched(writer.Writer, '_send', forgets) as there:
         yield there
 
 

@@ -10,7 +10,6 @@ Every further try reads both consumers.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +48,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
             turn.check(m.row.requested_host)
         chosen = destinations.choose(
             tools.database,
-            tools.placement,
+            tools.readings,
             tools.candidates,
             m.row,
             m.instance,
@@ -88,7 +87,7 @@ def move(m: MigrationContext) -> Verdict:
     for _ in range(_RACES):
         try:
             if not fresh:
-                reading = strategy.observe(pair)
+                reading, pair = _observe(m, strategy, pair)
                 if reading.state is allocation_state.PairState.MOVED:
                     return Done()
                 if _is_written_anew(m, reading):
@@ -98,10 +97,11 @@ def move(m: MigrationContext) -> Verdict:
                 if reading.state is not allocation_state.PairState.NOT_MOVED:
                     return _unknown(m, reading)
                 generation = _known(reading)
-                input_ = dataclasses.asdict(dataclasses.replace(intent, instance_generation=generation))
+                input_ = dataclasses.asdict(
+                    dataclasses.replace(intent, instance_generation=generation, source=pair.source)
+                )
                 m.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])
-            with _lock_providers(m, pair):
-                strategy.move(pair, instance_generation=generation, migration_generation=new)
+            strategy.move(pair, instance_generation=generation, migration_generation=new)
         except exception.PlacementConflict:
             fresh = False
             # Another writer was faster, or Placement was killed in an earlier try and has left an orphan consumer of
@@ -133,25 +133,22 @@ def give_back(m: MigrationContext) -> Verdict:
     for _ in range(_RACES):
         try:
             if moved is not None:
-                with _lock_providers(m, pair):
-                    strategy.revert(pair, instance_generation=moved, migration_generation=allocations.FIRST_GENERATION)
+                strategy.revert(pair, instance_generation=moved, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
-            reading = strategy.observe(pair)
+            reading, pair = _observe(m, strategy, pair)
             m.commit()
             if m.is_deleted():
                 return _bury(strategy, reading)
             match reading.state:
                 case allocation_state.PairState.NOT_MOVED:
-                    with _lock_providers(m, pair):
-                        strategy.rewrite_source(pair, instance_generation=_known(reading))
+                    strategy.rewrite_source(pair, instance_generation=_known(reading))
                 case allocation_state.PairState.MOVED | allocation_state.PairState.CLAIM_MISSING:
-                    with _lock_providers(m, pair):
-                        strategy.revert(
-                            pair,
-                            instance_generation=reading.instance.generation,
-                            migration_generation=reading.migration.generation,
-                            recreate=reading.state is allocation_state.PairState.CLAIM_MISSING,
-                        )
+                    strategy.revert(
+                        pair,
+                        instance_generation=reading.instance.generation,
+                        migration_generation=reading.migration.generation,
+                        recreate=reading.state is allocation_state.PairState.CLAIM_MISSING,
+                    )
                 case _ if _is_written_anew(m, reading):
                     return Done({'skipped': 'the allocation of the instance was changed before it was moved'})
                 case _:
@@ -175,8 +172,7 @@ def release(m: MigrationContext) -> Verdict:
         try:
             if fresh:
                 # This migration has made the consumer, and nothing else writes it.
-                with m.tools.turns.of(pair.source):
-                    strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
+                strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
             reading = strategy.observe(pair)
             if reading.state is allocation_state.PairState.RELEASED:
@@ -187,12 +183,11 @@ def release(m: MigrationContext) -> Verdict:
             if reading.state is not allocation_state.PairState.MOVED:
                 return _unknown(m, reading)
             m.commit()
-            with _lock_providers(m, pair):
-                strategy.release(
-                    pair,
-                    instance_generation=reading.instance.generation,
-                    migration_generation=reading.migration.generation,
-                )
+            strategy.release(
+                pair,
+                instance_generation=reading.instance.generation,
+                migration_generation=reading.migration.generation,
+            )
         except exception.PlacementConflict:
             fresh = False
             _pause(m)
@@ -211,15 +206,14 @@ def hold(m: MigrationContext) -> Verdict:
     if m.row.strategy == Strategy.MIGRATION_OWNED:
         return Done()
     doubled, pair = _pair(m)
-    owned = allocations.strategy_for(m.tools.placement, Strategy.MIGRATION_OWNED.value)
+    owned = allocations.strategy_for(m.tools.placement, Strategy.MIGRATION_OWNED.value, m.tools.writer.write)
     orphan: int | None = None
     for _ in range(_RACES):
         try:
             reading = doubled.observe(pair)
             if reading.state is allocation_state.PairState.MOVED:
                 m.commit()
-                with _lock_providers(m, pair):
-                    owned.move(pair, instance_generation=_known(reading), migration_generation=orphan)
+                owned.move(pair, instance_generation=_known(reading), migration_generation=orphan)
             elif m.is_deleted():
                 return Done({'skipped': 'the instance was deleted'})
             elif owned.observe(pair).state is not allocation_state.PairState.MOVED:
@@ -261,9 +255,8 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
             writes = [allocations.Write(consumer=pair.instance, allocations=wanted, generation=generation)]
             if reading.migration.generation is not None and reading.migration.allocations:
                 held = reading.migration.generation
-                writes.append(allocations.Write(consumer=pair.migration, allocations={}, generation=held))
-            with _lock_providers(m, pair):
-                allocations.write_all(strategy.client, writes)
+                writes.append(allocations.removal(pair.migration, held))
+            strategy.write(writes)
         except exception.PlacementConflict:
             orphan = allocations.ORPHAN_GENERATION if orphan is None else None
             _pause(m)
@@ -279,10 +272,6 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
     return Parked('Placement, where other writers were faster each time')
 
 
-def _lock_providers(m: MigrationContext, pair: allocation_state.Pair) -> contextlib.AbstractContextManager[None]:
-    return m.tools.turns.of(pair.source, pair.destination)
-
-
 def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
     intent = destinations.chosen(m.journal, m.attempt)
     assert intent is not None
@@ -295,7 +284,29 @@ def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocati
         source=intent.source,
         destination=intent.destination,
     )
-    return allocations.strategy_for(m.tools.placement, m.row.strategy), pair
+    return allocations.strategy_for(m.tools.placement, m.row.strategy, m.tools.writer.write), pair
+
+
+def _observe(
+    m: MigrationContext, strategy: allocations.AllocationStrategy, pair: allocation_state.Pair
+) -> tuple[allocations.PairReading, allocation_state.Pair]:
+    """Read both consumers. Return the reading, and the pair with what the instance held before the move.
+
+    A joint read does not find what an instance holds of other hosts, such as a rest of an earlier failure.
+    """
+    reading, intent = strategy.observe(pair), destinations.chosen(m.journal, m.attempt)
+    held = reading.instance.allocations
+    if (
+        reading.state is allocation_state.PairState.UNKNOWN
+        and intent is not None
+        and reading.instance.generation == intent.instance_generation
+        and not allocation_state.normal(reading.migration.allocations)
+        and all(held.get(uuid) == amounts for uuid, amounts in pair.source.items())
+    ):
+        # Nothing was written since the intent.
+        pair = dataclasses.replace(pair, source=held)
+        reading = dataclasses.replace(reading, state=allocation_state.PairState.NOT_MOVED)
+    return reading, pair
 
 
 def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairReading) -> Verdict:
@@ -307,7 +318,7 @@ def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairRea
             project_id=reading.migration.project_id or '',
             user_id=reading.migration.user_id or '',
         )
-        allocations.remove(strategy.client, owner, generation=reading.migration.generation)
+        strategy.write([allocations.removal(owner, reading.migration.generation)])
     return Done({'skipped': 'the instance was deleted'})
 
 

@@ -25,9 +25,10 @@ from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
-from migrator.placement_client.allocations import Turns
 from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
+from migrator.placement_client.readings import SharedReadings
+from migrator.placement_client.writer import Writer
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class Tools:
     :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
     :ivar server: the RPC server name of this conductor, for events.
     :ivar candidates: the candidates of Placement for the guests that leave.
-    :ivar turns: the locks for this conductor's writes to Placement.
+    :ivar readings: reads what guests that leave hold.
+    :ivar writer: sends the writes of allocations of all migrations.
     :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
     :ivar completing: the uuids of the evacuations that are being completed.
     :ivar defining: the hosts that are being asked for the definitions of their guests.
@@ -71,13 +73,19 @@ class Tools:
 
     def __post_init__(self) -> None:
         self.candidates = SharedCandidates(self.placement, self.database.services.roots, self.threads)
-        self.turns = Turns(self.threads)
+        self.readings = SharedReadings(self.placement, self._root_of, self.threads)
+        self.writer = Writer(self.placement, self.threads)
         self.running_cleanups: set[int] = set()
         self.completing: set[str] = set()
         self.defining: set[str] = set()
         self.asking: set[str] = set()
         self.slots = slots.Watch(self.threads.clock)
         self.placement.on_result = broker.Outage('Placement', self.threads).on_result
+
+    def _root_of(self, guest: instance.Instance, host: str) -> str | None:
+        """Return the root provider of a host."""
+        places = self.database.services.places(guest.uuid, host=host)
+        return places[0].uuid if len(places) == 1 else None
 
     def is_down(self, host: str) -> bool:
         """Return whether a host is down.

@@ -14,9 +14,9 @@ from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
-from migrator.placement_client import allocation_state, allocations, candidates
+from migrator.placement_client import allocation_state, candidates
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
-from migrator.placement_client.client import PlacementClient
+from migrator.placement_client.readings import SharedReadings
 from migrator.saga import log
 
 
@@ -59,7 +59,7 @@ def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
 
 def choose(
     database: Database,
-    client: PlacementClient,
+    readings: SharedReadings,
     shared: SharedCandidates,
     migration: Migration,
     instance: Instance,
@@ -75,6 +75,7 @@ def choose(
     that they end sooner, then the order is by name. A host gets the first of its
     candidates from Placement.
 
+    :param readings: reads what the instance holds.
     :param shared: the candidates of this conductor.
     :param tried: the hosts that this migration has tried, each with the reason of its failure.
     :param reachable: whether this conductor was reachable long enough to know which hosts are down.
@@ -90,17 +91,17 @@ def choose(
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
     try:
-        return _choose(database, client, shared, migration, instance, tried, asked_after, True, turn, hints)
+        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, client, shared, migration, instance, tried, asked_after, False, turn, hints)
+    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints)
 
 
 def _choose(
     database: Database,
-    client: PlacementClient,
+    readings: SharedReadings,
     shared: SharedCandidates,
     migration: Migration,
     instance: Instance,
@@ -115,7 +116,7 @@ def _choose(
     root = named.uuid if named is not None else None
     sent = shared.sent()
     found = None if migration.force and named is not None else shared.get(instance.flavor, root, asked_after)
-    held = allocations.read(client, instance.uuid)
+    held = readings.read(instance, migration.source_compute)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
             reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'

@@ -14,6 +14,7 @@ from migrator.conductor.migration import destinations
 from migrator.db import models
 from migrator.db.migrations import Write
 from migrator.placement_client.candidates import SharedCandidates
+from migrator.placement_client.readings import SharedReadings
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
 from tests.unit.conductor import stage as stages
@@ -36,7 +37,8 @@ def choose(
     client = stage.cloud.placement_client
     # Its own list, as of a conductor that has not asked yet.
     shared = SharedCandidates(client, stage.database.services.roots, stage.database.threads)
-    return destinations.choose(stage.database, client, shared, migration, stage.instance, tried or {}, reachable)
+    readings = SharedReadings(client, lambda _instance, _host: None, stage.database.threads)
+    return destinations.choose(stage.database, readings, shared, migration, stage.instance, tried or {}, reachable)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:

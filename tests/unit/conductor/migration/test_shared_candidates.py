@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.conductor import registry
 from migrator.conductor.migration import destinations
 from migrator.db import models
-from migrator.placement_client import candidates
+from migrator.placement_client import candidates, readings
 from migrator.testing.placement_faults import Fault
 from tests import work
 from tests.unit.conductor import stage as stages
@@ -27,6 +27,7 @@ class Chooser:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         client, threads = stage.cloud.placement_client, stage.database.threads
+        self.readings = readings.SharedReadings(client, lambda _instance, _host: None, threads)
         self.shared = candidates.SharedCandidates(client, stage.database.services.roots, threads)
 
     def choose(self, instance: Any = None, **more: Any) -> destinations.Destination:
@@ -35,8 +36,7 @@ class Chooser:
             uuid='m', instance_uuid=guest.uuid, project_id='demo', user_id='demo', source_compute='host1',
             source_node='host1',
         )  # fmt: skip
-        client = stage.cloud.placement_client
-        return destinations.choose(stage.database, client, self.shared, migration, guest, {}, **more)
+        return destinations.choose(stage.database, self.readings, self.shared, migration, guest, {}, **more)
 
     def asked(self) -> int:
         """Return how often Placement was asked for candidates."""
