@@ -31,7 +31,8 @@ _ADMITTED = sa.or_(_T.c.dest_node.is_not(None), _T.c.attempt > 1)
 _WAITS = sa.and_(
     _IN_PROGRESS,
     _T.c.dest_node.is_(None),
-    sa.or_(*(_T.c.waits_for.startswith(text) for text in WAITS_FOR_SLOT)),
+    # Without a text, its conductor has not looked yet. A younger one must not take its slot meanwhile.
+    sa.or_(_T.c.waits_for.is_(None), *(_T.c.waits_for.startswith(text) for text in WAITS_FOR_SLOT)),
     _T.c.stuck_reason.is_(None),
     _T.c.abort_requested_at.is_(None),
     _T.c.abandon_requested_at.is_(None),

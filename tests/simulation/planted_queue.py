@@ -330,7 +330,9 @@ def destination_is_looked_at_when_all_is_written() -> Iterator[object]:
 def slots_are_counted_before_the_commit() -> Iterator[object]:
     """Two conductors count the same free slot and both take it.
 
-    Here only the choice of a destination counts the slots, and not its commit.
+    Here only the choice of a destination counts the slots, and not its commit. A migration that was accepted and not
+    looked at yet keeps no slot, so that two are chosen at the same moment.
     """
-    with patched(slots, 'take', lambda *_args: None) as there:
+    looked_at = slots._WAITERS.where(slots._T.c.waits_for.is_not(None))
+    with patched(slots, '_WAITERS', looked_at), patched(slots, 'take', lambda *_args: None) as there:
         yield there

@@ -145,8 +145,14 @@ class TestAdmission:
         )
 
     def test_requested_destination_of_one_that_waits_takes_no_slot(self, scene: Scene) -> None:
-        scene.owned(dest_compute='host2', requested_host='host2')
+        scene.owned(dest_compute='host2', requested_host='host2', waits_for='Placement: no answer')
         admit(scene, scene.owned(), 'host2', Bounds(inbound=1))
+
+    def test_slot_is_kept_for_an_older_one_whose_conductor_has_not_looked_yet(self, scene: Scene) -> None:
+        older, younger = scene.owned(requested_host='host2'), scene.owned()
+        with pytest.raises(exception.NoSlot, match='at host2: 0 of 1, and 1 kept for earlier migrations'):
+            admit(scene, younger, 'host2', Bounds(inbound=1))
+        admit(scene, older, 'host2', Bounds(inbound=1))
 
     def test_end_of_a_migration_frees_its_slots(self, scene: Scene) -> None:
         first, second, bounds = scene.owned(), scene.owned(), Bounds(1, 1, 0)
