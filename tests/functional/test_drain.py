@@ -205,6 +205,28 @@ def test_drain_goes_on_when_its_conductor_is_killed(cloud):
     assert all(len(cloud.migrations(instance)) == 1 for instance in instances)
 
 
+def test_guest_that_left_before_its_migration_was_requested_is_not_moved_again(cloud):
+    cloud.start_conductor('conductor2')
+    instance = cloud.boot('guest0', 'host1')
+    killed = []
+
+    def kill_after_the_mark(what):
+        marked = any(row.mark for row in cloud.backend.tables.read('drain_members'))
+        if what == 'committed' and marked and not killed:
+            (drained,) = cloud.backend.tables.read('drains')
+            killed.append(cloud.database.conductors.server_of(drained.owner))
+            cloud.kill(killed[0])
+
+    cloud.database.engine.boundary = kill_after_the_mark
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: killed)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'completed'
+    assert statuses(show(cloud, uuid)) == {'guest0': 'gone'}
+    assert host_of(cloud, instance) == 'host2'
+    assert [row.drain for row in cloud.migrations(instance)] == [None]
+
+
 def test_restore_brings_back_what_is_where_the_drain_had_put_it(cloud):
     stays, returns = (cloud.boot(name, 'host1') for name in ('stays', 'returns'))
     uuid = drain(cloud, destinations=['host2'])['uuid']

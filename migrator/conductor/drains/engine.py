@@ -80,7 +80,7 @@ class ConductorEngine:
             instance = database.instances.get(member.instance_uuid)
             database.migrations.accept(
                 context.RequestContext(user_id=drain.requested_by, request_id=drain.request_id, overwrite=False),
-                _migration(drain, member.mark, instance, host, database.services.lowest_version()),
+                _migration(drain, member, instance, host, database.services.lowest_version()),
                 actions.LIVE_MIGRATION,
                 drain=drain,
             )
@@ -174,13 +174,15 @@ def obstacle(instance: Instance) -> Obstacle | None:
     return None
 
 
-def _migration(drain: Drain, uuid: str, instance: Instance, host: str | None, lowest: int) -> Migration:
+def _migration(drain: Drain, member: Member, instance: Instance, host: str | None, lowest: int) -> Migration:
+    assert member.mark is not None
     return Migration(
-        uuid=uuid,
+        uuid=member.mark,
         instance_uuid=instance.uuid,
         project_id=instance.project_id,
         user_id=drain.requested_by or instance.user_id,
-        source_compute=instance.host,
+        # Where the drain has found it. If it has left since, the migration is refused.
+        source_compute=member.source,
         source_node=instance.node,
         dest_compute=host,
         request_id=drain.request_id,
