@@ -184,7 +184,7 @@ class Drains:
                 row = session.execute(sa.select(_T).where(_T.c.uuid == uuid).with_for_update()).one_or_none()
                 if row is None:
                     raise exception.DrainNotFound(drain=uuid)
-                drain, host = _drain(row), row.host
+                drain, host = drain_of(row), row.host
                 if drain.ended != (action == 'restore'):
                     needed = 'wait for its end' if action == 'restore' else 'it cannot be changed any more'
                     raise exception.InvalidDrainState(drain=uuid, status=drain.shown_status, action=action, do=needed)
@@ -234,7 +234,7 @@ class Drains:
             row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
             if row is None:
                 raise exception.DrainNotFound(drain=uuid)
-            return _drain(row)
+            return drain_of(row)
 
     def list(
         self,
@@ -254,7 +254,7 @@ class Drains:
         if in_progress is not None:
             query = query.where(_IN_PROGRESS if in_progress else _T.c.in_progress_host.is_(None))
         with self._engine.reader() as session:
-            return [_drain(row) for row in models.newest(session, _T, query, limit, marker, None)]
+            return [drain_of(row) for row in models.newest(session, _T, query, limit, marker, None)]
 
     def counts(self, uuids: Sequence[str]) -> dict[str, dict[str, int]]:
         """Return drain -> status -> the number of members with it."""
@@ -271,7 +271,7 @@ class Drains:
         """Return the members of a drain, by position."""
         query = sa.select(_P).where(_P.c.drain == uuid).order_by(_P.c.position, _P.c.instance_uuid)
         with self._engine.reader() as session:
-            return [Member(**{name: getattr(row, name) for name in _MEMBER_FIELDS}) for row in session.execute(query)]
+            return [member_of(row) for row in session.execute(query)]
 
     def read_log(self, uuid: str, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the log of a drain, the oldest event first.
@@ -302,7 +302,7 @@ class Drains:
         """Return the drains in progress of an owner, the oldest first."""
         query = sa.select(_T).where(_IN_PROGRESS, _T.c.owner == owner).order_by(_T.c.id)
         with self._engine.reader() as session:
-            return [_drain(row) for row in session.execute(query)]
+            return [drain_of(row) for row in session.execute(query)]
 
     def has_orphans(self) -> bool:
         """Return whether a drain in progress has no living owner."""
@@ -386,5 +386,11 @@ def _without_owner() -> Any:
     return sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
 
 
-def _drain(row: Any) -> Drain:
+def drain_of(row: Any) -> Drain:
+    """Return a row of ``drains`` as a drain."""
     return Drain(**{name: getattr(row, name) for name in _FIELDS})
+
+
+def member_of(row: Any) -> Member:
+    """Return a row of ``drain_members`` as a member."""
+    return Member(**{name: getattr(row, name) for name in _MEMBER_FIELDS})

@@ -25,6 +25,7 @@ from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
 from migrator.simulator.monitoring.aborts import Aborts
 from migrator.simulator.monitoring.act_check import ActCheck
+from migrator.simulator.monitoring.drain_requests import DrainRequests
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
@@ -67,7 +68,7 @@ class Monitor:
         self._holdings = Holdings(self._reader)
         self._queues = Queues()
         #: The id of an invariant -> a function that yields how a world at a look breaks it.
-        self._lookers = {'I9': Aborts(cloud).look, 'I22': ActCheck(cloud, self._rows).look}
+        self._lookers = {'I9': Aborts(cloud).look, 'I22': ActCheck(cloud, self._rows).look, 'I25': DrainRequests().look}
         self._epoch_check = EpochCheck()
         #: How many effects and messages the last look has seen.
         self._effects_seen = -1
@@ -186,6 +187,7 @@ class Monitor:
             providers=self._holdings.providers,
             before=self._rows.before,
             histories_before=self._rows.histories_before,
+            drains_before=self._rows.drains_before,
             **self._rows.values,
             **outside,
         )

@@ -108,6 +108,7 @@ class Reader:
             instances = {one.uuid: one for one in reversed(database.instances.list())}
             logs_of = database.migrations.read_logs([*migrations])
             known = {*instances, *(one.instance_uuid for one in migrations.values())}
+            drains = {one.uuid: one for one in reversed(database.drains.list())}
             found = {
                 'instances': instances,
                 'migrations': migrations,
@@ -115,6 +116,10 @@ class Reader:
                 'journal': {uuid: log.records(entries) for uuid, entries in logs_of.items()},
                 'histories': {uuid: saga_log.history(entries) for uuid, entries in logs_of.items()},
                 'cleanups': database.cleanups.list(),
+                'drains': drains,
+                'members': {uuid: database.drains.read_members(uuid) for uuid in drains},
+                'drained': {uuid: one for uuid, one in migrations.items() if one.drain is not None},
+                'drain_logs': {uuid: database.drains.read_log(uuid) for uuid in drains},
                 'services': database.services.list(),
                 'conductors': database.conductors.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},

@@ -26,11 +26,11 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from migrator.objects import Instance
-from migrator.simulator import faults, matrix, workloads
+from migrator.simulator import drain_workloads, faults, matrix, workloads
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
@@ -38,6 +38,18 @@ from migrator.simulator.monitor import Monitor
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
+#: Name of a kind of plan, on the command line -> the function that returns a seed's plan.
+KINDS: Mapping[str, Callable[[int], workloads.Plan]] = {
+    'days': workloads.of,
+    'upgrades': workloads.of_an_upgrade,
+    'bad-nights': workloads.of_a_bad_night,
+    'second-migrations': workloads.of_second_migrations,
+    'outages': workloads.of_outages,
+    'evacuations': workloads.of_evacuations,
+    'bounds': workloads.of_bounds,
+    'emptied-hosts': workloads.of_an_emptied_host,
+    'drains': drain_workloads.of_drains,
+}
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
 #: Nova's numbers of power states.
@@ -265,7 +277,7 @@ def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'da
 
     :param jobs: the number of processes. One job runs in this process, since a new one would import everything again.
     :param most_red: stop after this number of failures.
-    :param kind: the kind of the plans, a key of :data:`migrator.simulator.workloads.KINDS`.
+    :param kind: the kind of the plans, a key of :data:`KINDS`.
     """
     tally, began = Tally(), time.monotonic()
     one = functools.partial(_one, kind)
@@ -312,7 +324,7 @@ def hurry() -> None:
 
 
 def _one(kind: str, seed: int) -> tuple[Run, str | None]:
-    plan = workloads.KINDS[kind](seed)
+    plan = KINDS[kind](seed)
     try:
         result = run(_Process.backend, plan)
     except Exception:  # noqa: BLE001 -- an error of the simulator, or an uncaught error of the cloud
@@ -331,9 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         '--jobs', type=int, default=os.cpu_count() or 1, metavar='N', help='number of processes (default: %(default)s)'
     )
-    parser.add_argument(
-        '--plans', choices=list(workloads.KINDS), default='days', help='kind of plans (default: %(default)s)'
-    )
+    parser.add_argument('--plans', choices=list(KINDS), default='days', help='kind of plans (default: %(default)s)')
     parser.add_argument('--json', action='store_true', help='print a report as JSON on stdout')
     given = parser.parse_args(arguments)
     for name in ('seeds', 'jobs'):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from migrator.objects import EVACUATES, FINAL, Instance, MigrationStatus
+from migrator.simulator import drain_scenarios
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
@@ -579,10 +580,13 @@ PATHS = (
     Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),
 )
 
-#: Slow paths without cells in the matrix. Tests use them for bugs that no other path finds.
+#: Paths without cells in the matrix. Tests use them for bugs that no other path finds.
 APART = (
     Path('restarted twice', restarted_twice, (_S.COMPLETED,)),
     Path('restarted after an abort', restarted_after_an_abort, (_S.CANCELLED,)),
+    Path('drain', drain_scenarios.drain, (_S.COMPLETED, _S.COMPLETED)),
+    Path('drain cancelled', drain_scenarios.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
+    Path('drain fails', drain_scenarios.drain_fails, (_S.FAILED, _S.FAILED)),
 )
 
 BY_NAME = {path.name: path for path in (*PATHS, *APART)}

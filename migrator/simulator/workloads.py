@@ -3,7 +3,7 @@
 """The plans of random runs, each from one seed.
 
 A plan has a cloud, the actions of users and operators, and the faults. There are several kinds of plans
-(:data:`KINDS`). The same seed gives a different plan of each kind.
+(:data:`migrator.simulator.runs.KINDS`). The same seed gives a different plan of each kind.
 """
 
 from __future__ import annotations
@@ -542,19 +542,6 @@ def of_evacuations(seed: int) -> Plan:
         rate=plan.rate / 4,
         horizon=end + HORIZON,
     )
-
-
-#: Name of a kind of plan, on the command line -> the function that returns a seed's plan.
-KINDS: Mapping[str, Callable[[int], Plan]] = {
-    'days': of,
-    'upgrades': of_an_upgrade,
-    'bad-nights': of_a_bad_night,
-    'second-migrations': of_second_migrations,
-    'outages': of_outages,
-    'evacuations': of_evacuations,
-    'bounds': of_bounds,
-    'emptied-hosts': of_an_emptied_host,
-}
 
 
 def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:

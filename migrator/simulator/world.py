@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from migrator.db import slots
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
+from migrator.db.drains import Event
 from migrator.db.services import Incarnation
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
+from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state
 from migrator.saga import log
 from migrator.simulator.reader import Host, Provider, Reader
@@ -37,6 +39,11 @@ class World:
     :ivar before: the migrations at the last look. It is empty in a single snapshot.
     :ivar histories: uuid -> each status that the migration has had.
     :ivar histories_before: the histories at the last look. It is empty in a single snapshot.
+    :ivar drains: uuid -> drain, the oldest first.
+    :ivar members: uuid of a drain -> its members.
+    :ivar drained: uuid -> each migration that a drain has requested, ended or not, the oldest first.
+    :ivar drains_before: the drains at the last look. It is empty in a single snapshot.
+    :ivar drain_logs: uuid of a drain -> its log. It is empty at a look of a monitor.
     :ivar bounds: each set of bounds that a conductor has had so far.
     :ivar limits: host -> the highest limit of its queue so far.
     :ivar marked: uuids of the migrations with a value in the unique column that allows one per instance.
@@ -57,6 +64,11 @@ class World:
     histories: Mapping[str, Sequence[Mapping[str, Any]]]
     histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     cleanups: Sequence[Cleanup]
+    drains: Mapping[str, Drain] = dataclasses.field(default_factory=dict)
+    members: Mapping[str, Sequence[Member]] = dataclasses.field(default_factory=dict)
+    drained: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
+    drains_before: Mapping[str, Drain] = dataclasses.field(default_factory=dict)
+    drain_logs: Mapping[str, Sequence[Event]] = dataclasses.field(default_factory=dict)
     services: Sequence[Service]
     conductors: Sequence[Incarnation] = ()
     nodes: Mapping[str, compute_node.ComputeNode]

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from migrator.db import cleanups, models, services
+from migrator.db import cleanups, drains, models, services
 
 #: Table -> its model, and the function that converts a row to an object.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
@@ -23,6 +23,8 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'services': (models.Service, models.service),
     'conductors': (models.Conductor, services.incarnation),
     'compute_nodes': (models.ComputeNode, models.node),
+    'drains': (drains.DrainRow, drains.drain_of),
+    'drain_members': (drains.DrainMember, drains.member_of),
 }
 
 

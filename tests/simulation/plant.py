@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from migrator.simulator import matrix, runs, scenarios, workloads
+from migrator.simulator import matrix, runs, scenarios
 from migrator.simulator.failpoints import Boundary
 from migrator.simulator.matrix import Cell
 from migrator.testing import backends
@@ -85,7 +85,7 @@ def caught(backend: backends.Backend, name: str) -> str | None:
     :param name: of a cell, of a path, or of a random run.
     """
     if seed := SEED.fullmatch(name):
-        plan = workloads.KINDS[seed['kind'] or 'days'](int(seed['number']))
+        plan = runs.KINDS[seed['kind'] or 'days'](int(seed['number']))
         violations = runs.run(backend, plan).violations
         return violations[0] if violations else None
     cell = parse(name)

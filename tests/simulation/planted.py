@@ -16,11 +16,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from migrator.simulator import matrix, scenarios, workloads
+from migrator.simulator import matrix, runs, scenarios
 from migrator.testing import backends
 from tests.simulation import (
     plant,
     planted_allocations,
+    planted_drains,
     planted_epoch_check,
     planted_evacuations,
     planted_guests,
@@ -37,6 +38,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_epoch_check.SHELF,
     *planted_guests.SHELF,
     *planted_evacuations.SHELF,
+    *planted_drains.SHELF,
 )
 
 BY_NAME = {one.name: one for one in PLANTS}
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--paths', default='', help='only these, with commas between them')
     parser.add_argument('--match', default='', help='only cells whose name has this regular expression')
     parser.add_argument('--seeds', type=int, default=0, help='the number of random runs to try, too')
-    parser.add_argument('--plans', default='', choices=['', *workloads.KINDS], help='of this kind')
+    parser.add_argument('--plans', default='', choices=['', *runs.KINDS], help='of this kind')
     parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
     options = parser.parse_args(arguments)
     missed = 0

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from migrator import exception
 from migrator.conductor import registry
-from migrator.objects import Instance
+from migrator.objects import Flavor, Instance
 from migrator.simulator import workloads
 from migrator.simulator.actors.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
@@ -21,7 +23,9 @@ _AGAIN, _TRIES = 2.0, 60
 
 def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
     """Do an action of a plan."""
-    if isinstance(deed.whom, str):
+    if isinstance(deed.whom, str) and deed.name in _AROUND_DRAINS:
+        _AROUND_DRAINS[deed.name](operator, deed.whom, deed.more)
+    elif isinstance(deed.whom, str):
         _do_to_a_process(operator, deed, deed.whom)
     else:
         _do_to_a_guest(operator, deed, guests[deed.whom])
@@ -85,6 +89,9 @@ def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance)
         operator.evacuate_soon(instance, *deed.more)
     elif deed.name == 'delete':
         operator.delete(instance)
+    elif deed.name in ('lock', 'unlock'):
+        action = {deed.name: None}
+        operator.user.request('POST', f'/servers/{instance.uuid}/action', action)
     elif deed.name == 'retry once stuck':
         operator.once_stuck(instance, operator.retry)
     elif deed.name == 'abandon once stuck':
@@ -146,3 +153,64 @@ def bring_back(cloud: SimulatedCloud, instance: Instance, host: str, shut_off: b
                 if shut_off:
                     target.shut_off(row.uuid)
                 return
+
+
+# --- drains ----------------------------------------------------------------------------------------------------------
+
+
+def drain(operator: Operator, host: str, wanted: Mapping[str, Any]) -> None:
+    """Request a drain.
+
+    :param wanted: the body of the request without its host. The deadline is in seconds from now.
+    """
+    body = {'host': host, **wanted}
+    if 'deadline' in body:
+        now = operator.cloud.world.threads.clock.now()
+        body['deadline'] = (now + datetime.timedelta(seconds=body['deadline'])).isoformat()
+    operator.user.ask(lambda: operator.user.request('POST', _DRAINS, body), lambda: False)
+
+
+def change_drain(operator: Operator, host: str, action: Mapping[str, Any]) -> None:
+    """Request to change the newest drain of a host.
+
+    :param action: the body of the request.
+    """
+    drains = [row.object for row in operator.cloud.backend.tables.read('drains') if row.host == host]
+    if drains:
+        path = f'{_DRAINS}/{drains[-1].uuid}/action'
+        operator.user.ask(lambda: operator.user.request('POST', path, action), lambda: False)
+
+
+def _boot(operator: Operator, host: str, memory_mb: int) -> None:
+    """Start another guest on a host, disabled or not, unless the host has no power."""
+    cloud, hypervisor = operator.cloud, operator.cloud.world.hypervisors[host]
+    if not hypervisor.powered:
+        return
+    uuid, flavor = cloud.new_uuid(), Flavor(name=f'm{memory_mb}', vcpus=1, memory_mb=memory_mb, root_gb=1)
+    new = Instance(uuid=uuid, name=uuid, host=host, node=host, flavor=flavor, project_id='demo', user_id='demo')
+    for _ in range(_TRIES):
+        try:
+            stored = registry.create_instance(cloud.database, cloud.placement_client, new)
+        except exception.ServiceUnreachable:
+            operator.user.wait(_AGAIN)
+        except exception.MigratorException:
+            return  # such as a host that is full
+        else:
+            hypervisor.spawn(stored)
+            return
+
+
+def _set_service(operator: Operator, host: str, fields: Mapping[str, Any]) -> None:
+    """Enable or disable a host by hand."""
+    path = f'/os-services/{operator.cloud.database.services.get_compute(host).uuid}'
+    operator.user.ask(lambda: operator.user.request('PUT', path, fields), lambda: False)
+
+
+_DRAINS = '/migrator/v1/drains'
+#: An action on a host that is drained -> what does it, with the operator, the host and the argument.
+_AROUND_DRAINS: Mapping[str, Callable[[Operator, str, Any], None]] = {
+    'drain': drain,
+    'change the drain': change_drain,
+    'boot': _boot,
+    'set the service': _set_service,
+}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from migrator import exception
 from migrator.conductor import registry
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
+from migrator.objects.drain import Drain, MemberStatus
 from migrator.simulator.actors.supervisor import Supervisor
 from migrator.simulator.actors.user import User
 from migrator.simulator.invariants import check
@@ -169,7 +170,7 @@ class Operator:
         for hypervisor in self.cloud.world.hypervisors.values():
             hypervisor.faults.clear()
         for _ in range(_LOOKS):
-            if self.user.until(self._all_stuck, PATIENCE) and not self._open():
+            if self.user.until(self._is_over, PATIENCE) and not self._open():
                 break
             self._fence()
             self._tidy()
@@ -178,7 +179,7 @@ class Operator:
         else:
             # The copy of a guest that writes faster than the link transfers lasts until its time-out.
             if any(hypervisor.jobs for hypervisor in self.cloud.world.hypervisors.values()):
-                self.user.until(self._all_stuck, _LONGEST_COPY)
+                self.user.until(self._is_over, _LONGEST_COPY)
 
     def finish(self) -> None:
         """Deliver late requests and let the cloud come to rest, after all faults have stopped."""
@@ -201,8 +202,17 @@ class Operator:
         rows = self.cloud.migrations()
         return any(row.status == MigrationStatus.DONE and row.uuid not in pending for row in rows)
 
-    def _all_stuck(self) -> bool:
-        return all(row.stuck_reason for row in self._open())
+    def _is_over(self) -> bool:
+        return all(row.stuck_reason for row in self._open()) and not self.open_drains()
+
+    def open_drains(self) -> list[Drain]:
+        """Return the drains that have to go on: those in progress, except for paused ones that move no guest."""
+        tables = self.cloud.backend.tables
+        moving = {row.drain for row in tables.read('drain_members') if row.object.status == MemberStatus.MOVING}
+        drains: list[Drain] = [row.object for row in tables.read('drains')]
+        return [
+            one for one in drains if not one.ended and (not one.paused or one.cancel_requested_at or one.uuid in moving)
+        ]
 
     def _fence(self) -> None:
         """Power off the hosts whose service never comes back, and force their services down."""
@@ -245,6 +255,11 @@ class Operator:
                 continue
             if row.in_progress and row.stuck_reason and self.supervisor.gone.isdisjoint(world.hosts):
                 found[check.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
+        if self.supervisor.gone.isdisjoint(world.hosts) and not self._open():
+            for drain in self.open_drains():
+                found[
+                    check.Violation('I25', f'drain {drain.uuid} is {drain.shown_status}: it has not ended', world.at)
+                ] = None
         return list(found)
 
     def _is_vanished_guest(self, world: World, violation: check.Violation) -> bool:

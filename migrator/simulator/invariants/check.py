@@ -15,7 +15,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from migrator.simulator.invariants import always, history, hosts, quiet
+from migrator.simulator.invariants import always, drains, history, hosts, quiet
 from migrator.simulator.world import World
 
 __all__ = ['INVARIANTS', 'Broken', 'Invariant', 'Violation', 'When', 'World', 'assert_holds', 'check']
@@ -93,6 +93,9 @@ INVARIANTS = (
     Invariant('I22', When.ALWAYS, hosts.kept_where_it_is),
     Invariant('I23', When.ALWAYS, hosts.slots),
     Invariant('I24', When.ALWAYS, hosts.one_conductor),
+    Invariant('I25', When.ALWAYS, drains.legal),
+    Invariant('I25', When.QUIET, drains.ends),
+    Invariant('I25', When.HISTORY, drains.moves),
 )
 
 

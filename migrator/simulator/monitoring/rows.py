@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
 from migrator.db import saga_log
 from migrator.objects import FINAL, Migration
+from migrator.objects.drain import Drain, Member
 from migrator.saga import log
 from migrator.testing import backends, tables
 
@@ -27,6 +29,7 @@ class Rows:
         evacuation, or one whose source has still to clean up.
     :ivar before: the migrations at the last look.
     :ivar histories_before: the histories at the last look.
+    :ivar drains_before: the drains at the last look.
     """
 
     def __init__(self, backend: backends.Backend) -> None:
@@ -42,6 +45,7 @@ class Rows:
         self._open: set[str] = set()
         self._open_now: set[str] = set()
         self.histories_before: Mapping[str, list[dict[str, Any]]] = {}
+        self.drains_before: Mapping[str, Drain] = {}
 
     def note_commit(self) -> bool:
         """Note the tables that a commit has changed; return whether any of them may break an invariant."""
@@ -64,7 +68,13 @@ class Rows:
         self._open_now = open_
         if not self.changed.isdisjoint(('migrations', 'saga_log')):
             self._add_up(concerned)
+        members: dict[str, list[Member]] = collections.defaultdict(list)
+        for row in self._tables['drain_members']:
+            members[row.drain].append(row.object)
         self.values = {
+            'drains': {one.uuid: one for one in found['drains']},
+            'members': members,
+            'drained': {one.uuid: one for one in found['migrations'] if one.drain is not None},
             'services': found['services'],
             'conductors': found['conductors'],
             'nodes': {one.host: one for one in found['compute_nodes']},
@@ -79,6 +89,7 @@ class Rows:
     def end_look(self) -> None:
         """Keep the present state as that of the last look."""
         self.before, self.histories_before = self.values['migrations'], self.values['histories']
+        self.drains_before = self.values['drains']
         self._open = self._open_now
         self.changed.clear()
 

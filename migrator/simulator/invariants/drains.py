@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Invariants of drains.
+
+Each function yields the violations in a world. A :class:`~migrator.simulator.monitoring.drain_requests.DrainRequests`
+checks which migrations a drain requests, for which it needs every commit.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Iterator, Sequence
+
+from migrator.db.slots import AHEAD_OF_DRAINS, Bounds
+from migrator.objects import Migration
+from migrator.objects.drain import (
+    LEGAL_MEMBER_MOVES,
+    Direction,
+    Drain,
+    DrainStatus,
+    Member,
+    MemberStatus,
+    disabled_reason,
+)
+from migrator.simulator.world import World
+
+_M = MemberStatus
+
+#: Seconds after its start for which a guest may be missed by a check of whether its host is empty. A conductor that is
+#: paused between the check and the commit takes that long.
+_STARTS = 60.0
+
+
+def legal(world: World) -> Iterator[str]:
+    """I25, always: a host has one drain in progress, which keeps its bounds and its destinations.
+
+    - A migration of a drain leaves the drain's host to one of the drain's destinations, or returns to the host.
+    - A drain has no more migrations in progress than ``parallel`` and the highest bounds of the site so far.
+    - When ``completed`` is written, the host has no guest in the database, none at the hypervisor and no allocation.
+      Guests that were created shortly before are exempt.
+    - A drain that has ended has no member that waits or moves.
+    """
+    hosts = collections.Counter(drain.host for drain in world.drains.values() if not drain.ended)
+    yield from (f'{host} has {number} drains in progress' for host, number in hosts.items() if number > 1)
+    for migration in world.drained.values():
+        yield from _wrong_way(world.drains.get(migration.drain or ''), migration)
+    for drain in world.drains.values():
+        yield from _beyond_bound(world, drain)
+        before = world.drains_before.get(drain.uuid)
+        if drain.status == DrainStatus.COMPLETED and before is not None and not before.ended:
+            yield from _not_empty(world, drain)
+        for member in world.members.get(drain.uuid, ()):
+            if drain.ended and member.status in (_M.WAITING, _M.MOVING):
+                yield f'drain {drain.uuid} has ended {drain.status}, but {member.instance_uuid} is {member.status}'
+
+
+def _wrong_way(drain: Drain | None, migration: Migration) -> Iterator[str]:
+    if drain is None:
+        yield f'migration {migration.uuid} belongs to drain {migration.drain}, which does not exist'
+    elif migration.requested_host == drain.host:
+        if migration.dest_compute not in (None, drain.host):
+            yield f'migration {migration.uuid} of a restore of {drain.host} goes to {migration.dest_compute}'
+    elif migration.source_compute != drain.host:
+        yield f'migration {migration.uuid} of a drain of {drain.host} leaves {migration.source_compute}'
+    elif migration.dest_compute and drain.destinations and migration.dest_compute not in drain.destinations:
+        yield f'migration {migration.uuid} goes to {migration.dest_compute}, which is no destination of its drain'
+
+
+def _beyond_bound(world: World, drain: Drain) -> Iterator[str]:
+    now, before = (
+        {one.uuid for one in migrations.values() if one.drain == drain.uuid and one.in_progress}
+        for migrations in (world.migrations, world.before)
+    )
+    if not now - before or not world.before:
+        return
+    bounds = [one.of_drains() for one in world.bounds] or [Bounds().of_drains()]
+    if drain.direction == Direction.BACK:
+        bound = max(one.inbound for one in bounds) + AHEAD_OF_DRAINS
+    else:
+        bound = world.limits.get(drain.host, 1) + max(one.ahead for one in bounds)
+    bound = bound if drain.parallel is None else min(bound, drain.parallel)
+    if len(now) > bound:
+        yield f'drain {drain.uuid} of {drain.host} has {len(now)} migrations in progress, its bound is {bound}'
+
+
+def _not_empty(world: World, drain: Drain) -> Iterator[str]:
+    since = max(drain.created_at or world.now, world.now - datetime.timedelta(seconds=_STARTS))
+    new = {one.uuid for one in world.instances.values() if one.created_at is not None and one.created_at > since}
+    host = world.hosts.get(drain.host)
+    found = {
+        'in the database': {one.uuid for one in world.instances.values() if one.host == drain.host},
+        'at the hypervisor': {uuid for uuid, guest in host.guests.items() if guest.present} if host else set(),
+        'in Placement': {
+            consumer for provider in world.tree(drain.host) for consumer in world.providers[provider].holders
+        },
+    }
+    for where, uuids in found.items():
+        for uuid in sorted(uuids - new):
+            yield f'drain {drain.uuid} is completed, but {drain.host} has {uuid} {where}'
+
+
+def ends(world: World) -> Iterator[str]:
+    """I25, quiet: a drain has ended, is paused by a user, or shows what it waits for.
+
+    A member that moves has a migration in progress. The host is enabled after a cancel and a restore, unless it was
+    disabled for another reason.
+    """
+    for drain in world.drains.values():
+        if not drain.ended and not drain.paused and not _shows_wait(drain, world.members.get(drain.uuid, ())):
+            yield f'drain {drain.uuid} of {drain.host} is {drain.shown_status} and does not show what it waits for'
+        for member in world.members.get(drain.uuid, ()):
+            migration = world.drained.get(member.mark or '')
+            if member.status == _M.MOVING and (migration is None or migration.ended):
+                how = migration.status if migration is not None else 'not there'
+                yield f'drain {drain.uuid}: member {member.instance_uuid} moves, but its migration is {how}'
+        if not drain.ended or not (drain.status == DrainStatus.CANCELLED or drain.direction == Direction.BACK):
+            continue
+        for service in world.services:
+            if service.host == drain.host and service.disabled and service.disabled_reason == disabled_reason(drain):
+                yield f'drain {drain.uuid} has ended {drain.status}, but {drain.host} is still disabled by it'
+
+
+def _shows_wait(drain: Drain, members: Sequence[Member]) -> bool:
+    return bool(drain.waits_for) or any(member.reason for member in members if not member.ended)
+
+
+def moves(world: World) -> Iterator[str]:
+    """I25, history: in a drain's log, the status of a member moves only along its table.
+
+    The last status in the log is that of the row. A restore makes the
+    members wait that the drain has moved, and all others are gone.
+    """
+    for uuid, events in world.drain_logs.items():
+        last: dict[str, str] = {}
+        for event in events:
+            if event.kind == 'request' and event.payload['action'] == 'restore':
+                last = {one: _M.WAITING if status == _M.MOVED else _M.GONE for one, status in last.items()}
+            if event.kind != 'member':
+                continue
+            instance, new = event.payload['instance'], event.payload['status']
+            old = last.get(instance)
+            if old is not None and old != new and (_M(old), _M(new)) not in LEGAL_MEMBER_MOVES:
+                yield f'drain {uuid}: member {instance} moved from {old} to {new}'
+            last[instance] = new
+        for member in world.members.get(uuid, ()):
+            if last.get(member.instance_uuid) != member.status:
+                logged = last.get(member.instance_uuid)
+                yield f'drain {uuid}: member {member.instance_uuid} is {member.status}, and {logged} in the log'
