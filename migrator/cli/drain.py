@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage drain``: empty a host, with a plan before, a picture meanwhile, and a way back."""
+"""``migrator-manage drain``: plan, start, watch, change and restore the drain of a host."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from migrator.objects.drain import (
 if TYPE_CHECKING:
     from migrator.db.drains import Event
 
-#: The ends that leave nothing to do.
+#: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
-#: Seconds between two looks of ``watch``.
+#: Seconds between two reads of ``watch``.
 _EVERY = 1.0
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
 _MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'DESTINATION', 'REASON')
@@ -55,7 +55,7 @@ def show_plan(asked: Asked) -> int:
 
 
 def start(asked: Asked) -> int:
-    """Begin to empty a host. The conductors do the work."""
+    """Write the request to empty a host, and wake a conductor, which does the work."""
     drain = _checked(asked)
     asked.database.drains.accept(drain)
     _wake(asked)
@@ -79,7 +79,7 @@ def _checked(asked: Asked) -> Drain:
         if host not in known:
             raise exception.ComputeHostNotFound(host=host)
     if given.host in names[1:]:
-        raise exception.Invalid(f'{given.host} is the host to empty, and cannot be a destination: leave it out.')
+        raise exception.Invalid(f'{given.host} is the host to empty and cannot be a destination: leave it out.')
     deadline = given.deadline
     if isinstance(deadline, datetime.timedelta):
         deadline = database.drains.now() + deadline
@@ -194,7 +194,7 @@ def _table(members: list[Member]) -> str:
 
 
 def _bars(members: list[Member]) -> list[str]:
-    """Return a bar of the guests that have ended, and a line for each that has not."""
+    """Return a bar of the guests that are done, and a line for each that moves, is blocked or has failed."""
     done, width = sum(member.ended for member in members), 40
     filled = width * done // len(members) if members else width
     lines = [f'[{"#" * filled}{"-" * (width - filled)}] {done} of {len(members)}']
@@ -217,7 +217,7 @@ def _act(action: str, text: str) -> Any:
 
 
 def _wake(asked: Asked) -> None:
-    """Wake a conductor. If that fails, the next sweep of a conductor finds the request."""
+    """Wake a conductor. If that fails, print a warning: the next sweep of a conductor finds the request."""
     from migrator.conductor import rpcapi
     from migrator.conf import upgrade_levels
     from migrator.context import admin_context
@@ -227,7 +227,8 @@ def _wake(asked: Asked) -> None:
         with asked.talking() as client:
             rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake_drains(admin_context())
     except Exception as error:  # noqa: BLE001 -- the request is committed, whatever the broker or its options are
-        print(f'{command.PROG}: no conductor was woken, and the next sweep finds the request: {error}', file=sys.stderr)
+        found = 'the request is committed, and the next sweep of a conductor finds it'
+        print(f'{command.PROG}: could not wake a conductor; {found}: {error}', file=sys.stderr)
 
 
 def _uuid(parser: argparse.ArgumentParser) -> None:
@@ -236,7 +237,7 @@ def _uuid(parser: argparse.ArgumentParser) -> None:
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     _uuid(parser)
-    parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that run')
+    parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -248,15 +249,16 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     orders = [order.value for order in DrainOrder]
     parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
-    parser.add_argument('--reason', type=command.name, help='why; the list of services shows it')
+    parser.add_argument('--reason', type=command.name, help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
-    parser.add_argument('--priority', type=int, default=0, metavar='N', help='a drain of a higher one gets slots first')
+    help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
+    parser.add_argument('--priority', type=int, default=0, metavar='N', help=help_)
     parser.add_argument('--parallel', type=command.at_least(1), metavar='N', help='at most N guests move at a time')
-    help_ = 'the most migrations of one guest; default 3'
+    help_ = 'the greatest number of migrations of one guest; default 3'
     parser.add_argument('--max-attempts', type=command.at_least(1), default=3, metavar='N', help=help_)
     help_ = 'a host that may receive guests; may be repeated; default: any'
     parser.add_argument('--destination', action='append', type=command.name, metavar='HOST', help=help_)
-    help_ = 'when to stop requesting migrations: a time, or a span from now such as 90m'
+    help_ = 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'
     parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
 
 
@@ -271,9 +273,24 @@ VERBS: tuple[Verb, ...] = (
     Verb('start', 'begin to empty a host', start, _start_arguments),
     Verb('list', 'list drains, the newest first', list_, _list_arguments),
     Verb('show', 'show a drain with its guests', show, _uuid),
-    Verb('watch', 'show a drain until it ends; the exit status is 0 if the host is empty', watch, _uuid),
-    Verb('pause', 'request no further migrations', _act('pause', 'paused. What moves goes on.'), _uuid),
-    Verb('resume', 'go on after a pause', _act('resume', 'resumed.'), _uuid),
-    Verb('cancel', 'abort what waits, and enable the host', _act('cancel', 'being cancelled.'), _cancel_arguments),
-    Verb('restore', 'bring back the guests that the drain has moved', _act('restore', 'being restored.'), _uuid),
+    Verb('watch', 'show a drain until it ends; exit 1 unless it ends completed or restored', watch, _uuid),
+    Verb(
+        'pause',
+        'request no further migrations; those in progress go on',
+        _act('pause', 'paused. Migrations in progress go on.'),
+        _uuid,
+    ),
+    Verb('resume', 'request migrations again after a pause', _act('resume', 'resumed.'), _uuid),
+    Verb(
+        'cancel',
+        'end a drain: abort its migrations that do not run yet, and enable the host',
+        _act('cancel', 'being cancelled. It ends when its running migrations have ended.'),
+        _cancel_arguments,
+    ),
+    Verb(
+        'restore',
+        'enable the host, and bring back the guests that the drain has moved',
+        _act('restore', 'being restored.'),
+        _uuid,
+    ),
 )

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Drains, their members and their logs. The API accepts a drain, and only its owner writes it."""
+"""Drains, their members and their logs.
+
+The API and ``migrator-manage`` accept drains, and write the requests of users. The owner writes everything else.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ _ENDS = [status.value for status in DRAIN_ENDS]
 _IN_PROGRESS = _T.c.in_progress_host.is_not(None)
 _FIELDS = [field.name for field in dataclasses.fields(Drain)]
 _MEMBER_FIELDS = [field.name for field in dataclasses.fields(Member)]
-#: What the transaction that accepts a drain, or the database, sets.
+#: The columns that the database sets.
 _AUTOMATIC = ('id', 'created_at', 'updated_at')
 
 
@@ -122,10 +125,10 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What a drain states about the destination of one of its guests.
+    """The hosts that a drain allows or avoids as the destination of one of its guests.
 
     :ivar only: the hosts that may receive it; None: any.
-    :ivar later: the hosts that were tried before, so that any other comes first.
+    :ivar later: the hosts where it has failed. Any other candidate comes first.
     """
 
     only: Sequence[str] | None
@@ -166,7 +169,7 @@ class Drains:
     def _in_progress(self, host: str) -> exception.DrainInProgress:
         with self._engine.reader() as session:
             uuid = session.execute(sa.select(_T.c.uuid).where(_T.c.in_progress_host == host)).scalar()
-        return exception.DrainInProgress(host=host, drain=uuid or 'that has just ended')
+        return exception.DrainInProgress(host=host, drain=uuid or 'which may have ended by now (try again)')
 
     @retried
     def request(self, uuid: str, action: str, by: str | None, abort_running: bool = False) -> None:
@@ -175,7 +178,8 @@ class Drains:
         :param by: the user.
         :param abort_running: whether a cancel also aborts the migrations that run.
         :raises migrator.exception.DrainNotFound: no drain has this uuid.
-        :raises migrator.exception.InvalidDrainState: the drain has ended, or for a restore, has not.
+        :raises migrator.exception.InvalidDrainState: the drain has ended. For a restore: it has not ended, or no guest
+            is left to bring back.
         :raises migrator.exception.DrainInProgress: the host has another drain in progress.
         """
         host = ''
@@ -186,7 +190,9 @@ class Drains:
                     raise exception.DrainNotFound(drain=uuid)
                 drain, host = drain_of(row), row.host
                 if drain.ended != (action == 'restore'):
-                    needed = 'wait for its end' if action == 'restore' else 'it cannot be changed any more'
+                    needed = 'wait until it has ended, or cancel it first'
+                    if action != 'restore':
+                        needed = 'it has ended, and can only be restored'
                     raise exception.InvalidDrainState(drain=uuid, status=drain.shown_status, action=action, do=needed)
                 values: dict[str, Any] = {}
                 if action == 'cancel':
@@ -207,12 +213,15 @@ class Drains:
 
     @staticmethod
     def _begin_restore(session: Any, drain: Drain) -> None:
-        """Make the members that the drain has moved wait for their way back."""
+        """Make the members that the drain has moved wait for a migration back. The others are ``gone``."""
         mine = _P.c.drain == drain.uuid
         there = sa.and_(_P.c.status == MemberStatus.MOVED, _P.c.destination != drain.host)
         if session.execute(sa.select(sa.func.count()).where(mine, there)).scalar_one() == 0:
             raise exception.InvalidDrainState(
-                drain=drain.uuid, status=drain.status, action='restore', do='it has moved no guest away'
+                drain=drain.uuid,
+                status=drain.status,
+                action='restore',
+                do='it has moved no guest that a restore can still bring back',
             )
         session.execute(
             sa.update(_P)
@@ -283,7 +292,7 @@ class Drains:
             return [Event(row.seq, row.at, row.kind, row.payload) for row in session.execute(query)]
 
     def hints(self, uuid: str, instance_uuid: str) -> Hints:
-        """Return what a drain states about the destination of one of its guests."""
+        """Return the hosts that a drain allows or avoids as the destination of one of its guests."""
         query = sa.select(_T.c.destinations, _P.c.tried).where(_T.c.uuid == uuid)
         query = query.outerjoin(_P, sa.and_(_P.c.drain == _T.c.uuid, _P.c.instance_uuid == instance_uuid))
         with self._engine.reader() as session:
@@ -312,7 +321,10 @@ class Drains:
 
     @retried
     def adopt(self, owner: str) -> int:
-        """Make a conductor the owner of each drain in progress without a living one, and raise their epochs."""
+        """Make a conductor the owner of the drains in progress without a living owner. Return their number.
+
+        The epoch of each drain rises by one.
+        """
         with self._engine.writer() as session:
             taken: Any = session.execute(
                 sa.update(_T).where(_IN_PROGRESS, _without_owner()).values(owner=owner, epoch=_T.c.epoch + 1)
@@ -329,7 +341,7 @@ class Drains:
     ) -> Drain:
         """Write columns of a drain, changed or new members, and events, in one transaction as the owner.
 
-        :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested something since it was
+        :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested a change since it was
             read. Nothing was written.
         """
         values = dict(fields) | {'log_seq': drain.log_seq + len(events)}
@@ -363,16 +375,16 @@ class Drains:
 
     @retried
     def enable_host(self, drain: Drain) -> None:
-        """Enable a drain's host as a destination, unless it was disabled for another reason since."""
+        """Enable a drain's host as a destination, unless its ``disabled_reason`` is no longer the drain's."""
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY, _S.c.disabled_reason == disabled_reason(drain))
         with self._engine.writer() as session:
             session.execute(sa.update(_S).where(*here).values(disabled=False, disabled_reason=None))
 
 
 def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:
-    """Write columns of a drain within an open transaction, if the caller still owns it as it was read.
+    """Write columns of a drain in an open transaction, if its owner, epoch and log are as read.
 
-    :raises migrator.exception.NotOwner: it does not.
+    :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested a change since.
     """
     mine = (_T.c.uuid == drain.uuid, _T.c.owner == drain.owner, _T.c.epoch == drain.epoch)
     done: Any = session.execute(

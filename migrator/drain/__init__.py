@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The drain of a host, without the control plane that moves the guests: an engine does that for it."""
+"""The loop that drains a host. An engine, the control plane that moves the guests, is given to it."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a drain needs of the control plane that moves the guests, and of its store."""
+"""The interfaces that a drain needs: the engine that moves the guests, and the store of its rows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from migrator.objects.drain import Drain, Member
 
 
 class Hindrance(enum.StrEnum):
-    """What is in the way of a guest's migration."""
+    """The kinds of an obstacle."""
 
     LOCKED = 'locked'
-    #: It is not running, so that it cannot be moved live.
+    #: The guest is not running, so it cannot be moved live.
     STATE = 'state'
-    #: Another task of it is in progress. It ends by itself, so the drain waits.
+    #: Another task of the guest is in progress. It ends by itself, so the drain waits.
     BUSY = 'busy'
     NO_DESTINATION = 'no_destination'
-    #: The driver or the control plane says that this guest cannot be moved.
+    #: The driver or the control plane reports that this guest cannot be moved.
     IMMOVABLE = 'immovable'
 
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
-    """What is in the way of one guest, and the remedy."""
+    """What is in the way of a guest's migration, and the remedy."""
 
     kind: Hindrance
     reason: str
@@ -40,7 +40,7 @@ class Obstacle:
 
 @dataclasses.dataclass(frozen=True)
 class Guest:
-    """A guest as the control plane has it.
+    """A guest as the control plane reports it.
 
     :ivar size_mb: its memory in MiB.
     """
@@ -53,11 +53,11 @@ class Guest:
 
 
 class MoveState(enum.StrEnum):
-    """How a requested migration stands."""
+    """The state of a requested migration."""
 
-    #: The control plane has no such migration: the request has not arrived, or never will.
+    #: The control plane has no such migration. The request has not arrived, or was lost.
     UNKNOWN = 'unknown'
-    #: It can be aborted without an effect on the guest, for example in a queue.
+    #: The migration has not begun to copy, for example in a queue. An abort has no effect on the guest.
     PENDING = 'pending'
     RUNNING = 'running'
     MOVED = 'moved'
@@ -69,7 +69,7 @@ class MoveState(enum.StrEnum):
 class Move:
     """A requested migration.
 
-    :ivar is_permanent: whether a failure is one of the guest itself, so that another try would fail as well.
+    :ivar is_permanent: whether another attempt would fail as well, because the failure concerns the guest itself.
     :ivar waits_for: what it waits for.
     """
 
@@ -85,7 +85,7 @@ class Check:
     """One check of whether a host is empty.
 
     :ivar what: what was looked for.
-    :ivar left: what was found, each item in words.
+    :ivar left: what was found, each item in words; empty: the check has passed.
     """
 
     what: str
@@ -93,7 +93,7 @@ class Check:
 
 
 class Refused(Exception):
-    """The control plane refuses the migration of a guest now."""
+    """The control plane refuses to migrate a guest at present."""
 
     def __init__(self, obstacle: Obstacle) -> None:
         super().__init__(str(obstacle))
@@ -116,17 +116,17 @@ class Engine(Protocol):
         """Return how many migrations of a drain may be in progress at a time."""
 
     def marks(self, guests: Sequence[Guest]) -> Mapping[str, str]:
-        """Return what will identify the next migration of each guest. It is committed before :meth:`ask`."""
+        """Return guest -> a mark that will identify its next migration. It is committed before :meth:`ask`."""
 
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
         """Request the migration that ``member.mark`` identifies. A repeated call requests it once.
 
-        :param host: the destination; None: any that suits the drain.
+        :param host: the destination; None: any that the drain allows.
         :raises Refused: the guest cannot be moved now, and nothing was requested.
         """
 
     def look(self, members: Sequence[Member]) -> Mapping[str, Move]:
-        """Return the newest migration of each member."""
+        """Return guest -> its newest migration, without those that the control plane does not have."""
 
     def abort(self, drain: Drain, member: Member) -> None:
         """Request the abort of a member's migration. A migration that has ended stays as it is."""
@@ -156,7 +156,8 @@ class Store(Protocol):
     ) -> Drain:
         """Write in one transaction, as the owner.
 
-        :raises migrator.exception.NotOwner: another one owns the drain, and nothing was written.
+        :raises migrator.exception.NotOwner: another conductor owns the drain, or a user has requested a change since
+            it was read. Nothing was written.
         """
 
     def now(self) -> datetime.datetime:

@@ -2,8 +2,8 @@
 
 """The run of a drain: :func:`advance` requests the migrations of its members, and ends the drain.
 
-Each call reads everything again, so a drain has no state besides its rows. What identifies a migration is committed
-before the migration is requested. So the next owner finds that migration, or requests the same one.
+Each call reads everything again, so a drain has no state besides its rows. The mark that identifies a migration is
+committed before the migration is requested. So the next owner finds that migration, or requests the same one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from migrator.objects.drain import (
 _M = MemberStatus
 #: Seconds before the second attempt of a guest. Each further pause is four times as long.
 FIRST_PAUSE, FACTOR = 15.0, 4
-#: Seconds before a guest is looked at again whose migration was refused since another task of it is in progress.
+#: Seconds before the next look at a guest whose migration was refused because another task of it is in progress.
 BUSY_PAUSE = 5.0
-#: Seconds for which a drain waits until nothing but guests' remains is gone from its host, such as pending cleanups.
+#: Seconds that a drain with no guest left to move waits until its host is empty. Cleanups may be pending.
 REMAINS = 300.0
-#: How many of the guests that are left the message names.
+#: The greatest number of guests that the message names.
 _NAMED = 20
 
 
 def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
-    """Do what can be done for a drain now, and return it as it is then.
+    """Advance a drain as far as possible now, and return it as written.
 
     :param drain: a drain in progress, as its owner has read it.
-    :raises migrator.exception.NotOwner: another one owns it by now.
+    :raises migrator.exception.NotOwner: another conductor owns it now, or a user has requested a change since it was
+        read.
     :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
     """
     run = _Run(store, engine, drain)
@@ -120,7 +121,7 @@ class _Run:
         self._commit()
 
     def look(self) -> None:
-        """Write how the requested migrations stand."""
+        """Copy the states of the requested migrations into the members."""
         moving = self._with(_M.MOVING)
         self._moves = self._engine.look(moving) if moving else {}
         for member in moving:
@@ -159,7 +160,7 @@ class _Run:
             )
 
     def update_members(self) -> None:
-        """Compare the members with the guests that are there."""
+        """Compare the members with the guests that are there, and with what is in their way."""
         if self._goes_back:
             found = {guest.uuid: guest for guest in self._engine.find(self._members)}
         else:
@@ -182,7 +183,7 @@ class _Run:
                 self._change(member, reason=str(obstacle), not_before=self._later(BUSY_PAUSE))
 
     def _join(self, guest: Guest) -> None:
-        """Make a guest of the host a member, also one that has come back."""
+        """Make a guest of the host a member. A member whose guest has come back waits again."""
         member = self._members.get(guest.uuid)
         if member is None:
             new = Member(
@@ -206,7 +207,7 @@ class _Run:
         return self._now + datetime.timedelta(seconds=seconds)
 
     def cancel(self) -> None:
-        """Cancel what was not requested, and abort what was."""
+        """Cancel the members without a migration, and request the abort of the migrations in progress."""
         self._cancel_waiting('The drain was cancelled.')
         for member in self._with(_M.MOVING):
             state = self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state
@@ -222,7 +223,7 @@ class _Run:
             self._change(member, status=_M.CANCELLED.value, reason=kept)
 
     def request_migrations(self) -> None:
-        """Request the migrations that are due, after a commit of what identifies them."""
+        """Request the migrations that are due, after a commit of their marks."""
         drain = self.drain
         again = [
             member
@@ -267,8 +268,9 @@ class _Run:
     def _free(self) -> int:
         """Return how many further migrations may be requested now.
 
-        Only one at a time is on its way to a destination, so that drains that begin together get the same share of the
-        slots there, and so that a guest that is prepared ahead gets a destination at which the others do not arrive.
+        Only one migration of a drain at a time may be requested but not running yet. So drains that begin together get
+        equal shares of the slots at the destinations. And a guest that is prepared ahead gets a destination to which
+        none of the others is on its way.
         """
         bound, moving = self._engine.bound(self.drain), self._with(_M.MOVING)
         states = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state for member in moving]
@@ -289,7 +291,7 @@ class _Run:
             )
 
     def end(self) -> None:
-        """End the drain if nothing of it is left to do, after a check of whether its host is empty."""
+        """End the drain if no member waits or moves. Check first whether the host is empty."""
         if self._with(_M.WAITING, _M.MOVING):
             self._will(waits_for=None, emptied_at=None)
             self._commit()
@@ -299,8 +301,10 @@ class _Run:
             self._end_cancelled()
         elif self._goes_back:
             back = len(self._with(_M.MOVED))
-            message = f'{back} of {len(self._members)} guests are back on {self.drain.host}.'
-            self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message + _names(left))
+            message = f'{back} of {len(self._members)} guests are back on {self.drain.host}.{_names(left)}'
+            if left:
+                message += f' Move each: openstack server migrate --live-migration --host {self.drain.host} GUEST.'
+            self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
         else:
             self._end_if_empty(left)
         self._commit()
@@ -310,7 +314,7 @@ class _Run:
         if self.drain.has_disabled_host and not self._goes_back:
             self._engine.enable(self.drain)
             self._will(has_disabled_host=False)
-            message += f' {self.drain.host} is enabled again.'
+            message += f' {self.drain.host} is enabled again, unless its disabled reason was changed.'
         self._finish(DrainStatus.CANCELLED, message)
 
     def _end_if_empty(self, left: Sequence[Member]) -> None:
@@ -324,9 +328,12 @@ class _Run:
             return
         since = self.drain.emptied_at or self._now
         if not left and self._now - since < datetime.timedelta(seconds=REMAINS):
-            self._will(emptied_at=since, waits_for=f'No guest is left to move. Still there: {_remains(remains)}.')
+            lasts = f'If this lasts {REMAINS:.0f} s, the drain ends incomplete.'
+            waits_for = f'No guest is left to move, but {self.drain.host} is not empty: {_remains(remains)}. {lasts}'
+            self._will(emptied_at=since, waits_for=waits_for)
             return
-        message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)}'
+        stays = f'{self.drain.host} stays disabled. Clear what is left, then start another drain.'
+        message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)} {stays}'
         self._finish(DrainStatus.INCOMPLETE, message)
 
     def _finish(self, status: DrainStatus, message: str) -> None:
@@ -334,9 +341,9 @@ class _Run:
 
 
 def check_move(drain: Drain, old: str, new: str) -> None:
-    """Raise unless the table of the statuses of members has this move.
+    """Raise unless the table of legal moves allows a member to change its status so.
 
-    :raises migrator.exception.IllegalMove: it has not.
+    :raises migrator.exception.IllegalMove: the table has no such row.
     """
     if (MemberStatus(old), MemberStatus(new)) not in LEGAL_MEMBER_MOVES:
         raise exception.IllegalMove(migration_uuid=f'of drain {drain.uuid}', old=old, new=new)

@@ -31,13 +31,13 @@ class MemberStatus(enum.StrEnum):
     """The status of one guest of a drain."""
 
     WAITING = 'waiting'
-    #: Something is in the way of its migration. It waits again once that is gone, while the drain runs.
+    #: Something is in the way of its migration. Once that is gone, the member waits again, if the drain still runs.
     BLOCKED = 'blocked'
     #: Its migration was requested and has not ended.
     MOVING = 'moving'
     MOVED = 'moved'
     FAILED = 'failed'
-    #: It has left the host without this drain, or was deleted.
+    #: Its guest has left the host without this drain, or was deleted; or a restore has nothing to bring back.
     GONE = 'gone'
     CANCELLED = 'cancelled'
 
@@ -51,7 +51,7 @@ class DrainOrder(enum.StrEnum):
 
 
 class Direction(enum.StrEnum):
-    """Whether the members leave the host, or return to it in a restore."""
+    """The direction of a drain: its members leave the host, or return to it in a restore."""
 
     AWAY = 'away'
     BACK = 'back'
@@ -72,7 +72,7 @@ LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
     (_M.WAITING, _M.CANCELLED): 'the drain was cancelled, or its deadline has passed',
     (_M.BLOCKED, _M.WAITING): 'nothing is in the way any more',
     (_M.BLOCKED, _M.GONE): 'it has left without this drain, or was deleted',
-    (_M.BLOCKED, _M.CANCELLED): 'the drain was cancelled',
+    (_M.BLOCKED, _M.CANCELLED): 'the drain was cancelled, or its deadline has passed',
     (_M.MOVING, _M.MOVED): 'its migration has completed',
     (_M.MOVING, _M.WAITING): 'its migration has failed, and is tried again',
     (_M.MOVING, _M.FAILED): 'its migration has failed for good',
@@ -93,8 +93,9 @@ class Member(base.Versioned):
     :ivar position: its place in the order of the requests.
     :ivar size_mb: its memory in MiB.
     :ivar attempts: the number of migrations that were requested for it.
-    :ivar mark: what identifies its newest migration. It is committed before the migration is requested.
+    :ivar mark: identifies its newest migration. It is committed before the migration is requested.
     :ivar tried: the destinations of its failed migrations.
+    :ivar source: the host that it leaves; in a restore, the host from which it is brought back.
     :ivar destination: the host to which it was moved.
     :ivar not_before: when its next attempt may begin.
     :ivar reason: why it waits, is blocked or has failed, with what to do.
@@ -117,7 +118,7 @@ class Member(base.Versioned):
 
     @property
     def ended(self) -> bool:
-        """Whether the drain has nothing more to do for it."""
+        """Whether the drain has nothing more to do for this member."""
         return self.status in MEMBER_ENDS
 
 
@@ -126,18 +127,20 @@ class Drain(base.Versioned):
     """One row of ``drains``. Times are UTC.
 
     :ivar host: the host to empty.
-    :ivar priority: a drain of a higher priority comes first where drains compete for slots.
+    :ivar priority: where drains compete for slots, each step counts as ten minutes of waiting.
     :ivar parallel: the greatest number of its migrations at a time; None: the bounds of the site.
     :ivar max_attempts: the greatest number of migrations of one guest.
     :ivar destinations: the hosts that may receive its guests; None: any.
-    :ivar deadline: when it stops to request migrations.
+    :ivar deadline: when it stops requesting migrations.
     :ivar direction: whether the guests leave, or a restore brings them back.
-    :ivar paused: whether it requests no migrations.
-    :ivar has_disabled_host: whether the host was enabled before the drain.
+    :ivar paused: whether it requests no further migrations until it is resumed.
+    :ivar has_disabled_host: whether this drain has disabled the host, so that a cancel or a restore enables it.
     :ivar cancel_running: whether a cancel also aborts the migrations that run.
     :ivar checks: the last checks of whether the host is empty.
+    :ivar log_seq: the ``seq`` of the newest event of its log.
     :ivar waits_for: what the drain waits for, besides its migrations.
     :ivar message: how it has ended, and what is left.
+    :ivar emptied_at: since when no guest was left to move.
     """
 
     id: int = 0
@@ -173,12 +176,12 @@ class Drain(base.Versioned):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the drain has ended."""
         return self.status in DRAIN_ENDS
 
     @property
     def shown_status(self) -> str:
-        """The status for a user, who also wants to know that it is paused, being cancelled, or a restore."""
+        """The status for a user: besides the column, ``paused``, ``cancelling`` and ``restoring``."""
         if self.ended:
             return self.status
         if self.cancel_requested_at is not None:
@@ -194,7 +197,7 @@ def disabled_reason(drain: Drain) -> str:
 
 
 def count_members(members: Sequence[Member]) -> dict[str, int]:
-    """Return status -> the number of members with it; every status is there."""
+    """Return status -> the number of members with it. A status without members has 0."""
     counts = dict.fromkeys((status.value for status in MemberStatus), 0)
     for member in members:
         counts[member.status] += 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``openstack host drain``: create, list, show, set, cancel and restore drains."""
+"""``openstack host drain``: plan, create, list, show, set, cancel and restore drains."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from osc_lib.command import command
 
 from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
 
-#: Seconds between two looks of ``--wait``.
+#: Seconds between two requests of ``--wait``.
 PAUSE = 2.0
+#: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
 _COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
 _HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At', 'Message')
 _PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'reason', 'remedy')
 _PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Destination', 'In The Way', 'Remedy')
+_PAUSE_HELP = 'request no further migrations; those in progress go on'
+_RESUME_HELP = 'request migrations again after a pause'
 
 
 def _client(app: Any) -> Any:
@@ -49,9 +52,9 @@ def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
 def wait_for(
     client: Any, uuid: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> dict[str, Any]:
-    """Return a drain once it has ended, and state its progress meanwhile.
+    """Return a drain once it has ended, and report its progress meanwhile.
 
-    :param say: called with a line whenever something has changed.
+    :param say: called with a line of text at each change of the status or of the numbers of guests.
     """
     before = ''
     while True:
@@ -163,8 +166,8 @@ class SetDrain(command.ShowOne):
         """Return the parser with the arguments of the command."""
         parser = _with_drain(super().get_parser(prog_name))
         either = parser.add_mutually_exclusive_group(required=True)
-        either.add_argument('--pause', dest='action', action='store_const', const='pause', help='request nothing more')
-        either.add_argument('--resume', dest='action', action='store_const', const='resume', help='go on')
+        either.add_argument('--pause', dest='action', action='store_const', const='pause', help=_PAUSE_HELP)
+        either.add_argument('--resume', dest='action', action='store_const', const='resume', help=_RESUME_HELP)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
@@ -173,12 +176,12 @@ class SetDrain(command.ShowOne):
 
 
 class CancelDrain(command.ShowOne):
-    """Cancel a drain: abort what waits, and enable the host."""
+    """End a drain: abort its migrations that do not run yet, and enable the host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser with the arguments of the command."""
         parser = _with_drain(super().get_parser(prog_name))
-        parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that run')
+        parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
@@ -217,12 +220,14 @@ def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _add_request(parser: argparse.ArgumentParser) -> None:
     orders = [order.value for order in DrainOrder]
     parser.add_argument('host', metavar='<host>', help='the host to empty')
-    parser.add_argument('--reason', metavar='<text>', help='why; the list of services shows it')
+    parser.add_argument('--reason', metavar='<text>', help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, help='which servers leave first')
-    parser.add_argument('--priority', type=int, metavar='<n>', help='a drain of a higher one gets slots first')
+    help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
+    parser.add_argument('--priority', type=int, metavar='<n>', help=help_)
     parser.add_argument('--parallel', type=int, metavar='<n>', help='at most n servers move at a time')
-    parser.add_argument('--max-attempts', type=int, metavar='<n>', help='the most migrations of one server')
-    help_ = 'a host that may receive servers; may be repeated'
+    help_ = 'the greatest number of migrations of one server; default 3'
+    parser.add_argument('--max-attempts', type=int, metavar='<n>', help=help_)
+    help_ = 'a host that may receive servers; may be repeated; default: any'
     parser.add_argument('--destination', dest='destinations', action='append', metavar='<host>', help=help_)
     help_ = 'when to stop requesting migrations, such as 2026-12-24T18:00:00Z'
     parser.add_argument('--deadline', metavar='<time>', help=help_)

@@ -46,7 +46,7 @@ def _message_of(response: Any) -> str:
     try:
         (error,) = response.json().values()
         return str(error['message'])
-    except (ValueError, TypeError, KeyError, AttributeError):  # a proxy may have answered
+    except (ValueError, TypeError, KeyError, AttributeError):  # not the API's form: a proxy may have replied
         return str(response.text[:500])
 
 
@@ -65,6 +65,6 @@ def build_option_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentPar
         '--os-migrator-api-version',
         metavar='<version>',
         default=DEFAULT_API_VERSION,
-        help=f'the version of the API of migrator; the only one is {DEFAULT_API_VERSION}',
+        help=f'the version of the API /migrator; only {DEFAULT_API_VERSION} exists',
     )
     return parser

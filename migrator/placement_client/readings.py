@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reads of what guests hold: those of one host that are asked for during a request are read together.
+"""Reads of the allocations of guests: those that wait for a read of the same host share one.
 
-Placement returns what the consumers of a provider hold of it, with their generations. If a guest holds nothing of other
-providers, that is everything. ``doc/source/decisions/0032-joint-writes.rst`` says why this is safe.
+Placement returns what the consumers of a provider hold of it, with their generations. For a guest that holds nothing of
+other providers, that is complete. ``doc/source/decisions/0032-joint-writes.rst`` says why this is safe.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from migrator.objects import Instance
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import PlacementClient
 
-#: Seconds after which a thread reads without waiting for the others.
+#: Seconds after which a thread no longer waits for a joint read, and reads its guest alone.
 PATIENCE = 5.0
-#: A joint read takes two requests, so it needs more guests than that.
+#: The lowest number of waiting guests for a joint read, which takes two requests.
 _FEWEST = 3
 
 
@@ -26,10 +26,10 @@ _FEWEST = 3
 class _Queue:
     """The threads that read what guests of one host hold.
 
-    :ivar arrived: how many have come.
-    :ivar waiting: how many of them have not got their reading yet.
-    :ivar read_for: how many had come when the last joint read began.
-    :ivar found: consumer -> what it holds, as that read has found it.
+    :ivar arrived: the number of threads that have come.
+    :ivar waiting: the number of those that have no result yet.
+    :ivar read_for: the value of ``arrived`` when the last joint read began.
+    :ivar found: consumer -> what it holds, as the last joint read has found it.
     """
 
     lock: executors.Lock
@@ -40,7 +40,7 @@ class _Queue:
 
 
 class SharedReadings:
-    """The readings of one conductor.
+    """The one reader of a conductor's guests' allocations.
 
     :param root_of: returns the root provider of the host of an instance; None: it is not known.
     """
@@ -72,7 +72,7 @@ class SharedReadings:
                 queue.waiting -= 1
                 if not queue.waiting:
                     del self._queues[host]
-        # What is elsewhere is not in a joint read.
+        # A joint read lacks what a guest holds of other providers. Unless the flavor is covered, read the guest alone.
         if found is None or [dict(held) for held in found.allocations.values()] != [instance.flavor.resources()]:
             return allocations.read(self._client, instance.uuid)
         return found
@@ -88,7 +88,7 @@ class SharedReadings:
                 with self._guard:
                     arrived, waiting = queue.arrived, queue.waiting
                 if waiting < _FEWEST:
-                    # Those that come meanwhile wait, and are read together.
+                    # Threads that arrive during this read wait for the lock, and are read together.
                     return allocations.read(self._client, instance.uuid)
                 queue.found = self._read_together(instance, host)
                 queue.read_for = arrived
@@ -105,7 +105,8 @@ class SharedReadings:
             holders = self._client.read(f'/resource_providers/{root}/allocations')['allocations']
         except exception.PlacementRefused:
             return {}
-        # After the allocations: what a guest then got from a new child provider has raised its generation.
+        # Read the tree after the allocations. If a guest gets something of a new child provider in between, its
+        # generation rises, so that its move is refused.
         if len(providers.read_tree(self._client, root)) != 1:
             return {}
         return {

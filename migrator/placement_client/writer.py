@@ -3,8 +3,8 @@
 """The writes of allocations of one process: those that arrive during a request share the next one.
 
 Placement compares the generation of every provider that a write changes. It accepts one of several concurrent writes
-and starts the others again. So a process has one such request at a time, and a request for several migrations costs
-little more than one for a single migration.
+and retries the others. So a process sends one such request at a time. A request for several migrations takes little
+longer than a request for a single migration.
 
 Placement does all writes of a request or none. ``doc/source/decisions/0032-joint-writes.rst`` says why this is safe.
 """
@@ -18,10 +18,10 @@ from migrator import exception, executors
 from migrator.placement_client import allocations
 from migrator.placement_client.client import PlacementClient
 
-#: Seconds after which the next request no longer waits for the reply to the present one. The waiting only avoids
-#: conflicts; the generations keep a write correct.
+#: Seconds after which the next request no longer waits for the reply to the present one. Waiting only avoids conflicts.
+#: A write is correct without it, because of the generations.
 PATIENCE = 5.0
-#: The highest number of callers whose writes are sent together.
+#: The greatest number of callers whose writes are sent together.
 MOST = 16
 
 
@@ -31,8 +31,9 @@ class _Caller:
 
     :ivar woken: set when the thread has something to send, or when its outcome is known.
     :ivar is_alone: whether its writes were refused together with others, so that they are sent alone.
-    :ivar sends: the callers whose writes this thread sends.
-    :ivar error: why the writes were refused, or what left their outcome unknown.
+    :ivar sends: the callers whose writes this thread must send now, itself among them.
+    :ivar is_answered: whether the outcome of its writes is known, or known to be unknown.
+    :ivar error: why the writes were refused, or why their outcome is unknown; None: they were done.
     """
 
     writes: Sequence[allocations.Write]
@@ -48,7 +49,7 @@ class _Caller:
 
 
 class Writer:
-    """Sends the writes of one process.
+    """The one sender of a process's writes of allocations.
 
     :param threads: the threads of the process.
     """
@@ -63,8 +64,8 @@ class Writer:
     def write(self, writes: Sequence[allocations.Write]) -> None:
         """Write several consumers: Placement writes all of them or none.
 
-        The writes may be sent with those of other threads. If such a request is refused, each thread sends its own, so
-        the outcome is the one of a request with these writes alone.
+        The writes may share a request with those of other threads. If Placement refuses such a request, the writes of
+        each thread are sent alone. So the outcome is that of a request with only these writes.
 
         :raises ValueError: as :meth:`.allocations.Write.check`.
         :raises PlacementConflict: a generation is stale; observe again.
@@ -89,7 +90,7 @@ class Writer:
             raise me.error
 
     def _start(self) -> None:
-        """Let the first waiting thread send the next request, unless a request is on its way.
+        """Make the first waiting thread send the next request, unless a request is on its way.
 
         The caller holds the guard.
         """
@@ -102,7 +103,7 @@ class Writer:
         first.woken.set()
 
     def _take(self) -> list[_Caller]:
-        """Remove from the waiting callers those whose writes one request can have, and return them."""
+        """Remove the callers whose writes fit into one request from the queue, and return them."""
         taken: list[_Caller] = []
         consumers: set[str] = set()
         for caller in self._waiting[:MOST]:
@@ -124,7 +125,7 @@ class Writer:
             with self._guard:
                 self._busy_until = 0.0
                 if len(callers) > 1 and isinstance(error, exception.PlacementConflict | exception.PlacementRefused):
-                    # Nothing was done. The refusal may concern any of them.
+                    # Placement has written nothing, and the refusal may concern any of them: send each alone.
                     for caller in callers:
                         caller.is_alone = True
                     self._waiting[:0] = callers

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``/migrator/v1/drains``: request to empty a host, show how far that is, and change it."""
+"""``/migrator/v1/drains``: request a drain of a host, show its progress, and change it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIONS = ('pause', 'resume', 'cancel', 'restore')
 RULES = [
     base.rule(LIST, base.ADMIN, 'List the drains.', 'GET /migrator/v1/drains'),
     base.rule(SHOW, base.ADMIN, 'Show a drain, its guests and its events.', 'GET /migrator/v1/drains/{uuid}'),
-    base.rule(CREATE, base.ADMIN, 'Request to empty a host, or plan that.', 'POST /migrator/v1/drains'),
+    base.rule(CREATE, base.ADMIN, 'Request a drain of a host, or show its plan.', 'POST /migrator/v1/drains'),
     *(
         base.rule(f'{_ROOT}{name}', base.ADMIN, f'Request to {name} a drain.', 'POST /migrator/v1/drains/{uuid}/action')
         for name in ACTIONS
@@ -108,7 +108,7 @@ def index(request: Request) -> webob.Response:
 
 
 def create(request: Request) -> webob.Response:
-    """Accept a drain, whose row is committed before the answer; or only plan it, with ``dry_run``."""
+    """Accept a drain: commit its row before the answer. With ``dry_run``, return only its plan."""
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
     drain = new(request.services.threads.new_uuid, wanted).replace(
@@ -134,7 +134,7 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
 
 
 def check_hosts(request: Request, drain: Drain) -> None:
-    """Raise unless a drain names compute hosts that exist, and can end.
+    """Raise unless the hosts and the deadline of a drain are valid.
 
     :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, or the deadline
         has passed.
@@ -148,7 +148,8 @@ def check_hosts(request: Request, drain: Drain) -> None:
     if drain.destinations is not None and drain.host in drain.destinations:
         raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
     if drain.deadline is not None and drain.deadline <= database.drains.now():
-        raise exception.Invalid(f'Invalid input for deadline: {drain.deadline.isoformat()} has passed.')
+        passed = f'{drain.deadline.isoformat()} has passed'
+        raise exception.Invalid(f'Invalid input for deadline: {passed}. Give a later time.')
 
 
 def show(request: Request, uuid: str) -> webob.Response:
@@ -159,7 +160,7 @@ def show(request: Request, uuid: str) -> webob.Response:
 
 
 def events(request: Request, uuid: str) -> webob.Response:
-    """Show the events of a drain, the oldest first: new statuses of it and of its guests, and requests."""
+    """Show the events of a drain, the oldest first: its new statuses, those of its guests, and requests."""
     given = schemas.query(request, EVENTS_QUERY)
     request.authorize(SHOW)
     drains = request.services.database.drains
@@ -186,7 +187,7 @@ def _wake(request: Request) -> None:
         request.services.conductor.wake_drains(request.context)
     except exception.MigratorException as error:
         # The row is committed, so the sweep of any conductor finds it.
-        LOG.warning('Could not wake a conductor for a drain: %s', error)
+        LOG.warning('Could not wake a conductor for a drain; the next sweep of a conductor finds it: %s', error)
 
 
 def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:

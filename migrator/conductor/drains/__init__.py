@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The drains of a conductor: the engine that moves their guests, and the task that advances them."""
+"""A conductor's drains: the engine that moves the guests, the plan, and the task that advances them."""

@@ -16,23 +16,23 @@ from migrator.objects.drain import Direction, Drain, Member
 from migrator.saga import log
 
 _S = MigrationStatus
-#: The statuses in which an abort has no effect on a running guest, and those in which an abort is possible at all.
+#: The statuses in which an abort has no effect on the guest, and all statuses in which an abort is possible.
 _PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED)
 _ABORTABLE = (*_PENDING, _S.RUNNING)
-#: The step whose failure concerns the guest, and not a destination.
+#: The step whose failure concerns the guest itself and not a destination, so that another attempt fails as well.
 _CHECK_OF_GUEST = 'check_can_live_migrate_source'
 #: The service version from which the migration holds the source's allocation.
 _MIGRATION_OWNED = 2
-#: Why a host does not list its guests; the last one: its service was deleted.
+#: The errors of a host that does not list its guests. NotFound: its service was deleted.
 _NO_LIST = (exception.ServiceUnreachable, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
-#: Seconds to wait for a host that lists its guests.
+#: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
-#: The items that a check names.
+#: The greatest number of items that a check names.
 _NAMED = 20
 
 
 class ConductorEngine:
-    """See :class:`migrator.drain.engine.Engine`.
+    """The :class:`migrator.drain.engine.Engine` that uses migrations of this control plane.
 
     :param adopt: called with the uuid of each migration that was accepted, so that a conductor begins it.
     :param wake: called with the uuid of each migration whose abort was requested.
@@ -66,7 +66,7 @@ class ConductorEngine:
         return bound if drain.parallel is None else min(bound, drain.parallel)
 
     def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
-        """Return a uuid for the next migration of each guest."""
+        """Return guest -> the uuid of its next migration."""
         return {guest.uuid: self._tools.threads.new_uuid() for guest in guests}
 
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
@@ -87,7 +87,7 @@ class ConductorEngine:
         except (exception.Conflict, exception.InstanceNotFound) as error:
             if database.migrations.list({'uuid': member.mark}):
                 return
-            raise Refused(Obstacle(Hindrance.BUSY, error.message, 'The drain tries again.')) from None
+            raise Refused(Obstacle(Hindrance.BUSY, error.message, 'The drain tries again by itself.')) from None
         with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
             self._adopt([member.mark])
 
@@ -104,7 +104,10 @@ class ConductorEngine:
         }
 
     def abort(self, drain: Drain, member: Member) -> None:
-        """Request the abort of a member's migration. One whose guest has moved stays as it is."""
+        """Request the abort of a member's migration, unless its status no longer permits that.
+
+        A running migration is aborted only if the cancel says so.
+        """
         assert member.mark is not None
         database = self._tools.database
         statuses = _ABORTABLE if drain.cancel_running else _PENDING
@@ -115,7 +118,7 @@ class ConductorEngine:
                 self._wake(member.mark)
 
     def disable(self, drain: Drain) -> bool:
-        """Return whether the drain has disabled its host, which it did in the commit that accepted it."""
+        """Return whether the drain has disabled its host. The commit that accepted the drain has done that."""
         return drain.has_disabled_host
 
     def enable(self, drain: Drain) -> None:
@@ -123,7 +126,7 @@ class ConductorEngine:
         self._tools.database.drains.enable_host(drain)
 
     def check_empty(self, host: str) -> list[Check]:
-        """Check that hypervisor, database and Placement have nothing left of a guest of the host."""
+        """Check whether hypervisor, database, Placement or cleanups have anything left of a guest of the host."""
         database = self._tools.database
         guests = [f'{guest.name} ({guest.uuid})' for guest in self.guests(host)]
         cleanups = [f'{one.step} of migration {one.migration_uuid}' for one in database.cleanups.list(host=host)]
@@ -138,7 +141,7 @@ class ConductorEngine:
         try:
             found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
         except _NO_LIST as error:
-            return [f'not known, since host {host} did not list them: {exception.message_of(error)}']
+            return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         return [f'{guest.instance_uuid} ({guest.state})' for guest in left]
 
@@ -167,10 +170,11 @@ def obstacle(instance: Instance) -> Obstacle | None:
         return Obstacle(Hindrance.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
     if instance.vm_state not in MIGRATABLE_VM_STATES:
         wanted = ' or '.join(MIGRATABLE_VM_STATES)
-        remedy = f'Start it, or remove it: only a guest that is {wanted} can be moved live.'
+        remedy = f'Start it, or delete it: only a guest that is {wanted} can be moved live.'
         return Obstacle(Hindrance.STATE, f'It is {instance.vm_state}.', remedy)
     if instance.task_state is not None:
-        return Obstacle(Hindrance.BUSY, f'It is busy: its task_state is {instance.task_state}.', 'The drain waits.')
+        reason = f'It is busy: its task_state is {instance.task_state}.'
+        return Obstacle(Hindrance.BUSY, reason, 'The drain waits until that has ended.')
     return None
 
 
@@ -204,7 +208,7 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
         is_permanent = row.status == _S.ERROR or any(
             entry.kind == log.EntryKind.FAILED and entry.step == _CHECK_OF_GUEST for entry in entries
         )
-        reason = f'Migration {row.uuid} has {row.status}: {row.failure or "no reason is known"}'
+        reason = f'Migration {row.uuid} ended as {row.status}: {row.failure or "no reason is known."}'
         return Move(MoveState.FAILED, row.dest_compute, reason, is_permanent)
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING
     waits = f'it is stuck: {row.stuck_reason}' if row.stuck_reason is not None else row.waits_for

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The task that advances a conductor's drains, at each poll and when one of their guests has moved."""
+"""The task that advances a conductor's drains.
+
+It runs at each poll, after a request of a user, and when a migration of a drain begins to copy or ends.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Endpoint:
 
     @expose
     def wake_drains(self, context: RequestContext) -> None:
-        """Take over the drains without an owner, and advance those of this conductor."""
+        """Take over the drains without a living owner, and advance those of this conductor."""
         self.drains.sweep()
 
     @expose
@@ -43,7 +46,7 @@ class Endpoint:
 class Drains:
     """The drains of one conductor.
 
-    :param pool: advances them, one after the other.
+    :param pool: its threads advance the drains, one drain after the other.
     """
 
     def __init__(self, tools: Tools, engine: ConductorEngine, pool: executors.BoundedExecutor) -> None:
@@ -111,19 +114,30 @@ class Drains:
         try:
             after = run.advance(self._tools.database.drains, self._engine, drain)
         except exception.NotOwner as error:
-            LOG.info('Reading drain %(drain)s again: %(error)s', {'drain': drain.uuid, 'error': error})
+            LOG.info(
+                'Could not write drain %(drain)s, because a user or another conductor has changed it; the next poll '
+                'reads it again: %(error)s',
+                {'drain': drain.uuid, 'error': error},
+            )
         except exception.ServiceUnreachable as error:
-            LOG.warning('Drain %(drain)s of %(host)s waits: %(error)s', _named(drain, error=error))
+            LOG.warning(
+                'Could not advance drain %(drain)s of %(host)s; the next poll tries again: %(error)s',
+                _named(drain, error=error),
+            )
             self._note(drain, str(error))
         except Exception as error:  # it concerns this drain only; the next poll tries again
-            LOG.exception('Could not advance drain %s; the next poll tries again', drain.uuid)
-            self._note(drain, f'An unexpected error of conductor {self._tools.server}, see its log: {error!r}')
+            LOG.exception(
+                'Could not advance drain %(drain)s of %(host)s for an unexpected reason; the next poll tries again',
+                _named(drain),
+            )
+            where = f'Unexpected error in conductor {self._tools.server}, which tries again at each poll. See its log'
+            self._note(drain, f'{where}: {error!r}')
         else:
             if after.ended:
-                LOG.info('Drain %(drain)s of %(host)s has ended %(status)s: %(message)s', _named(after))
+                LOG.info('Drain %(drain)s of %(host)s has ended as %(status)s: %(message)s', _named(after))
 
     def _note(self, drain: Drain, reason: str) -> None:
-        """Write why a drain waits, if that is possible and new."""
+        """Write why a drain waits, unless its row has that reason already. A failure is only logged."""
         drains = self._tools.database.drains
         try:
             now = drains.get(drain.uuid)

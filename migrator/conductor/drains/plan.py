@@ -2,8 +2,9 @@
 
 """The plan of a drain: which guests can move, where they would go, and what is in the way.
 
-Placement states the candidates and the free room once for each flavor. The plan counts the room that its own guests
-would use. Other requests may use it meanwhile, and the conductor chooses each destination anew when it moves a guest.
+The plan reads the candidates and the free room from Placement once for each flavor, and subtracts the room that its own
+guests would use. Other requests may use that room meanwhile. The conductor chooses each destination again when it moves
+the guest.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def plan(database: Database, client: PlacementClient, drain: Drain) -> dict[str,
     """Return the plan of a drain as JSON.
 
     :returns: ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``, ``destination``
-        and ``obstacle`` (``kind``, ``reason``, ``remedy``, or null); ``can_move`` and ``cannot_move``, their numbers.
+        and ``obstacle`` (``kind``, ``reason``, ``remedy``, or null); ``can_move`` and ``cannot_move``, the numbers of
+        guests.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
     found = sorted(database.instances.list({'host': drain.host}), key=lambda instance: instance.id)
@@ -98,7 +100,7 @@ class _Rooms:
         return None
 
     def take(self, flavor: Flavor) -> str | None:
-        """Return the host with the fewest planned guests that has room for a flavor; None: no host has."""
+        """Return the host with room for a flavor that has the fewest planned guests; None: none has room."""
         choices = self._choices(flavor)
         while choices.order:
             number, host = choices.order[0]
@@ -137,12 +139,13 @@ class _Rooms:
             more = f'; and {len(shown) - _NAMED} more' if len(shown) > _NAMED else ''
             if shown:
                 whys = '; '.join(shown[:_NAMED]) + more
-                return _no_destination(f'No host with room can take it: {whys}.', 'Enable one of them, or add a host.')
+                remedy = 'Enable one of them, start its service, or allow it as a destination; or add a host.'
+                return _no_destination(f'No host with room can take it: {whys}.', remedy)
         missing = self._missing(flavor)
         return _no_destination(f'Placement has no room for it on another host: {missing}.', 'Free room, or add a host.')
 
     def _short(self, flavor: Flavor, usable: Iterable[Sequence[candidates.Candidate]]) -> str:
-        """Return in words by how much the host falls short that comes nearest."""
+        """Return in words what the guest lacks at the host that comes nearest to having room for it."""
         best: tuple[float, str] | None = None
         for there in usable:
             for one in there:
@@ -155,7 +158,7 @@ class _Rooms:
         return f'; the nearest is short of {best[1]}' if best is not None else ''
 
     def _missing(self, flavor: Flavor) -> str:
-        """Return in words which resource class no other host has enough of."""
+        """Return in words of which resource class no other host has enough room."""
         wanted = flavor.resources()
         short = []
         for name, amount in sorted(wanted.items()):
@@ -163,7 +166,7 @@ class _Rooms:
             if free < amount:
                 short.append(f'{name}: {amount} needed, and the most that a host has free is {free}')
         together = ', '.join(f'{amount} {name}' for name, amount in sorted(wanted.items()))
-        return '; '.join(short) or f'no host has {together} at once'
+        return '; '.join(short) or f'no single host has {together} free'
 
     def _drain_roots(self) -> set[str]:
         return {node.uuid for node in self._database.services.list_nodes(host=self._drain.host)}
