@@ -257,15 +257,15 @@ def poll(
             pool.submit(_poll_once, tools, runs, host, unreported[host])
 
 
-def take_news(tools: Tools, runs: runner.Runner, advance_drains: Callable[[], None], row: Migration) -> None:
+def take_news(tools: Tools, runs: runner.Runner, advance_drain: Callable[[str], None], row: Migration) -> None:
     """Wake what may have waited for the end of a migration, or for the begin of its copy.
 
-    :param advance_drains: called if a drain has requested the migration.
+    :param advance_drain: called with the drain that has requested the migration, if one has.
     """
     if row.ended and any(one.row.waits_for_slot for one in runs.held()):
         wake_waiters(tools, runs)
     if row.drain is not None:
-        advance_drains()
+        advance_drain(row.drain)
 
 
 def wake_waiters(tools: Tools, runs: runner.Runner) -> None:

@@ -80,7 +80,8 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
-        #: Called with each migration that has ended or that has begun to copy.
+        #: Called with a migration that has ended while others wait for a slot, and with a migration of a drain that has
+        #: ended or begun to copy.
         self.on_news: Callable[[Migration], None] = lambda row: None
 
     # --- called from outside -----------------------------------------------------------------------------------------
@@ -282,10 +283,11 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
-            self.on_news(subject.row)
+            if subject.row.drain is not None or any(one.row.waits_for_slot for one in self.held()):
+                self.on_news(subject.row)
         elif subject.row.status != run.status:
             run.status = subject.row.status
-            if run.status == MigrationStatus.RUNNING:
+            if run.status == MigrationStatus.RUNNING and subject.row.drain is not None:
                 self.on_news(subject.row)
 
     def _try_later(self, run: _Run) -> None:

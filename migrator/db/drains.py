@@ -107,6 +107,8 @@ LOG: Any = DrainLog.__table__
 _T, _P, _L, _S = DRAINS, MEMBERS, LOG, models.SERVICES
 _ENDS = [status.value for status in DRAIN_ENDS]
 _IN_PROGRESS = _T.c.in_progress_host.is_not(None)
+#: The ends of members that a restore has not brought back.
+_NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
 _FIELDS = [field.name for field in dataclasses.fields(Drain)]
 _MEMBER_FIELDS = [field.name for field in dataclasses.fields(Member)]
 #: The columns that the database sets.
@@ -154,17 +156,29 @@ class Drains:
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
         try:
             with self._engine.writer() as session:
-                known = session.execute(sa.select(_S.c.disabled).where(*here).with_for_update()).scalar()
+                query = sa.select(_S.c.disabled, _S.c.disabled_reason).where(*here).with_for_update()
+                known = session.execute(query).one_or_none()
                 if known is None:
                     raise exception.ComputeHostNotFound(host=drain.host)
-                if not known:
+                disables = not known.disabled or self._replace_ended(session, drain.host, known.disabled_reason)
+                if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))
-                values |= {'has_disabled_host': not known, 'in_progress_host': drain.host, 'log_seq': 1}
+                values |= {'has_disabled_host': disables, 'in_progress_host': drain.host, 'log_seq': 1}
                 session.execute(sa.insert(_T).values(**values))
                 self._append(session, drain, [('status', {'status': drain.status, 'by': drain.requested_by})])
         except DBDuplicateEntry:
             raise self._in_progress(drain.host) from None
+
+    @staticmethod
+    def _replace_ended(session: Any, host: str, reason: str | None) -> bool:
+        """Return whether an ended drain has disabled a host for this reason, and take that over from it."""
+        ended = (_T.c.host == host, _T.c.in_progress_host.is_(None), _T.c.has_disabled_host.is_(True))
+        for row in session.execute(sa.select(_T).where(*ended)).all():
+            if disabled_reason(drain_of(row)) == reason:
+                session.execute(sa.update(_T).where(_T.c.uuid == row.uuid).values(has_disabled_host=False))
+                return True
+        return False
 
     def _in_progress(self, host: str) -> exception.DrainInProgress:
         with self._engine.reader() as session:
@@ -215,6 +229,13 @@ class Drains:
     def _begin_restore(session: Any, drain: Drain) -> None:
         """Make the members that the drain has moved wait for a migration back. The others are ``gone``."""
         mine = _P.c.drain == drain.uuid
+        if drain.direction == Direction.BACK:
+            # An earlier restore has not brought these back. They are still where the drain has put them.
+            again = _P.c.status.in_([status.value for status in (MemberStatus.CANCELLED, *_NOT_BACK)])
+            waits = {'status': MemberStatus.WAITING.value, 'attempts': 0, 'tried': [], 'mark': None, 'reason': None}
+            waits |= {'began_at': None, 'ended_at': None, 'not_before': None}
+            if session.execute(sa.update(_P).where(mine, again).values(**waits)).rowcount:
+                return
         there = sa.and_(_P.c.status == MemberStatus.MOVED, _P.c.destination != drain.host)
         if session.execute(sa.select(sa.func.count()).where(mine, there)).scalar_one() == 0:
             raise exception.InvalidDrainState(
@@ -228,6 +249,7 @@ class Drains:
             .where(mine, sa.not_(there))
             .values(status=MemberStatus.GONE.value, reason='The drain had not moved it.')
         )
+        # MariaDB assigns in the order of the columns: the source has the destination before that is cleared.
         waits = {'status': MemberStatus.WAITING.value, 'source': _P.c.destination, 'destination': None, 'attempts': 0}
         waits |= {'tried': [], 'mark': None, 'reason': None, 'began_at': None, 'ended_at': None, 'not_before': None}
         session.execute(sa.update(_P).where(mine, _P.c.status == MemberStatus.MOVED).values(**waits))
@@ -307,11 +329,11 @@ class Drains:
 
     # --- the owner's part --------------------------------------------------------------------------------------------
 
-    def owned_by(self, owner: str) -> builtins.list[Drain]:
-        """Return the drains in progress of an owner, the oldest first."""
-        query = sa.select(_T).where(_IN_PROGRESS, _T.c.owner == owner).order_by(_T.c.id)
+    def owned_by(self, owner: str) -> builtins.list[str]:
+        """Return the uuids of an owner's drains in progress, the oldest first."""
+        query = sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == owner).order_by(_T.c.id)
         with self._engine.reader() as session:
-            return [drain_of(row) for row in session.execute(query)]
+            return builtins.list(session.execute(query).scalars())
 
     def has_orphans(self) -> bool:
         """Return whether a drain in progress has no living owner."""
@@ -327,7 +349,9 @@ class Drains:
         """
         with self._engine.writer() as session:
             taken: Any = session.execute(
-                sa.update(_T).where(_IN_PROGRESS, _without_owner()).values(owner=owner, epoch=_T.c.epoch + 1)
+                sa.update(_T)
+                .where(_IN_PROGRESS, _without_owner())
+                .values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
             )
             return int(taken.rowcount)
 

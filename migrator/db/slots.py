@@ -73,6 +73,8 @@ INBOUND_OF_DRAINS, AHEAD_OF_DRAINS = 2, 1
 #: Seconds by which each step of a drain's priority brings its guests forward in the order. Those of a lower priority
 #: wait for so much longer, and no longer.
 AGEING = 600.0
+#: Seconds by which each slot that a drained host has moves its further guests back in the order.
+SHARE = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,15 +173,15 @@ class Slots:
         self._bounds = {False: bounds, True: bounds.of_drains()}
         self.waiters = sorted(waiters, key=self._place)
 
-    def _place(self, one: Waiter) -> tuple[bool, bool, int, float, int]:
+    def _place(self, one: Waiter) -> tuple[bool, bool, float, int]:
         """Return the sort key of a waiter.
 
-        What its source can run at once comes before what is only prepared ahead. Of the hosts that are drained, the one
-        with the fewest slots comes first. Then the oldest comes first, where a priority counts as age.
+        What its source can run at once comes before what is only prepared ahead. Then the oldest comes first, where a
+        priority counts as age, and each slot of a drained host as the opposite.
         """
         runs_at_once = one.is_evacuation or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
         share = self._taken.get(out_of(one.source), 0) if one.is_drained else 0
-        return (not one.is_retry, not runs_at_once, share, one.since, one.id)
+        return (not one.is_retry, not runs_at_once, one.since + SHARE * share, one.id)
 
     def _bound(self, axis: Axis, is_drained: bool) -> int | None:
         (kind, host), bounds = axis, self._bounds[is_drained]

@@ -69,14 +69,20 @@ class MoveState(enum.StrEnum):
 class Move:
     """A requested migration.
 
-    :ivar is_permanent: whether another attempt would fail as well, because the failure concerns the guest itself.
+    :ivar is_of_guest: whether a check of the guest itself has failed, and not one of a destination.
+    :ivar is_stuck: whether it gets on only after an operator has looked at it.
+    :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
+    :ivar tried: the hosts where it has failed.
     :ivar waits_for: what it waits for.
     """
 
     state: MoveState
     destination: str | None = None
     reason: str | None = None
-    is_permanent: bool = False
+    is_of_guest: bool = False
+    is_stuck: bool = False
+    waits_for_slot: bool = False
+    tried: Sequence[str] = ()
     waits_for: str | None = None
 
 

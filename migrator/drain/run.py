@@ -28,6 +28,10 @@ from migrator.objects.drain import (
 _M = MemberStatus
 #: Seconds before the second attempt of a guest. Each further pause is four times as long.
 FIRST_PAUSE, FACTOR = 15.0, 4
+#: The longest pause between two attempts, in seconds.
+LONGEST_PAUSE = 3600.0
+#: The attempts after which a guest is given up that its own check refuses. The first refusal may be an accident.
+REFUSALS = 2
 #: Seconds before the next look at a guest whose migration was refused because another task of it is in progress.
 BUSY_PAUSE = 5.0
 #: Seconds that a drain with no guest left to move waits until its host is empty. Cleanups may be pending.
@@ -143,14 +147,14 @@ class _Run:
     def _fail(self, member: Member, move: Move) -> None:
         """Decide whether a guest is tried again."""
         reason = move.reason or 'Its migration failed.'
-        tried = [host for host in (*member.tried, move.destination) if host is not None]
-        if move.is_permanent:
+        tried = sorted({*member.tried, *move.tried})
+        if move.is_of_guest and member.attempts >= REFUSALS:
             self._change(member, status=_M.FAILED.value, reason=f'{reason} It is not tried again.', tried=tried)
         elif member.attempts >= self.drain.max_attempts:
             gave_up = f'{reason} This was attempt {member.attempts} of {self.drain.max_attempts}.'
             self._change(member, status=_M.FAILED.value, reason=gave_up, tried=tried)
         else:
-            pause = FIRST_PAUSE * FACTOR ** (member.attempts - 1)
+            pause = min(FIRST_PAUSE * FACTOR ** (member.attempts - 1), LONGEST_PAUSE)
             self._change(
                 member,
                 status=_M.WAITING.value,
@@ -273,9 +277,12 @@ class _Run:
         none of the others is on its way.
         """
         bound, moving = self._engine.bound(self.drain), self._with(_M.MOVING)
-        states = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state for member in moving]
-        pending = sum(state is not MoveState.RUNNING for state in states)
-        return min(bound - len(moving), 1 - pending)
+        moves = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)) for member in moving]
+        stuck = sum(move.is_stuck for move in moves)
+        on_its_way = [move for move in moves if move.state is not MoveState.RUNNING]
+        pending = sum(not move.is_stuck and not move.waits_for_slot for move in on_its_way)
+        # Stuck migrations hold back no others, unless they are as many as may be in progress.
+        return min(bound - len(moving) + min(stuck, bound), 1 - pending)
 
     def _ask(self, member: Member) -> None:
         try:
@@ -293,7 +300,7 @@ class _Run:
     def end(self) -> None:
         """End the drain if no member waits or moves. Check first whether the host is empty."""
         if self._with(_M.WAITING, _M.MOVING):
-            self._will(waits_for=None, emptied_at=None)
+            self._will(waits_for=self._why_waiting(), emptied_at=None)
             self._commit()
             return
         left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
@@ -308,6 +315,18 @@ class _Run:
         else:
             self._end_if_empty(left)
         self._commit()
+
+    def _why_waiting(self) -> str | None:
+        """Return what the drain waits for while nothing gets on, or None."""
+        moving, waiting = self._with(_M.MOVING), self._with(_M.WAITING)
+        if self.drain.cancel_requested_at is not None:
+            return f'The migrations in progress have to end first: {len(moving)}.'
+        moves = {one.instance_uuid: self._moves.get(one.instance_uuid, Move(MoveState.UNKNOWN)) for one in moving}
+        held = [one for one in moving if moves[one.instance_uuid].is_stuck or moves[one.instance_uuid].waits_for_slot]
+        if len(held) < len(moving) or (self.drain.paused and not moving):
+            return None
+        named = next((one for one in (*held, *waiting) if one.reason), None)
+        return f'{len(held) + len(waiting)} guests wait. {named.name}: {named.reason}' if named is not None else None
 
     def _end_cancelled(self) -> None:
         message = f'Cancelled; {len(self._with(_M.MOVED))} of {len(self._members)} guests had moved.'

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
+from urllib import parse
 
 from keystoneauth1 import adapter
 from osc_lib import exceptions
@@ -31,8 +32,9 @@ class Client:
         :param path: below ``/migrator/v1``.
         :raises osc_lib.exceptions.CommandError: the API refuses the request, with the message of the API.
         """
-        root = str(self._adapter.get_endpoint()).split('/v2', 1)[0].rstrip('/')
-        url = f'{root}/migrator/v1{path}'
+        endpoint = parse.urlsplit(str(self._adapter.get_endpoint()))
+        root = endpoint.path.partition('/v2')[0].rstrip('/')
+        url = endpoint._replace(path=f'{root}/migrator/v1{path}').geturl()
         more = {} if body is None else {'json': body}
         response = self._adapter.request(url, method, params=query, raise_exc=False, **more)
         if response.status_code >= 400:

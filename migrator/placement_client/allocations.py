@@ -14,9 +14,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from migrator import exception
-from migrator.objects import Strategy
-from migrator.placement_client import allocation_state
+from migrator import exception, executors
+from migrator.objects import Instance, Strategy
+from migrator.placement_client import allocation_state, providers
 from migrator.placement_client.client import PlacementClient
 
 #: The generation of a consumer after the write that first gave it an allocation. Each further write adds one.
@@ -363,3 +363,225 @@ def strategy_for(
     """
     chosen = Strategy(name)
     return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client, write)
+
+
+# --- requests that the threads of one process share: decision 0032 ---------------------------------------------------
+
+#: Seconds after which a thread no longer waits for a joint read, and the next write no longer for the reply to the
+#: present one. Waiting only avoids conflicts: a write is correct without it, because of the generations.
+PATIENCE = 5.0
+#: The greatest number of callers whose writes are sent together.
+MOST = 16
+
+
+@dataclasses.dataclass(eq=False)
+class _Caller:
+    """A thread that waits until its writes are done or refused.
+
+    :ivar woken: set when the thread has something to send, or when its outcome is known.
+    :ivar is_alone: whether its writes were refused together with others, so that they are sent alone.
+    :ivar sends: the callers whose writes this thread must send now, itself among them.
+    :ivar is_answered: whether the outcome of its writes is known, or known to be unknown.
+    :ivar error: why the writes were refused, or why their outcome is unknown; None: they were done.
+    """
+
+    writes: Sequence[Write]
+    woken: executors.Event
+    is_alone: bool = False
+    sends: Sequence[_Caller] = ()
+    is_answered: bool = False
+    error: exception.MigratorException | None = None
+
+    def consumers(self) -> set[str]:
+        """Return the uuids of the consumers that are written."""
+        return {one.consumer.uuid for one in self.writes}
+
+
+class Writer:
+    """The one sender of a process's writes of allocations.
+
+    :param threads: the threads of the process.
+    """
+
+    def __init__(self, client: PlacementClient, threads: executors.Threads) -> None:
+        self._client = client
+        self._threads = threads
+        self._guard = threads.lock()
+        self._waiting: list[_Caller] = []
+        self._busy_until = 0.0
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Write several consumers: Placement writes all of them or none.
+
+        The writes may share a request with those of other threads. If Placement refuses such a request, the writes of
+        each thread are sent alone. So the outcome is that of a request with only these writes.
+
+        :raises ValueError: as :meth:`Write.check`.
+        :raises PlacementConflict: a generation is stale; observe again.
+        :raises PlacementRefused: no room, or no such provider or resource class.
+        :raises PlacementUnreachable: the write may or may not have been done; observe again.
+        """
+        for one in writes:
+            one.check()
+        me = _Caller(writes, self._threads.event())
+        with self._guard:
+            self._waiting.append(me)
+            self._start()
+        while not me.is_answered:
+            if not me.woken.wait(PATIENCE):
+                with self._guard:
+                    self._start()
+            elif me.sends:
+                me.woken.clear()
+                callers, me.sends = me.sends, ()
+                self._send(callers)
+        if me.error is not None:
+            raise me.error
+
+    def _start(self) -> None:
+        """Make the first waiting thread send the next request, unless a request is on its way.
+
+        The caller holds the guard.
+        """
+        now = self._threads.clock.monotonic()
+        if not self._waiting or now < self._busy_until:
+            return
+        self._busy_until = now + PATIENCE
+        first = self._waiting[0]
+        first.sends = self._take()
+        first.woken.set()
+
+    def _take(self) -> list[_Caller]:
+        """Remove the callers whose writes fit into one request from the queue, and return them."""
+        taken: list[_Caller] = []
+        consumers: set[str] = set()
+        for caller in self._waiting[:MOST]:
+            if taken and (caller.is_alone or taken[0].is_alone or consumers & caller.consumers()):
+                break
+            taken.append(caller)
+            consumers |= caller.consumers()
+        del self._waiting[: len(taken)]
+        return taken
+
+    def _send(self, callers: Sequence[_Caller]) -> None:
+        error: exception.MigratorException | None = None
+        is_over = False
+        try:
+            write_all(self._client, [one for caller in callers for one in caller.writes])
+            is_over = True
+        except (exception.PlacementError, exception.PlacementUnreachable) as raised:
+            error, is_over = raised, True
+        finally:
+            if not is_over:
+                error = exception.PlacementUnreachable(reason='the request was interrupted')
+            with self._guard:
+                self._busy_until = 0.0
+                if len(callers) > 1 and isinstance(error, exception.PlacementConflict | exception.PlacementRefused):
+                    # Placement has written nothing, and the refusal may concern any of them: send each alone.
+                    for caller in callers:
+                        caller.is_alone = True
+                    self._waiting[:0] = callers
+                else:
+                    for caller in callers:
+                        caller.error, caller.is_answered = error, True
+                        caller.woken.set()
+                self._start()
+
+
+#: The lowest number of waiting guests for a joint read, which takes two requests.
+_FEWEST = 3
+
+
+@dataclasses.dataclass
+class _Queue:
+    """The threads that read what guests of one host hold.
+
+    :ivar arrived: the number of threads that have come.
+    :ivar waiting: the number of those that have no result yet.
+    :ivar read_for: the value of ``arrived`` when the last joint read began.
+    :ivar found: consumer -> what it holds, as the last joint read has found it.
+    """
+
+    lock: executors.Lock
+    arrived: int = 0
+    waiting: int = 0
+    read_for: int = 0
+    found: dict[str, allocation_state.ConsumerAllocations] = dataclasses.field(default_factory=dict)
+
+
+class SharedReadings:
+    """The one reader of a conductor's guests' allocations.
+
+    :param root_of: returns the root provider of the host of an instance; None: it is not known.
+    """
+
+    def __init__(
+        self, client: PlacementClient, root_of: Callable[[Instance, str], str | None], threads: executors.Threads
+    ) -> None:
+        self._client = client
+        self._root_of = root_of
+        self._threads = threads
+        self._guard = threads.lock()
+        self._queues: dict[str, _Queue] = {}
+
+    def read(self, instance: Instance, host: str) -> allocation_state.ConsumerAllocations:
+        """Return what an instance holds. The request is sent after this call has begun.
+
+        :param host: where the instance is.
+        :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+        """
+        with self._guard:
+            queue = self._queues.setdefault(host, _Queue(self._threads.lock()))
+            queue.arrived += 1
+            queue.waiting += 1
+            number = queue.arrived
+        try:
+            found = self._wait(queue, number, instance, host)
+        finally:
+            with self._guard:
+                queue.waiting -= 1
+                if not queue.waiting:
+                    del self._queues[host]
+        # A joint read lacks what a guest holds of other providers. Unless the flavor is covered, read the guest alone.
+        if found is None or [dict(held) for held in found.allocations.values()] != [instance.flavor.resources()]:
+            return read(self._client, instance.uuid)
+        return found
+
+    def _wait(
+        self, queue: _Queue, number: int, instance: Instance, host: str
+    ) -> allocation_state.ConsumerAllocations | None:
+        """Return what an instance holds, or None if it must be read alone."""
+        if not queue.lock.acquire(timeout=PATIENCE):
+            return None
+        try:
+            if queue.read_for < number:
+                with self._guard:
+                    arrived, waiting = queue.arrived, queue.waiting
+                if waiting < _FEWEST:
+                    # Threads that arrive during this read wait for the lock, and are read together.
+                    return read(self._client, instance.uuid)
+                queue.found = self._read_together(instance, host)
+                queue.read_for = arrived
+            return queue.found.get(instance.uuid)
+        finally:
+            queue.lock.release()
+
+    def _read_together(self, instance: Instance, host: str) -> dict[str, allocation_state.ConsumerAllocations]:
+        """Return consumer -> what it holds, for the guests of a host with a single provider."""
+        root = self._root_of(instance, host)
+        if root is None:
+            return {}
+        try:
+            holders = self._client.read(f'/resource_providers/{root}/allocations')['allocations']
+        except exception.PlacementRefused:
+            return {}
+        # Read the tree after the allocations. If a guest gets something of a new child provider in between, its
+        # generation rises, so that its move is refused.
+        if len(providers.read_tree(self._client, root)) != 1:
+            return {}
+        return {
+            uuid: allocation_state.ConsumerAllocations(
+                uuid=uuid, generation=holder['consumer_generation'], allocations={root: dict(holder['resources'])}
+            )
+            for uuid, holder in holders.items()
+        }

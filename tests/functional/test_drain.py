@@ -2,6 +2,7 @@
 
 """Drains through REST: a host is emptied, and a request changes or undoes that."""
 
+import datetime
 import itertools
 
 import pytest
@@ -102,13 +103,14 @@ def test_guest_that_fails_is_tried_elsewhere_a_limited_number_of_times(cloud):
     assert 'bad' in ended['message']
 
 
-def test_guest_whose_own_check_fails_is_not_tried_again(cloud):
+def test_guest_whose_own_check_refuses_it_twice_is_given_up(cloud):
     instance = cloud.boot('guest0', 'host1')
     faults(cloud, 'host1').fail('check_can_live_migrate_source', 'it has a device of this host', sticky=True)
     ended = ends(cloud, drain(cloud)['uuid'])
-    assert ended['members'][0]['attempts'] == 1
+    assert ended['members'][0]['attempts'] == 2
+    assert 'It is not tried again.' in ended['members'][0]['reason']
     assert 'it has a device of this host' in ended['members'][0]['reason']
-    assert len(cloud.migrations(instance)) == 1
+    assert len(cloud.migrations(instance)) == 2
 
 
 def test_two_drains_do_not_fill_each_other_s_hosts(cloud):
@@ -185,13 +187,65 @@ def test_drain_that_passes_its_deadline_is_incomplete(cloud):
     instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
     faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid, sticky=True)
     now = cloud.database.drains.now()
-    uuid = drain(cloud, parallel=1, deadline=now.replace(year=now.year + 1).isoformat())['uuid']
-    assert show(cloud, uuid)['deadline'] is not None
+    uuid = drain(cloud, parallel=1, deadline=(now + datetime.timedelta(seconds=30)).isoformat())['uuid']
     cloud.simulation.run_until(lambda: 'moving' in statuses(show(cloud, uuid)).values())
+    cloud.simulation.advance(60)
+    assert list(statuses(show(cloud, uuid)).values()) == ['moving', 'cancelled', 'cancelled']
+    migration_requests.go_on(cloud)
+    ended = ends(cloud, uuid)
+    assert (ended['status'], ended['guests']['moved']) == ('incomplete', 1)
+    assert 'The deadline, ' in ended['message']
     response = cloud.request('POST', DRAINS, {'host': 'host2', 'deadline': now.isoformat()})
     refused(response, 400, 'deadline', 'has passed')
+
+
+def test_one_stuck_migration_does_not_hold_back_the_others(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    for host in ('host2', 'host3'):
+        faults(cloud, host).stall('pre_live_migration', instance_uuid=instances[0].uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(
+        lambda: statuses(show(cloud, uuid)) == {'guest0': 'moving', 'guest1': 'moved', 'guest2': 'moved'}, timeout=LONG
+    )
+    cloud.simulation.run_until(lambda: 'stuck' in (show(cloud, uuid)['waits_for'] or ''), timeout=LONG)
     migration_requests.go_on(cloud)
     assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_planned_stop_of_the_source_is_no_abort_by_a_user(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: [row.status for row in cloud.migrations(instances[1])] == ['queued'])
+    cloud.computes['host1'].cleanup_host()
+    cloud.simulation.run_until(lambda: [row.status for row in cloud.migrations(instances[1])] == ['cancelled'])
+    cloud.start_compute('host1')
+    migration_requests.go_on(cloud)
+    assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_second_restore_brings_back_what_the_first_has_not(cloud):
+    first, second = (cloud.boot(name, 'host1') for name in ('first', 'second'))
+    uuid = drain(cloud, destinations=['host2'])['uuid']
+    assert ends(cloud, uuid)['status'] == 'completed'
+    cloud.database.instances.update(second.uuid, locked_by='admin')
+    assert act(cloud, uuid, 'restore').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'incomplete'
+    cloud.database.instances.update(second.uuid, locked_by=None)
+    assert act(cloud, uuid, 'restore').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'restored'
+    assert {host_of(cloud, first), host_of(cloud, second)} == {'host1'}
+
+
+def test_next_drain_of_a_host_enables_it_again(cloud):
+    locked = cloud.boot('locked', 'host1')
+    cloud.database.instances.update(locked.uuid, locked_by='admin')
+    assert ends(cloud, drain(cloud)['uuid'])['status'] == 'incomplete'
+    again = drain(cloud)
+    assert again['host_disabled_by_drain']
+    assert act(cloud, again['uuid'], 'cancel').status_int == 202
+    ends(cloud, again['uuid'])
+    assert not is_disabled(cloud, 'host1')
 
 
 def test_drain_goes_on_when_its_conductor_is_killed(cloud):

@@ -80,6 +80,10 @@ def downgrade(cloud):
     connection.execute('DROP TABLE saga_log')
     connection.execute('DROP TABLE guest_definitions')
     connection.execute('DROP TABLE slot_lock')
+    for table in ('drains', 'drain_members', 'drain_log'):
+        connection.execute(f'DROP TABLE {table}')
+    for column in ('drain', 'priority'):
+        connection.execute(f'ALTER TABLE migrations DROP COLUMN {column}')
     connection.execute('ALTER TABLE services DROP COLUMN slots')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')
     for index in INDEXES:

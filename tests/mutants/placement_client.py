@@ -10,9 +10,7 @@ ALLOCATIONS = 'migrator/placement_client/allocations.py'
 CANDIDATES = 'migrator/placement_client/candidates.py'
 CLIENT = 'migrator/placement_client/client.py'
 PAIRS = 'migrator/placement_client/allocation_state.py'
-READINGS = 'migrator/placement_client/readings.py'
 RESIZES = 'migrator/placement_client/resizes.py'
-WRITER = 'migrator/placement_client/writer.py'
 
 MUTANTS = (
     Mutant(
@@ -80,42 +78,42 @@ MUTANTS = (
     ),
     Mutant(
         'refused-together-counts-as-refused-alone',
-        WRITER,
+        ALLOCATIONS,
         'if len(callers) > 1 and isinstance(error',
         'if len(callers) > 99 and isinstance(error',
         'A guest without room at its destination makes the migrations fail that are written with it.',
     ),
     Mutant(
         'no-reply-counts-as-refused',
-        WRITER,
+        ALLOCATIONS,
         'exception.PlacementConflict | exception.PlacementRefused):',
         'exception.MigratorException):',
         'Writes that may have been done are sent again with the same generations.',
     ),
     Mutant(
         'one-of-a-refused-request-is-forgotten',
-        WRITER,
+        ALLOCATIONS,
         'self._waiting[:0] = callers',
         'self._waiting[:0] = callers[:-1]',
         'A migration waits for ever for the reply to its write.',
     ),
     Mutant(
         'joint-read-of-a-nested-host-is-used',
-        READINGS,
+        ALLOCATIONS,
         'self._client, root)) != 1:',
         'self._client, root)) == 0:',
         'What a guest holds of child providers is lost when it moves.',
     ),
     Mutant(
         'joint-read-with-a-part-is-used',
-        READINGS,
+        ALLOCATIONS,
         'if found is None or [dict(held) for held in found.allocations.values()] != [instance.flavor.resources()]:',
         'if found is None:',
         'What a guest holds of a sharing provider is lost when it moves.',
     ),
     Mutant(
         'joint-read-is-older-than-its-guest',
-        READINGS,
+        ALLOCATIONS,
         'if queue.read_for < number:',
         'if not queue.found:',
         'A guest gets the reading of a moment before it was asked for.',

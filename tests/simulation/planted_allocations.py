@@ -13,7 +13,7 @@ from migrator.conductor import periodics
 from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
-from migrator.placement_client import allocation_state, allocations, writer
+from migrator.placement_client import allocation_state, allocations
 from migrator.saga.saga import Done, Failed, Saga, Verdict
 from tests.simulation.plant import Shelf, patched
 
@@ -243,7 +243,7 @@ def silence_of_placement_is_taken_for_done() -> Iterator[object]:
 @SHELF.plant('I5', 'emptied-hosts seed 1', 'emptied-hosts seed 8')
 def one_of_a_refused_request_counts_as_done() -> Iterator[object]:
     """When a request with the writes of several is refused, one of them is taken for done."""
-    send = writer.Writer._send
+    send = allocations.Writer._send
 
     def forgets(self: Any, callers: Any) -> None:
         send(self, callers)
@@ -253,7 +253,7 @@ def one_of_a_refused_request_counts_as_done() -> Iterator[object]:
                 callers[-1].is_answered = True
                 callers[-1].woken.set()
 
-    with patched(writer.Writer, '_send', forgets) as there:
+    with patched(allocations.Writer, '_send', forgets) as there:
         yield there
 
 

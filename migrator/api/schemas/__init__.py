@@ -48,7 +48,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 _FORMATS.checks('uuid')(uuidutils.is_uuid_like)
-_FORMATS.checks('date-time', raises=ValueError)(moment)
+_FORMATS.checks('date-time', raises=ValueError)(lambda value: not isinstance(value, str) or moment(value))
 _FORMATS.checks('regex', raises=ValueError)(pattern)
 
 

@@ -19,12 +19,16 @@ _S = MigrationStatus
 #: The statuses in which an abort has no effect on the guest, and all statuses in which an abort is possible.
 _PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED)
 _ABORTABLE = (*_PENDING, _S.RUNNING)
+#: The step that chooses a destination.
+_CHOICE = 'move_allocation'
 #: The step whose failure concerns the guest itself and not a destination, so that another attempt fails as well.
 _CHECK_OF_GUEST = 'check_can_live_migrate_source'
+#: How the requester of an abort begins that is no user: the planned stop of the source, and its time-out.
+_BY_HOST = ('host stop', 'the time-out of ')
 #: The service version from which the migration holds the source's allocation.
 _MIGRATION_OWNED = 2
 #: The errors of a host that does not list its guests. NotFound: its service was deleted.
-_NO_LIST = (exception.ServiceUnreachable, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
+_NO_LIST = (exception.RPCTimeout, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
 #: The greatest number of items that a check names.
@@ -79,8 +83,8 @@ class ConductorEngine:
         try:
             instance = database.instances.get(member.instance_uuid)
             database.migrations.accept(
-                context.RequestContext(user_id=drain.requested_by, request_id=drain.request_id, overwrite=False),
-                _migration(drain, member, instance, host, database.services.lowest_version()),
+                by := _requester(drain),
+                _migration(drain, member, instance, host, database.services.lowest_version(), by.request_id),
                 actions.LIVE_MIGRATION,
                 drain=drain,
             )
@@ -95,7 +99,7 @@ class ConductorEngine:
         """Return the newest migration of each member, from one query."""
         marks = [member.mark for member in members if member.mark is not None]
         found = {row.uuid: row for row in self._tools.database.migrations.list({'uuid': marks})} if marks else {}
-        failed = [uuid for uuid, row in found.items() if row.status == _S.FAILED]
+        failed = [uuid for uuid, row in found.items() if row.status in (_S.FAILED, _S.ERROR)]
         logs = self._tools.database.migrations.read_logs(failed) if failed else {}
         return {
             member.instance_uuid: _move(found[member.mark], logs.get(member.mark, ()))
@@ -111,7 +115,7 @@ class ConductorEngine:
         assert member.mark is not None
         database = self._tools.database
         statuses = _ABORTABLE if drain.cancel_running else _PENDING
-        by = context.RequestContext(user_id=drain.requested_by, request_id=drain.request_id, overwrite=False)
+        by = _requester(drain)
         with contextlib.suppress(exception.InvalidMigrationState, exception.MigrationNotFound):
             migration = database.migrations.get(member.mark)
             if migration.abort_requested_at is None and database.requests.request_abort(by, migration, statuses):
@@ -178,7 +182,14 @@ def obstacle(instance: Instance) -> Obstacle | None:
     return None
 
 
-def _migration(drain: Drain, member: Member, instance: Instance, host: str | None, lowest: int) -> Migration:
+def _requester(drain: Drain) -> context.RequestContext:
+    """Return the user of a drain, with a request id of its own: an instance's actions are found by that."""
+    return context.RequestContext(user_id=drain.requested_by, project_id=drain.project_id, overwrite=False)
+
+
+def _migration(
+    drain: Drain, member: Member, instance: Instance, host: str | None, lowest: int, request_id: str
+) -> Migration:
     assert member.mark is not None
     return Migration(
         uuid=member.mark,
@@ -189,7 +200,7 @@ def _migration(drain: Drain, member: Member, instance: Instance, host: str | Non
         source_compute=member.source,
         source_node=instance.node,
         dest_compute=host,
-        request_id=drain.request_id,
+        request_id=request_id,
         requested_host=host,
         drain=drain.uuid,
         priority=drain.priority,
@@ -201,15 +212,36 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
     """Return a migration as a drain sees it."""
     if row.status == _S.COMPLETED:
         return Move(MoveState.MOVED, row.dest_compute)
-    if row.status == _S.CANCELLED:
+    if row.status == _S.CANCELLED and not _is_ended_by_host(row):
         by = f' by {row.abort_requested_by}' if row.abort_requested_by else ''
         return Move(MoveState.CANCELLED, reason=f'Its migration {row.uuid} was aborted{by}.')
-    if row.status in (_S.FAILED, _S.ERROR):
-        is_permanent = row.status == _S.ERROR or any(
-            entry.kind == log.EntryKind.FAILED and entry.step == _CHECK_OF_GUEST for entry in entries
+    if row.status in (_S.CANCELLED, _S.FAILED, _S.ERROR):
+        kinds = log.EntryKind
+        # After the last candidate the choice of another one fails too.
+        failed = [entry.step for entry in entries if entry.kind == kinds.FAILED and entry.step != _CHOICE]
+        tried = {
+            str(entry.payload['input'].get('host'))
+            for entry in entries
+            if (entry.kind, entry.step) == (kinds.INTENT, _CHOICE) and entry.payload.get('input')
+        }
+        return Move(
+            MoveState.FAILED,
+            row.dest_compute,
+            f'Migration {row.uuid} ended as {row.status}: {row.failure or row.abort_verdict or "no reason is known."}',
+            is_of_guest=failed[-1:] == [_CHECK_OF_GUEST],
+            tried=sorted(tried) if row.status == _S.FAILED else (),
         )
-        reason = f'Migration {row.uuid} ended as {row.status}: {row.failure or "no reason is known."}'
-        return Move(MoveState.FAILED, row.dest_compute, reason, is_permanent)
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING
     waits = f'it is stuck: {row.stuck_reason}' if row.stuck_reason is not None else row.waits_for
-    return Move(state, row.dest_compute, waits_for=f'Migration {row.uuid}: {waits}' if waits else None)
+    return Move(
+        state,
+        row.dest_compute,
+        is_stuck=row.stuck_reason is not None,
+        waits_for_slot=row.waits_for_slot,
+        waits_for=f'Migration {row.uuid}: {waits}' if waits else None,
+    )
+
+
+def _is_ended_by_host(row: Migration) -> bool:
+    """Return whether a planned stop of the source, or its time-out, has aborted a migration, and no user."""
+    return row.abort_requested_by is not None and row.abort_requested_by.startswith(_BY_HOST)

@@ -46,7 +46,7 @@ class Endpoint:
 class Drains:
     """The drains of one conductor.
 
-    :param pool: its threads advance the drains, one drain after the other.
+    :param pool: its threads advance the drains, each drain in one thread at a time.
     """
 
     def __init__(self, tools: Tools, engine: ConductorEngine, pool: executors.BoundedExecutor) -> None:
@@ -54,7 +54,8 @@ class Drains:
         self._engine = engine
         self._pool = pool
         self._lock = tools.threads.lock()
-        self._running = self._woken = False
+        #: The drains that are being advanced -> whether each is advanced once more.
+        self._advancing: dict[str, bool] = {}
         #: Whether this conductor may own a drain in progress.
         self._has_any = False
 
@@ -66,48 +67,52 @@ class Drains:
         if drains.has_orphans():
             drains.adopt(self._tools.owner)
         self._has_any = True
-        self.wake()
+        self.poll()
 
     def poll(self) -> None:
         """Advance the drains of this conductor, if it owns any."""
-        if self._has_any:
-            self.wake()
+        if not self._has_any or not self._tools.owner:
+            return
+        owned = self._tools.database.drains.owned_by(self._tools.owner)
+        self._has_any = bool(owned)
+        for uuid in owned:
+            self.wake(uuid)
 
-    def wake(self) -> None:
-        """Advance the drains of this conductor soon, and once more if they are being advanced now."""
+    def wake(self, uuid: str) -> None:
+        """Advance a drain soon, and once more if it is being advanced now."""
         with self._lock:
-            self._woken = True
-            if self._running:
-                return
-            self._running = True
-        self._pool.submit(self._advance_while_woken)
+            is_new = uuid not in self._advancing
+            self._advancing[uuid] = not is_new
+        if is_new:
+            self._pool.submit(self._advance_while_woken, uuid)
 
     def plan(self, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain as JSON."""
         return plan.plan(self._tools.database, self._tools.placement, drain)
 
-    def _advance_while_woken(self) -> None:
+    def _advance_while_woken(self, uuid: str) -> None:
         try:
-            while True:
+            again = True
+            while again:
+                self._advance_if_owned(uuid)
                 with self._lock:
-                    if not self._woken:
-                        self._running = False
-                        return
-                    self._woken = False
-                self._advance_all()
+                    again = self._advancing[uuid]
+                    if again:
+                        self._advancing[uuid] = False
+                    else:
+                        del self._advancing[uuid]
         except BaseException:
             with self._lock:
-                self._running = False
+                self._advancing.pop(uuid, None)
             raise
 
-    def _advance_all(self) -> None:
+    def _advance_if_owned(self, uuid: str) -> None:
         try:
-            owned = self._tools.database.drains.owned_by(self._tools.owner) if self._tools.owner else []
-        except exception.ServiceUnreachable as error:
-            LOG.warning('Could not read the drains of this conductor; the next poll tries again: %s', error)
+            drain = self._tools.database.drains.get(uuid)
+        except (exception.ServiceUnreachable, exception.DrainNotFound) as error:
+            LOG.warning('Could not read drain %(drain)s; the next poll tries again: %(error)s', _of(uuid, error))
             return
-        self._has_any = bool(owned)
-        for drain in owned:
+        if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
             self._advance(drain)
 
     def _advance(self, drain: Drain) -> None:
@@ -141,10 +146,15 @@ class Drains:
         drains = self._tools.database.drains
         try:
             now = drains.get(drain.uuid)
-            if now.waits_for != reason and not now.ended:
+            is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
+            if is_mine and now.waits_for != reason and not now.ended:
                 drains.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
         except (exception.ServiceUnreachable, exception.NotOwner) as error:
-            LOG.info('Could not write why drain %(drain)s waits: %(error)s', {'drain': drain.uuid, 'error': error})
+            LOG.info('Could not write why drain %(drain)s waits: %(error)s', _of(drain.uuid, error))
+
+
+def _of(uuid: str, error: Exception) -> dict[str, object]:
+    return {'drain': uuid, 'error': error}
 
 
 def _named(drain: Drain, **more: object) -> dict[str, object]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator.conductor.drains.engine import obstacle
+from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.services import Place
 from migrator.drain.engine import Hindrance, Obstacle
@@ -42,7 +43,7 @@ def plan(database: Database, client: PlacementClient, drain: Drain) -> dict[str,
         for number, one in enumerate(found)
     }
     found.sort(key=lambda instance: place(drain, members[instance.uuid]))
-    rooms = _Rooms(database, client, drain)
+    rooms = _Rooms(database, client, drain, found[0].uuid if found else '')
     guests = [_planned(instance, rooms) for instance in found]
     can_move = sum(guest['can_move'] for guest in guests)
     return {'host': drain.host, 'guests': guests, 'can_move': can_move, 'cannot_move': len(guests) - can_move}
@@ -65,10 +66,13 @@ def _planned(instance: Instance, rooms: _Rooms) -> dict[str, Any]:
 
 
 class _Rooms:
-    """The free room on the hosts that may receive the guests, less what the plan has given out."""
+    """The free room on the hosts that may receive the guests, less what the plan has given out.
 
-    def __init__(self, database: Database, client: PlacementClient, drain: Drain) -> None:
-        self._database, self._client, self._drain = database, client, drain
+    :param guest: the uuid of one of the guests.
+    """
+
+    def __init__(self, database: Database, client: PlacementClient, drain: Drain, guest: str) -> None:
+        self._database, self._client, self._drain, self._guest = database, client, drain, guest
         #: Provider -> resource class -> the free amount.
         self._free: dict[str, dict[str, int]] = {}
         self._planned: collections.Counter[str] = collections.Counter()
@@ -81,7 +85,8 @@ class _Rooms:
             for provider, amounts in free.items():
                 self._free.setdefault(provider, amounts)
             by_root = candidates.by_compute_root(found)
-            places = self._database.services.places('', uuids=list(by_root))
+            # A guest of the host stands for the hypervisor that all of them leave.
+            places = self._database.services.places(self._guest, uuids=list(by_root))
             refused = {one.host: why for one in places if (why := self._why_not(one)) is not None}
             usable = {one.host: by_root[one.uuid] for one in places if one.host not in refused}
             self._by_flavor[key] = _Choices(usable, refused, sorted((0, host) for host in usable))
@@ -95,6 +100,9 @@ class _Rooms:
             return 'it is not among the destinations of the drain'
         if service.forced_down or service.last_seen_up is None or service.down_since is not None:
             return 'it is down'
+        refusal = destinations.refusal_of_hypervisor(one, self._drain.host)
+        if refusal is not None:
+            return refusal.message
         if service.disabled:
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
         return None

@@ -25,10 +25,9 @@ from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
+from migrator.placement_client.allocations import SharedReadings, Writer
 from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
-from migrator.placement_client.readings import SharedReadings
-from migrator.placement_client.writer import Writer
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)

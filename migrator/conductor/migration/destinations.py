@@ -15,8 +15,8 @@ from migrator.db.services import Place
 from migrator.db.slots import Turn
 from migrator.objects import EVACUATES, Instance, Migration
 from migrator.placement_client import allocation_state, candidates
+from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
-from migrator.placement_client.readings import SharedReadings
 from migrator.saga import log
 
 
@@ -166,7 +166,7 @@ def _best(
                 and place.host != migration.source_compute
                 and place.host not in tried
                 and (hints is None or hints.only is None or place.host in hints.only)
-                and _hypervisor_of(place, migration.source_compute) is None
+                and refusal_of_hypervisor(place, migration.source_compute) is None
                 and _why_not(migration, place, by_state) is None
             ):
                 if turn is not None and not turn.has_slot(place.host):
@@ -175,7 +175,7 @@ def _best(
                     later.append((place, there[0].allocations))
                 else:
                     return place, there[0].allocations
-    if later:
+    if later and hints is not None and all(host in hints.later for host in full):
         return later[0]
     if turn is not None and len(full) == 1:
         turn.check(full[0])
@@ -198,7 +198,7 @@ def _check_named(
     places = database.services.places(migration.instance_uuid, host=named)
     if not places:
         raise exception.ComputeHostNotFound(host=named)
-    refused = _hypervisor_of(places[0], migration.source_compute)
+    refused = refusal_of_hypervisor(places[0], migration.source_compute)
     if refused is not None:
         raise refused
     reason = _why_not(migration, places[0], by_state)
@@ -207,7 +207,7 @@ def _check_named(
     return places[0]
 
 
-def _hypervisor_of(place: Place, source: str) -> exception.Invalid | None:
+def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None:
     """Return why the guest cannot run on a host's hypervisor, or None. Nova compares type and version too."""
     if place.source_hypervisor is None:
         return None
@@ -260,7 +260,7 @@ def _explain(
     reasons = []
     for place in places:
         reason = 'it is the source' if place.host == migration.source_compute else None
-        refused = _hypervisor_of(place, migration.source_compute)
+        refused = refusal_of_hypervisor(place, migration.source_compute)
         if hints is not None and hints.only is not None and place.host not in hints.only:
             reason = reason or 'it is not among the destinations of the drain'
         reason = reason or (refused.message if refused is not None else _why_not(migration, place, by_state))

@@ -80,8 +80,10 @@ def _beyond_bound(world: World, drain: Drain) -> Iterator[str]:
     else:
         bound = world.limits.get(drain.host, 1) + max(one.ahead for one in bounds)
     bound = bound if drain.parallel is None else min(bound, drain.parallel)
-    if len(now) > bound:
-        yield f'drain {drain.uuid} of {drain.host} has {len(now)} migrations in progress, its bound is {bound}'
+    # Stuck ones hold back no others.
+    get_on = sum(world.migrations[uuid].stuck_reason is None for uuid in now)
+    if get_on > bound:
+        yield f'drain {drain.uuid} of {drain.host} has {get_on} migrations in progress, its bound is {bound}'
 
 
 def _not_empty(world: World, drain: Drain) -> Iterator[str]:
@@ -128,14 +130,16 @@ def _shows_wait(drain: Drain, members: Sequence[Member]) -> bool:
 def moves(world: World) -> Iterator[str]:
     """I25, history: in a drain's log, the status of a member moves only along its table.
 
-    The last status in the log is that of the row. A restore makes the
-    members wait that the drain has moved, and all others are gone.
+    The last status in the log is that of the row. A restore makes the members wait that the drain has moved, and all
+    others are gone. A second restore makes those wait that the first has not brought back.
     """
     for uuid, events in world.drain_logs.items():
         last: dict[str, str] = {}
+        again = False
         for event in events:
             if event.kind == 'request' and event.payload['action'] == 'restore':
-                last = {one: _M.WAITING if status == _M.MOVED else _M.GONE for one, status in last.items()}
+                last = {one: _after_restore(status, again) for one, status in last.items()}
+                again = True
             if event.kind != 'member':
                 continue
             instance, new = event.payload['instance'], event.payload['status']
@@ -147,3 +151,13 @@ def moves(world: World) -> Iterator[str]:
             if last.get(member.instance_uuid) != member.status:
                 logged = last.get(member.instance_uuid)
                 yield f'drain {uuid}: member {member.instance_uuid} is {member.status}, and {logged} in the log'
+
+
+def _after_restore(status: str, again: bool) -> str:
+    """Return the status of a member after the request of a restore.
+
+    :param again: whether there was a restore before.
+    """
+    if again:
+        return _M.WAITING if status in (_M.CANCELLED, _M.FAILED, _M.BLOCKED) else status
+    return _M.WAITING if status == _M.MOVED else _M.GONE

@@ -9,7 +9,7 @@ import pytest
 from migrator import exception
 from migrator.objects import Flavor
 from migrator.objects.instance import stand_in
-from migrator.placement_client import allocations, readings
+from migrator.placement_client import allocations
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 from migrator.testing.simulation.threads import Simulation
@@ -28,7 +28,7 @@ class Site:
         self.threads = self.simulation.process('conductor')
         self.adapter = FaultyAdapter(in_process.adapter())
         self.host = world.host('host', VCPU=99, MEMORY_MB=9999, DISK_GB=99)
-        self.shared = readings.SharedReadings(
+        self.shared = allocations.SharedReadings(
             PlacementClient(self.adapter), lambda _instance, host: self.host if host == 'host' else None, self.threads
         )
         self.client = world.client
@@ -166,6 +166,6 @@ def test_a_request_that_hangs_delays_the_others_for_a_bounded_time(site, in_proc
     site.simulation.advance(1)
     in_process.before_request = site.wait
     site.read(*others)
-    site.simulation.advance(readings.PATIENCE + 1.5)
+    site.simulation.advance(allocations.PATIENCE + 1.5)
     assert set(site.results) == {one.uuid for one in others}
     site.run()

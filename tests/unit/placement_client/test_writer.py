@@ -9,8 +9,8 @@ import pytest
 from migrator import exception
 from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.allocation_state import PairState
+from migrator.placement_client.allocations import MOST, PATIENCE, Writer
 from migrator.placement_client.client import PlacementClient
-from migrator.placement_client.writer import MOST, PATIENCE, Writer
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 from migrator.testing.simulation.threads import Simulation
 

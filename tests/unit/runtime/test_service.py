@@ -54,8 +54,11 @@ def test_wrong_option_is_reported_with_value_and_accepted_values(text, words, tm
             '[compute]\nservice_version_cap = 99',
             ['[compute] service_version_cap is 99', f'from 1 to {CURRENT_VERSION}'],
         ),
-        ('[upgrade_levels]\ncompute = 9.9', ["[upgrade_levels] compute is '9.9'", 'give auto, or 1.0 or 1.1 or 1.2.']),
-        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'give auto, or 1.0.']),
+        (
+            '[upgrade_levels]\ncompute = 9.9',
+            ["[upgrade_levels] compute is '9.9'", 'or 1.2 or 1.3.'],
+        ),
+        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'give auto, or 1.0 or 1.1.']),
     ],
     ids=['cap', 'compute', 'conductor'],
 )

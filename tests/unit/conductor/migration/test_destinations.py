@@ -13,8 +13,8 @@ from migrator import exception
 from migrator.conductor.migration import destinations
 from migrator.db import models
 from migrator.db.migrations import Write
+from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import SharedCandidates
-from migrator.placement_client.readings import SharedReadings
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
 from tests.unit.conductor import stage as stages

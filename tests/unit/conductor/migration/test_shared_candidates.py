@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.conductor import registry
 from migrator.conductor.migration import destinations
 from migrator.db import models
-from migrator.placement_client import candidates, readings
+from migrator.placement_client import allocations, candidates
 from migrator.testing.placement_faults import Fault
 from tests import work
 from tests.unit.conductor import stage as stages
@@ -27,7 +27,7 @@ class Chooser:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         client, threads = stage.cloud.placement_client, stage.database.threads
-        self.readings = readings.SharedReadings(client, lambda _instance, _host: None, threads)
+        self.readings = allocations.SharedReadings(client, lambda _instance, _host: None, threads)
         self.shared = candidates.SharedCandidates(client, stage.database.services.roots, threads)
 
     def choose(self, instance: Any = None, **more: Any) -> destinations.Destination:
