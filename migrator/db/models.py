@@ -303,7 +303,7 @@ class Migration(Listed, Base):
     block_migration: orm.Mapped[bool | None] = orm.mapped_column()
     disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
     drain: orm.Mapped[str | None] = _uuid()
-    priority: orm.Mapped[int] = orm.mapped_column(Whole(), default=0, server_default='0')
+    priority: orm.Mapped[int] = orm.mapped_column(Whole(), server_default='0')
 
     strategy: orm.Mapped[str] = orm.mapped_column(Text(32))
     outcome: orm.Mapped[str | None] = orm.mapped_column(Text(16))

@@ -14,6 +14,8 @@ from migrator import exception
 from migrator.db import models
 from migrator.db.schema import sync
 
+DRAINS = ('drains', 'drain_members', 'drain_log')
+
 
 def upgrade(database, revision):
     config = Config()
@@ -39,9 +41,9 @@ def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_cha
     assert sync.sync(made.engine) == sync.head()
 
     after = columns_of(made)
-    assert after.keys() - columns.keys() == {'guest_definitions', 'slot_lock'}
+    assert after.keys() - columns.keys() == {'guest_definitions', 'slot_lock', *DRAINS}
     added = {table: {name for name, *_ in after[table] - found} for table, found in columns.items()}
-    wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at'}, 'services': {'slots'}}
+    wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at', 'drain', 'priority'}, 'services': {'slots'}}
     assert {table: names for table, names in added.items() if names} == wanted
     assert all(found <= after[table] for table, found in columns.items())
     with made.engine.reader() as session:
