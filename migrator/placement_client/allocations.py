@@ -427,6 +427,19 @@ class Writer:
         with self._guard:
             self._waiting.append(me)
             self._start()
+        try:
+            self._wait(me)
+        except BaseException:  # such as a time-out of a green thread: the writes of others must not wait for this one
+            with self._guard:
+                if me.sends:
+                    self._busy_until = 0.0
+                self._waiting = [one for one in (*me.sends, *self._waiting) if one is not me]
+                self._start()
+            raise
+        if me.error is not None:
+            raise me.error
+
+    def _wait(self, me: _Caller) -> None:
         while not me.is_answered:
             if not me.woken.wait(PATIENCE):
                 with self._guard:
@@ -435,8 +448,6 @@ class Writer:
                 me.woken.clear()
                 callers, me.sends = me.sends, ()
                 self._send(callers)
-        if me.error is not None:
-            raise me.error
 
     def _start(self) -> None:
         """Make the first waiting thread send the next request, unless a request is on its way.

@@ -307,3 +307,27 @@ def test_the_consumers_of_a_doubled_guest_are_written_with_others(site):
     assert (set(errors.values()), requests) == ({None}, 2)
     held = [allocations.read(site.client, pair.instance.uuid).allocations for pair in pairs]
     assert held == [allocation_state.total([site.source, site.destination])] * 3
+
+
+def test_thread_that_is_interrupted_keeps_no_other_waiting(site, monkeypatch):
+    make, made = site.threads.event, []
+
+    class Interrupted:
+        """An event whose wait ends in an error, such as a time-out of a green thread."""
+
+        def __init__(self, event):
+            self.set, self.clear, self._event = event.set, event.clear, event
+
+        def wait(self, timeout=None):
+            self._event.wait(timeout)
+            raise RuntimeError('interrupted')
+
+    def event():
+        made.append(Interrupted(make()) if len(made) == 1 else make())
+        return made[-1]
+
+    monkeypatch.setattr(site.threads, 'event', event)
+    for name, pair in enumerate(site.pairs(3)):
+        site.move(name, pair)
+    errors, _requests = site.run()
+    assert sorted(map(str, errors.values())) == [str(RuntimeError), 'None', 'None']
