@@ -12,10 +12,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
     Drain,
     DrainOrder,
@@ -69,23 +67,13 @@ def start(asked: Asked) -> int:
 def _checked(asked: Asked) -> Drain:
     """Return the drain of the command line, after a check of its hosts.
 
-    :raises migrator.exception.ComputeHostNotFound: a host has no compute service.
-    :raises migrator.exception.Invalid: the host is among the destinations, or the deadline has passed.
+    :raises migrator.exception.Invalid: as :meth:`migrator.db.drains.Drains.check`.
     """
     given, database = asked.arguments, asked.database
-    names = [given.host, *(given.destination or ())]
-    known = {service.host for service in database.services.list(COMPUTE_BINARY, names)}
-    for host in names:
-        if host not in known:
-            raise exception.ComputeHostNotFound(host=host)
-    if given.host in names[1:]:
-        raise exception.Invalid(f'{given.host} is the host to empty and cannot be a destination: leave it out.')
     deadline = given.deadline
     if isinstance(deadline, datetime.timedelta):
         deadline = database.drains.now() + deadline
-    if deadline is not None and deadline <= database.drains.now():
-        raise exception.Invalid(f'The deadline {command.moment(deadline)} UTC has passed: give a later time.')
-    return Drain(
+    drain = Drain(
         uuid=asked.threads.new_uuid(),
         host=given.host,
         reason=given.reason,
@@ -97,6 +85,8 @@ def _checked(asked: Asked) -> Drain:
         deadline=deadline,
         requested_by=getpass.getuser(),
     )
+    database.drains.check(drain)
+    return drain
 
 
 def list_(asked: Asked) -> int:

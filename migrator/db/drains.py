@@ -106,7 +106,8 @@ LOG: Any = DrainLog.__table__
 
 _T, _P, _L, _S = DRAINS, MEMBERS, LOG, models.SERVICES
 _ENDS = [status.value for status in DRAIN_ENDS]
-_IN_PROGRESS = _T.c.in_progress_host.is_not(None)
+#: SQLite does not use the index for ``IS NOT NULL``.
+_IN_PROGRESS = _T.c.in_progress_host > ''
 #: The ends of members that a restore has not brought back.
 _NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
 _FIELDS = [field.name for field in dataclasses.fields(Drain)]
@@ -144,6 +145,25 @@ class Drains:
         self._engine = engine
 
     # --- the API's part ----------------------------------------------------------------------------------------------
+
+    def check(self, drain: Drain) -> None:
+        """Raise unless the hosts and the deadline of a new drain are valid.
+
+        :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, or the
+            deadline has passed.
+        """
+        names = [drain.host, *(drain.destinations or ())]
+        query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(names))
+        with self._engine.reader() as session:
+            known = set(session.execute(query).scalars())
+        for host in names:
+            if host not in known:
+                raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
+        if drain.host in names[1:]:
+            raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
+        if drain.deadline is not None and drain.deadline <= self.now():
+            shown = drain.deadline.isoformat()
+            raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
 
     @retried
     def accept(self, drain: Drain) -> None:

@@ -22,13 +22,11 @@ class Hindrance(enum.StrEnum):
     #: Another task of the guest is in progress. It ends by itself, so the drain waits.
     BUSY = 'busy'
     NO_DESTINATION = 'no_destination'
-    #: The driver or the control plane reports that this guest cannot be moved.
-    IMMOVABLE = 'immovable'
 
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
-    """What is in the way of a guest's migration, and the remedy."""
+    """An obstacle to the migration of a guest, and its remedy."""
 
     kind: Hindrance
     reason: str

@@ -183,7 +183,7 @@ class _Run:
                 self._change(member, status=_M.BLOCKED.value, reason=str(obstacle))
             elif member.status == _M.BLOCKED:
                 self._change(member, status=_M.WAITING.value, reason=None if obstacle is None else str(obstacle))
-            elif obstacle is not None:
+            elif obstacle is not None and (member.not_before is None or member.not_before <= self._now):
                 self._change(member, reason=str(obstacle), not_before=self._later(BUSY_PAUSE))
 
     def _join(self, guest: Guest) -> None:

@@ -83,6 +83,8 @@ LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
     (_M.MOVED, _M.WAITING): 'it is on the host again, or the restore brings it back',
     (_M.FAILED, _M.GONE): 'the restore has nothing to bring back',
     (_M.CANCELLED, _M.GONE): 'the restore has nothing to bring back',
+    (_M.FAILED, _M.WAITING): 'a further restore brings it back',
+    (_M.CANCELLED, _M.WAITING): 'a further restore brings it back',
 }
 
 

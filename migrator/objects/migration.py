@@ -11,6 +11,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.objects import base
+from migrator.objects.service import MIGRATION_OWNED
 
 
 class MigrationStatus(enum.StrEnum):
@@ -98,6 +99,14 @@ class Strategy(enum.StrEnum):
 
     MIGRATION_OWNED = 'migration-owned'
     DOUBLED = 'doubled'
+
+    @classmethod
+    def of_version(cls, lowest: int) -> Strategy:
+        """Return the strategy of a new migration.
+
+        :param lowest: the lowest version of the compute services.
+        """
+        return cls.DOUBLED if lowest < MIGRATION_OWNED else cls.MIGRATION_OWNED
 
 
 def check_move(migration_uuid: str, old: str, new: str) -> None:

@@ -20,6 +20,8 @@ SERVICE_VERSIONS: dict[int, str] = {
     7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
+#: From this version on a migration holds the allocation of its source.
+MIGRATION_OWNED = 2
 #: From this version on a host can abort a migration in its queue.
 ABORTS_QUEUED = 3
 #: From this version on a host answers a command for a post or rollback step at once, and runs the step afterwards.

@@ -34,8 +34,6 @@ _S = MigrationStatus
 ASYNCHRONOUS = 34
 #: The first and the longest pause between two reads of the migration's row, in seconds. The pauses double.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
-#: The service version from which the migration holds the source's allocation.
-MIGRATION_OWNED = 2
 
 
 def migrate_live(request: Request, server_id: str) -> webob.Response:
@@ -123,7 +121,7 @@ def new_migration(request: Request, instance: Instance, host: str | None, lowest
         dest_compute=host,
         request_id=request.request_id,
         requested_host=host,
-        strategy=(Strategy.DOUBLED if lowest < MIGRATION_OWNED else Strategy.MIGRATION_OWNED).value,
+        strategy=Strategy.of_version(lowest).value,
         **more,
     )
 

@@ -15,7 +15,6 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import Drain, DrainOrder, Member, place
 
 LOG = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ def create(request: Request) -> webob.Response:
     drain = new(request.services.threads.new_uuid, wanted).replace(
         requested_by=request.context.user_id, project_id=request.context.project_id, request_id=request.request_id
     )
-    check_hosts(request, drain)
+    request.services.database.drains.check(drain)
     if wanted.get('dry_run'):
         return answer({'plan': request.services.conductor.plan_drain(request.context, drain)})
     request.services.database.drains.accept(drain)
@@ -131,25 +130,6 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
     if given.get('deadline') is not None:
         given['deadline'] = schemas.moment(given['deadline'])
     return Drain(uuid=new_uuid(), **given)
-
-
-def check_hosts(request: Request, drain: Drain) -> None:
-    """Raise unless the hosts and the deadline of a drain are valid.
-
-    :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, or the deadline
-        has passed.
-    """
-    database = request.services.database
-    names = [drain.host, *(drain.destinations or ())]
-    known = {service.host for service in database.services.list(COMPUTE_BINARY, names)}
-    for host in names:
-        if host not in known:
-            raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
-    if drain.destinations is not None and drain.host in drain.destinations:
-        raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
-    if drain.deadline is not None and drain.deadline <= database.drains.now():
-        passed = f'{drain.deadline.isoformat()} has passed'
-        raise exception.Invalid(f'Invalid input for deadline: {passed}. Give a later time.')
 
 
 def show(request: Request, uuid: str) -> webob.Response:

@@ -21,12 +21,10 @@ _PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED)
 _ABORTABLE = (*_PENDING, _S.RUNNING)
 #: The step that chooses a destination.
 _CHOICE = 'move_allocation'
-#: The step whose failure concerns the guest itself and not a destination, so that another attempt fails as well.
+#: The check of the guest itself. Its failure may still be an accident of the host.
 _CHECK_OF_GUEST = 'check_can_live_migrate_source'
 #: How the requester of an abort begins that is no user: the planned stop of the source, and its time-out.
 _BY_HOST = ('host stop', 'the time-out of ')
-#: The service version from which the migration holds the source's allocation.
-_MIGRATION_OWNED = 2
 #: The errors of a host that does not list its guests. NotFound: its service was deleted.
 _NO_LIST = (exception.RPCTimeout, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
 #: Seconds to wait until a host has listed its guests.
@@ -204,7 +202,7 @@ def _migration(
         requested_host=host,
         drain=drain.uuid,
         priority=drain.priority,
-        strategy=(Strategy.DOUBLED if lowest < _MIGRATION_OWNED else Strategy.MIGRATION_OWNED).value,
+        strategy=Strategy.of_version(lowest).value,
     )
 
 

@@ -101,7 +101,7 @@ class Drains:
                         self._advancing[uuid] = False
                     else:
                         del self._advancing[uuid]
-        except BaseException:
+        except BaseException:  # such as a time-out of a green thread: the next poll advances the drain again
             with self._lock:
                 self._advancing.pop(uuid, None)
             raise

@@ -81,7 +81,7 @@ class Site:
 
     def peak(self) -> int:
         """Return the most bytes that an audit has in memory at once."""
-        # What is made once, such as the texts of statements, is there before it is counted.
+        # The texts of statements and the like are made once, before the count.
         assert audit.audit(self.database, self.client) == []
         tracemalloc.start()
         try:
