@@ -4,6 +4,7 @@
 
 import datetime
 import itertools
+import json
 
 import pytest
 
@@ -408,3 +409,35 @@ class TestPlan:
             cloud.database.services.update(service.id, disabled=True, disabled_reason='broken fan')
         (guest,) = self.plan(cloud)['guests']
         assert 'host2: it is disabled (broken fan)' in guest['obstacle']['reason']
+
+
+class TestCommands:
+    def test_start_shows_the_drain_and_list_and_watch_state_its_end(self, cloud, operator):
+        cloud.boot('guest0', 'host1')
+        status, text = operator('drain', 'start', 'host1', '--reason', 'new firmware')
+        (row,) = cloud.database.drains.list()
+        assert (status, row.reason, f'drain watch {row.uuid}' in text) == (0, 'new firmware', True)
+        ends(cloud, row.uuid)
+        status, text = operator('--json', 'drain', 'list', '--host', 'host1')
+        (listed,) = json.loads(text)['drains']
+        assert (status, listed['status'], listed['guests']['moved']) == (0, 'completed', 1)
+        status, text = operator('drain', 'watch', row.uuid)
+        assert (status, 'status completed' in text.splitlines()[-1]) == (0, True)
+        status, text = operator('drain', 'show', row.uuid)
+        assert 'guest0' in text
+
+    def test_cancel_leaves_watch_with_exit_status_1(self, cloud, operator):
+        instance = cloud.boot('guest0', 'host1')
+        faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
+        uuid = drain(cloud)['uuid']
+        for action in ('pause', 'resume', 'cancel'):
+            assert operator('drain', action, uuid)[0] == 0
+        migration_requests.go_on(cloud)
+        ends(cloud, uuid)
+        assert operator('drain', 'watch', uuid)[0] == 1
+
+    def test_invalid_requests_exit_with_1_and_change_nothing(self, cloud, operator):
+        assert operator('drain', 'start', 'nowhere')[0] == 1
+        assert operator('drain', 'start', 'host1', '--destination', 'host1')[0] == 1
+        assert operator('drain', 'start', 'host1', '--deadline', '2020-01-01')[0] == 1
+        assert cloud.database.drains.list() == []
