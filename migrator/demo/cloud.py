@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from migrator import exception, executors
 from migrator.demo import options
@@ -16,7 +17,8 @@ from migrator.testing.rpc import Recorded
 
 #: Seconds; the default of migrator is 2. No migration waits for a poll, and a smaller value makes the progress finer.
 POLL_INTERVAL = 0.4
-#: Seconds between two sweeps of the conductor, with ``--kill``. A sweep finds a host that is back.
+#: Seconds between two sweeps of the conductor, with ``--kill`` or ``--serve``. A sweep finds a host that is back, and
+#: fetches the definitions of guests that have moved.
 SWEEP_INTERVAL = 0.5
 #: Seconds until the definition of each guest has to be stored.
 PATIENCE = 60.0
@@ -63,7 +65,7 @@ class DemoCloud(counting.CountingCloud):
             options={
                 'max_concurrent_live_migrations': settings.max_concurrent,
                 'conductor.poll_interval': POLL_INTERVAL,
-                **({'conductor.sweep_interval': SWEEP_INTERVAL} if settings.kill else {}),
+                **({'conductor.sweep_interval': SWEEP_INTERVAL} if settings.kill or settings.serve else {}),
             },
             vcpus=options.HOST_VCPUS,
             memory_mb=options.HOST_MEMORY_MB,
@@ -96,17 +98,23 @@ class DemoCloud(counting.CountingCloud):
         """Return the guests that leave their host."""
         return [guest for guest in self.guests if guest.host == self.settings.source]
 
-    def wait_for_definitions(self) -> None:
-        """Wait until the database has what other hosts need to start the guests that leave."""
-        host, definitions = self.settings.source, self.database.definitions
+    def wait_for_definitions(self, guests: Sequence[Instance]) -> None:
+        """Wait until the database has what other hosts need to start these guests.
+
+        :param guests: guests that have not moved.
+        :raises migrator.exception.GuestNotFound: the host of one has not reported it in time.
+        """
+        definitions = self.database.definitions
         until = self.world.threads.clock.monotonic() + PATIENCE
-        while missing := [guest for guest in self.leaving() if not definitions.get(guest.uuid, host)]:
+        while missing := [one for one in guests if not definitions.get(one.uuid, cast('str', one.host))]:
+            first = missing[0]
             if self.world.threads.clock.monotonic() >= until:
                 raise exception.GuestNotFound(
-                    f'{host} has not reported the definition of {missing[0].name} within {PATIENCE:g} s.'
+                    f'{first.host} has not reported the definition of {first.name} within {PATIENCE:g} s.'
                 )
             # A conductor may have asked for a guest before it was there. Let the next sweep ask again.
-            definitions.store(host, {guest.uuid: {} for guest in missing}, age=PATIENCE * 1000)
+            for one in missing:
+                definitions.store(cast('str', one.host), {one.uuid: {}}, age=PATIENCE * 1000)
             self.world.threads.sleep(2 * SWEEP_INTERVAL)
 
     def kill(self, host: str) -> None:

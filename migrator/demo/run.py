@@ -104,7 +104,7 @@ def _kill_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
     :returns: the requests that the API refused.
     """
     host = cloud.settings.source
-    cloud.wait_for_definitions()
+    cloud.wait_for_definitions(cloud.leaving())
     cloud.begin_counting()
     with view:
         cloud.kill(host)

@@ -64,6 +64,7 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
             print(f'{options.PROG}: {error}', file=sys.stderr)
             return options.USAGE
         cloud.populate()
+        cloud.wait_for_definitions(cloud.guests)
         print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
         asked_to_stop.next()
         print('Stopping.', flush=True)

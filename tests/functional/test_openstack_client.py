@@ -163,7 +163,8 @@ def evacuate(openstack, dead, *words):
     """Declare a host down and evacuate a server from it; return the completed migration.
 
     The host is up in truth. If it reports before the server is started elsewhere, the evacuation fails, and both are
-    repeated.
+    repeated. The same happens if the server has just arrived, and its definition was not fetched before the host was
+    declared down: only a host that is up is asked.
     """
     tries = 8
     for _ in range(tries):
@@ -176,6 +177,7 @@ def evacuate(openstack, dead, *words):
             ended = max((one for one in found if one['Type'] == 'evacuation'), key=lambda one: one['Id'])
         if ended['Status'] == 'completed':
             return ended
+        openstack(*DOWN, '--up', dead, 'nova-compute', listing=False)
     raise AssertionError(f'{tries} evacuations have failed, the last one is {ended}')
 
 
