@@ -571,7 +571,22 @@ class NotOwner(MigratorException):
     msg_fmt = 'Migration {migration_uuid} is no longer owned by {owner} in epoch {epoch}: another conductor owns it.'
 
 
+class NotOwnerOfDrain(NotOwner):
+    """Another conductor owns the drain, or a user has requested a change of it meanwhile."""
+
+    msg_fmt = (
+        'Drain {drain} is not as {owner} has read it in epoch {epoch}: another conductor owns it, or a user has '
+        'requested a change.'
+    )
+
+
 class IllegalMove(MigratorException):
     """The table of legal moves does not have this change of status."""
 
     msg_fmt = 'Migration {migration_uuid} cannot go from {old} to {new}: the table of legal moves has no such row.'
+
+
+class IllegalMoveOfDrain(IllegalMove):
+    """One of the two tables of legal moves of drains does not have this change of status."""
+
+    msg_fmt = '{what} of drain {drain} cannot go from {old} to {new}: the table of legal moves has no such row.'

@@ -23,7 +23,16 @@ from migrator.db.engine import Engine, retried
 from migrator.db.models import Json, Text, Whole
 from migrator.db.services import alive
 from migrator.objects import COMPUTE_BINARY
-from migrator.objects.drain import DRAIN_ENDS, Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
+from migrator.objects.drain import (
+    DRAIN_ENDS,
+    Direction,
+    Drain,
+    DrainStatus,
+    Member,
+    MemberStatus,
+    check_drain_move,
+    disabled_reason,
+)
 
 
 class DrainRow(models.Times, models.Base):
@@ -233,6 +242,7 @@ class Drains:
                     running = drain.cancel_running or abort_running
                     values = {'cancel_requested_at': models.now(), 'cancel_running': running}
                 elif action == 'restore':
+                    check_drain_move(drain, DrainStatus.ACCEPTED)
                     self._begin_restore(session, drain)
                     values = {'in_progress_host': drain.host, 'owner': None, 'direction': Direction.BACK.value}
                     values |= {'status': DrainStatus.ACCEPTED.value, 'cancel_requested_at': None, 'paused': False}
@@ -385,7 +395,7 @@ class Drains:
     ) -> Drain:
         """Write columns of a drain, changed or new members, and events, in one transaction as the owner.
 
-        :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested a change since it was
+        :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since it was
             read. Nothing was written.
         """
         values = dict(fields) | {'log_seq': drain.log_seq + len(events)}
@@ -428,14 +438,14 @@ class Drains:
 def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:
     """Write columns of a drain in an open transaction, if its owner, epoch and log are as read.
 
-    :raises migrator.exception.NotOwner: another conductor owns it, or a user has requested a change since.
+    :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since.
     """
     mine = (_T.c.uuid == drain.uuid, _T.c.owner == drain.owner, _T.c.epoch == drain.epoch)
     done: Any = session.execute(
         sa.update(_T).where(*mine, _T.c.log_seq == drain.log_seq).values(**(values or {'epoch': drain.epoch}))
     )
     if not done.rowcount:
-        raise exception.NotOwner(migration_uuid=f'of drain {drain.uuid}', owner=drain.owner, epoch=drain.epoch)
+        raise exception.NotOwnerOfDrain(drain=drain.uuid, owner=drain.owner, epoch=drain.epoch)
 
 
 def _without_owner() -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from migrator import exception, executors
 from migrator.demo import options
@@ -106,7 +106,7 @@ class DemoCloud(counting.CountingCloud):
         """
         definitions = self.database.definitions
         until = self.world.threads.clock.monotonic() + PATIENCE
-        while missing := [one for one in guests if not definitions.get(one.uuid, cast('str', one.host))]:
+        while missing := [one for one in guests if not definitions.get(one.uuid, one.host)]:
             first = missing[0]
             if self.world.threads.clock.monotonic() >= until:
                 raise exception.GuestNotFound(
@@ -114,7 +114,7 @@ class DemoCloud(counting.CountingCloud):
                 )
             # A conductor may have asked for a guest before it was there. Let the next sweep ask again.
             for one in missing:
-                definitions.store(cast('str', one.host), {one.uuid: {}}, age=PATIENCE * 1000)
+                definitions.store(one.host, {one.uuid: {}}, age=PATIENCE * 1000)
             self.world.threads.sleep(2 * SWEEP_INTERVAL)
 
     def kill(self, host: str) -> None:

@@ -160,7 +160,7 @@ class Store(Protocol):
     ) -> Drain:
         """Write in one transaction, as the owner.
 
-        :raises migrator.exception.NotOwner: another conductor owns the drain, or a user has requested a change since
+        :raises migrator.exception.NotOwnerOfDrain: another conductor owns the drain, or a user has requested a change since
             it was read. Nothing was written.
         """
 

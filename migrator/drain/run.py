@@ -13,15 +13,15 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator import exception
 from migrator.drain.engine import Check, Engine, Guest, Hindrance, Move, MoveState, Refused, Store
 from migrator.objects.drain import (
-    LEGAL_MEMBER_MOVES,
     Direction,
     Drain,
     DrainStatus,
     Member,
     MemberStatus,
+    check_drain_move,
+    check_member_move,
     place,
 )
 
@@ -44,7 +44,7 @@ def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
     """Advance a drain as far as possible now, and return it as written.
 
     :param drain: a drain in progress, as its owner has read it.
-    :raises migrator.exception.NotOwner: another conductor owns it now, or a user has requested a change since it was
+    :raises migrator.exception.NotOwnerOfDrain: another conductor owns it now, or a user has requested a change since it was
         read.
     :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
     """
@@ -79,7 +79,7 @@ class _Run:
         """Change a member in the next commit. A new status is an event of the drain's log."""
         new = member.replace(**values)
         if new.status != member.status and member.instance_uuid in self._members:
-            check_move(self.drain, member.status, new.status)
+            check_member_move(self.drain, member.status, new.status)
         if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
             new = new.replace(ended_at=self._now, not_before=None)
         if (new.status, new.reason) != (member.status, member.reason) or new.instance_uuid not in self._members:
@@ -96,6 +96,7 @@ class _Run:
             if getattr(self.drain, name) != value:
                 self._fields[name] = value
                 if name == 'status':
+                    check_drain_move(self.drain, value)
                     self._events.append(('status', {'status': value, 'message': fields.get('message')}))
 
     def _commit(self) -> None:
@@ -357,15 +358,6 @@ class _Run:
 
     def _finish(self, status: DrainStatus, message: str) -> None:
         self._will(status=status.value, message=message, waits_for=None, ended_at=self._now)
-
-
-def check_move(drain: Drain, old: str, new: str) -> None:
-    """Raise unless the table of legal moves allows a member to change its status so.
-
-    :raises migrator.exception.IllegalMove: the table has no such row.
-    """
-    if (MemberStatus(old), MemberStatus(new)) not in LEGAL_MEMBER_MOVES:
-        raise exception.IllegalMove(migration_uuid=f'of drain {drain.uuid}', old=old, new=new)
 
 
 def _remains(checks: Sequence[Check]) -> str:

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
+from migrator import exception
 from migrator.objects import base
 
 
@@ -63,6 +64,16 @@ _D, _M = DrainStatus, MemberStatus
 DRAIN_ENDS = frozenset({_D.COMPLETED, _D.INCOMPLETE, _D.CANCELLED, _D.RESTORED})
 #: The statuses in which a member needs nothing more, unless its guest is found on the host again.
 MEMBER_ENDS = frozenset({_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED})
+
+#: (from, to) -> the cause. The status of a drain changes only along this table.
+LEGAL_DRAIN_MOVES: dict[tuple[DrainStatus, DrainStatus], str] = {
+    (_D.ACCEPTED, _D.RUNNING): 'a conductor has begun it',
+    (_D.RUNNING, _D.COMPLETED): 'the host is empty',
+    (_D.RUNNING, _D.INCOMPLETE): 'something is left that it cannot move',
+    (_D.RUNNING, _D.CANCELLED): 'a user has cancelled it, and its migrations have ended',
+    (_D.RUNNING, _D.RESTORED): 'the restore has brought back what it could',
+    **{(end, _D.ACCEPTED): 'a user has requested a restore' for end in sorted(DRAIN_ENDS)},
+}
 
 #: (from, to) -> the cause. The status of a member changes only along this table.
 LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
@@ -191,6 +202,24 @@ class Drain(base.Versioned):
         if self.paused:
             return 'paused'
         return 'restoring' if self.direction == Direction.BACK else self.status
+
+
+def check_drain_move(drain: Drain, new: str) -> None:
+    """Raise unless the table of legal moves allows a drain to change its status so.
+
+    :raises migrator.exception.IllegalMoveOfDrain: the table has no such row.
+    """
+    if (DrainStatus(drain.status), DrainStatus(new)) not in LEGAL_DRAIN_MOVES:
+        raise exception.IllegalMoveOfDrain(what='The status', drain=drain.uuid, old=drain.status, new=new)
+
+
+def check_member_move(drain: Drain, old: str, new: str) -> None:
+    """Raise unless the table of legal moves allows a member of a drain to change its status so.
+
+    :raises migrator.exception.IllegalMoveOfDrain: the table has no such row.
+    """
+    if (MemberStatus(old), MemberStatus(new)) not in LEGAL_MEMBER_MOVES:
+        raise exception.IllegalMoveOfDrain(what='A member', drain=drain.uuid, old=old, new=new)
 
 
 def disabled_reason(drain: Drain) -> str:

@@ -118,7 +118,7 @@ class Drains:
     def _advance(self, drain: Drain) -> None:
         try:
             after = run.advance(self._tools.database.drains, self._engine, drain)
-        except exception.NotOwner as error:
+        except exception.NotOwnerOfDrain as error:
             LOG.info(
                 'Could not write drain %(drain)s, because a user or another conductor has changed it; the next poll '
                 'reads it again: %(error)s',
@@ -149,7 +149,7 @@ class Drains:
             is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
             if is_mine and now.waits_for != reason and not now.ended:
                 drains.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
-        except (exception.ServiceUnreachable, exception.NotOwner) as error:
+        except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
             LOG.info('Could not write why drain %(drain)s waits: %(error)s', _of(drain.uuid, error))
 
 

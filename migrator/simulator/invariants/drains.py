@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from migrator.db.slots import AHEAD_OF_DRAINS, Bounds
 from migrator.objects import Migration
 from migrator.objects.drain import (
+    LEGAL_DRAIN_MOVES,
     LEGAL_MEMBER_MOVES,
     Direction,
     Drain,
@@ -128,16 +129,21 @@ def _shows_wait(drain: Drain, members: Sequence[Member]) -> bool:
 
 
 def moves(world: World) -> Iterator[str]:
-    """I25, history: in a drain's log, the status of a member moves only along its table.
+    """I25, history: in a drain's log, its status and those of its members move only along their tables.
 
     The last status in the log is that of the row. A restore makes the members wait that the drain has moved, and all
     others are gone. A second restore makes those wait that the first has not brought back.
     """
     for uuid, events in world.drain_logs.items():
         last: dict[str, str] = {}
-        again = False
+        again, status = False, DrainStatus.ACCEPTED
         for event in events:
+            if event.kind == 'status' and event.payload['status'] != status:
+                old_status, status = status, DrainStatus(event.payload['status'])
+                if (old_status, status) not in LEGAL_DRAIN_MOVES:
+                    yield f'drain {uuid} moved from {old_status} to {status}'
             if event.kind == 'request' and event.payload['action'] == 'restore':
+                status = DrainStatus.ACCEPTED
                 last = {one: _after_restore(status, again) for one, status in last.items()}
                 again = True
             if event.kind != 'member':

@@ -119,6 +119,25 @@ def test_moves_in_the_log(cloud, statuses, wrong):
     assert list(drains.moves(world_of(cloud, DRAIN, [member(cloud)], drain_logs={DRAIN.uuid: log})))
 
 
+@pytest.mark.parametrize(
+    ('statuses', 'wrong'),
+    [
+        (['accepted', 'running', 'completed', 'restore', 'running', 'restored'], None),
+        (['accepted', 'completed'], f'drain {DRAIN.uuid} moved from accepted to completed'),
+        (['running', 'completed', 'running'], f'drain {DRAIN.uuid} moved from completed to running'),
+    ],
+)
+def test_status_of_a_drain_in_its_log(cloud, statuses, wrong):
+    log = [
+        Event(number, None, 'request', {'action': status, 'by': None})
+        if status == 'restore'
+        else Event(number, None, 'status', {'status': status})
+        for number, status in enumerate(statuses)
+    ]
+    found = list(drains.moves(world_of(cloud, DRAIN, [], drain_logs={DRAIN.uuid: log})))
+    assert found == ([wrong] if wrong else [])
+
+
 class TestRequests:
     def found(self, world, requests=None):
         return list((requests or DrainRequests()).look(world))
