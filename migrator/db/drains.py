@@ -395,8 +395,8 @@ class Drains:
     ) -> Drain:
         """Write columns of a drain, changed or new members, and events, in one transaction as the owner.
 
-        :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since it was
-            read. Nothing was written.
+        :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since it
+            was read. Nothing was written.
         """
         values = dict(fields) | {'log_seq': drain.log_seq + len(events)}
         if fields.get('status') in _ENDS:

@@ -160,8 +160,8 @@ class Store(Protocol):
     ) -> Drain:
         """Write in one transaction, as the owner.
 
-        :raises migrator.exception.NotOwnerOfDrain: another conductor owns the drain, or a user has requested a change since
-            it was read. Nothing was written.
+        :raises migrator.exception.NotOwnerOfDrain: another conductor owns the drain, or a user has requested a change
+            since it was read. Nothing was written.
         """
 
     def now(self) -> datetime.datetime:

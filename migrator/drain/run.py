@@ -44,8 +44,8 @@ def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
     """Advance a drain as far as possible now, and return it as written.
 
     :param drain: a drain in progress, as its owner has read it.
-    :raises migrator.exception.NotOwnerOfDrain: another conductor owns it now, or a user has requested a change since it was
-        read.
+    :raises migrator.exception.NotOwnerOfDrain: another conductor owns it now, or a user has requested a change since it
+        was read.
     :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
     """
     run = _Run(store, engine, drain)
