@@ -134,6 +134,21 @@ def test_guest_that_arrives_later_leaves_as_well(cloud):
     assert host_of(cloud, late) != 'host1'
 
 
+def test_moving_guest_shows_the_progress_of_its_migration(cloud):
+    instance = cloud.boot('guest0', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: [row.status for row in cloud.migrations(instance)] == ['running'])
+    (member,) = show(cloud, uuid)['members']
+    (row,) = cloud.migrations(instance)
+    progress = member['migration']
+    assert (progress['uuid'], progress['status']) == (member['migration_uuid'], 'running')
+    assert (progress['destination'], progress['memory_total_bytes']) == (row.dest_compute, row.memory_total)
+    migration_requests.go_on(cloud)
+    (member,) = ends(cloud, uuid)['members']
+    assert (member['status'], member['migration']) == ('moved', None)
+
+
 def test_what_is_in_the_way_is_stated_and_the_others_move(cloud):
     locked, free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
     cloud.database.instances.update(locked.uuid, locked_by='owner', locked_reason='do not touch')

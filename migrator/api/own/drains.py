@@ -15,7 +15,8 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.objects.drain import Drain, DrainOrder, Member, place
+from migrator.objects import Migration
+from migrator.objects.drain import Drain, DrainOrder, Member, MemberStatus, place
 
 LOG = logging.getLogger(__name__)
 
@@ -175,7 +176,11 @@ def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:
     drain, members = drains.get(uuid), drains.read_members(uuid)
     counts = drains.counts([uuid])[uuid]
     members.sort(key=lambda member: place(drain, member))
-    return answer({'drain': view(drain, counts) | {'members': [_member(one) for one in members]}}, status)
+    marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
+    found = request.services.database.migrations.list({'uuid': marks}) if marks else []
+    migrations = {migration.uuid: migration for migration in found}
+    shown = [_member(member, migrations.get(member.mark or '')) for member in members]
+    return answer({'drain': view(drain, counts) | {'members': shown}}, status)
 
 
 def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -198,10 +203,23 @@ def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _member(member: Member) -> dict[str, Any]:
+def _member(member: Member, migration: Migration | None) -> dict[str, Any]:
     shown = ('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb')
     return {
         **{name: getattr(member, name) for name in shown},
         'migration_uuid': member.mark,
+        'migration': None if migration is None else _progress(migration),
         **{name: common.iso(getattr(member, name)) for name in ('not_before', 'began_at', 'ended_at')},
+    }
+
+
+def _progress(migration: Migration) -> dict[str, Any]:
+    sizes = ('memory_total', 'memory_processed', 'memory_remaining')
+    return {
+        'uuid': migration.uuid,
+        'status': migration.status,
+        'destination': migration.dest_compute,
+        **{f'{name}_bytes': getattr(migration, name) for name in sizes},
+        'waits_for': migration.waits_for,
+        'stuck_reason': migration.stuck_reason,
     }
