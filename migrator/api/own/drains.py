@@ -203,7 +203,7 @@ def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _member(member: Member, migration: Migration | None) -> dict[str, Any]:
+def _member(member: Member, migration: Migration | None = None) -> dict[str, Any]:
     shown = ('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb')
     return {
         **{name: getattr(member, name) for name in shown},
