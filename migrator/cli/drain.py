@@ -78,6 +78,7 @@ def _checked(asked: Asked) -> Drain:
         host=given.host,
         reason=given.reason,
         order=given.order,
+        priorities=dict(given.guest_priority) or None,
         priority=given.priority,
         parallel=given.parallel,
         max_attempts=given.max_attempts,
@@ -241,6 +242,10 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
     parser.add_argument('--reason', type=command.name, help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
+    help_ = 'with --order priority: guests with a greater number leave sooner, others have 0; may be repeated'
+    parser.add_argument(
+        '--guest-priority', action='append', type=_guest_priority, default=[], metavar='INSTANCE=N', help=help_
+    )
     help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
     parser.add_argument('--priority', type=int, default=0, metavar='N', help=help_)
     parser.add_argument('--parallel', type=command.at_least(1), metavar='N', help='at most N guests move at a time')
@@ -250,6 +255,14 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--destination', action='append', type=command.name, metavar='HOST', help=help_)
     help_ = 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'
     parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
+
+
+def _guest_priority(text: str) -> tuple[str, int]:
+    uuid, _, number = text.partition('=')
+    try:
+        return command.uuid(uuid), int(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10') from None
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from migrator.objects.drain import (
     DRAIN_ENDS,
     Direction,
     Drain,
+    DrainOrder,
     DrainStatus,
     Member,
     MemberStatus,
@@ -48,6 +49,7 @@ class DrainRow(models.Times, models.Base):
     in_progress_host: orm.Mapped[str | None] = orm.mapped_column(Text(255), unique=True)
     reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     order: orm.Mapped[str] = orm.mapped_column(Text(32))
+    priorities: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json())
     priority: orm.Mapped[int] = orm.mapped_column(Whole(), default=0)
     parallel: orm.Mapped[int | None] = orm.mapped_column(Whole())
     max_attempts: orm.Mapped[int] = orm.mapped_column(Whole())
@@ -113,7 +115,7 @@ DRAINS: Any = DrainRow.__table__
 MEMBERS: Any = DrainMember.__table__
 LOG: Any = DrainLog.__table__
 
-_T, _P, _L, _S = DRAINS, MEMBERS, LOG, models.SERVICES
+_T, _P, _L, _S, _I = DRAINS, MEMBERS, LOG, models.SERVICES, models.INSTANCES
 _ENDS = [status.value for status in DRAIN_ENDS]
 #: SQLite does not use the index for ``IS NOT NULL``.
 _IN_PROGRESS = _T.c.in_progress_host > ''
@@ -156,10 +158,10 @@ class Drains:
     # --- the API's part ----------------------------------------------------------------------------------------------
 
     def check(self, drain: Drain) -> None:
-        """Raise unless the hosts and the deadline of a new drain are valid.
+        """Raise unless the hosts, the order and the deadline of a new drain are valid.
 
-        :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, or the
-            deadline has passed.
+        :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, priorities of
+            guests do not go with the order or name none of its guests, or the deadline has passed.
         """
         names = [drain.host, *(drain.destinations or ())]
         query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(names))
@@ -170,9 +172,24 @@ class Drains:
                 raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
         if drain.host in names[1:]:
             raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
+        self._check_priorities(drain)
         if drain.deadline is not None and drain.deadline <= self.now():
             shown = drain.deadline.isoformat()
             raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
+
+    def _check_priorities(self, drain: Drain) -> None:
+        if (drain.order == DrainOrder.PRIORITY) != bool(drain.priorities):
+            raise exception.Invalid(
+                f'Invalid input for priorities: the order is {drain.order}. Give the order priority and at least one '
+                'guest in priorities, or neither.'
+            )
+        if drain.priorities:
+            query = sa.select(_I.c.uuid).where(_I.c.host == drain.host, _I.c.uuid.in_([*drain.priorities]))
+            with self._engine.reader() as session:
+                known = set(session.execute(query).scalars())
+            for uuid in drain.priorities:
+                if uuid not in known:
+                    raise exception.Invalid(f'Invalid input for priorities: {uuid} is no guest of {drain.host}.')
 
     @retried
     def accept(self, drain: Drain) -> None:

@@ -19,12 +19,14 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import cleanups, models
 from migrator.db.engine import Engine, retried
-from migrator.objects import COMPUTE_BINARY, ENDS, Instance, Migration, MigrationStatus, MigrationType, times
+from migrator.objects import COMPUTE_BINARY, ENDS, Instance, Migration, MigrationStatus, MigrationType, base, times
 
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _S = MigrationStatus
 _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
+#: The greatest length of what a driver reports as immovable.
+_LONGEST = 1000
 #: The task_state of an instance, as in nova, while its row exists and its allocation may be gone.
 DELETING = 'deleting'
 
@@ -183,6 +185,13 @@ class Definitions:
         with self._engine.reader() as session:
             return dict(session.execute(query).scalar() or {})
 
+    def immovable(self, host: str) -> dict[str, str]:
+        """Return guest -> what of it cannot be live-migrated, for the guests of a host that have reported it."""
+        query = sa.select(_D.c.instance_uuid, _D.c.immovable).join(_T, _T.c.uuid == _D.c.instance_uuid)
+        query = query.where(_T.c.host == host, _D.c.host == host, _D.c.immovable.is_not(None))
+        with self._engine.reader() as session:
+            return {row.instance_uuid: row.immovable for row in session.execute(query)}
+
     def outdated(self, version: int, seconds: float, limit: int) -> dict[str, list[str]]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
 
@@ -219,6 +228,7 @@ class Definitions:
                     'instance_uuid': uuid,
                     'host': host,
                     'definition': dict(definitions[uuid]),
+                    'immovable': _immovable(definitions[uuid]),
                     'stored_at': models.later(0 if definitions[uuid] else -age),
                 }
                 for uuid in new
@@ -227,11 +237,16 @@ class Definitions:
                 session.execute(sa.insert(_D).values(values))
 
 
+def _immovable(definition: Mapping[str, Any]) -> str | None:
+    found = definition.get('immovable')
+    return base.text(str(found), _LONGEST) if found else None
+
+
 def keep_definition(session: Any, migration: Migration) -> None:
     """Keep a guest's definition for its new host, until that host reports its own."""
     mine = (_D.c.instance_uuid == migration.instance_uuid, _D.c.host == migration.source_compute)
     long_ago = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-    session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, stored_at=long_ago))
+    session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, immovable=None, stored_at=long_ago))
 
 
 @functools.cache

@@ -450,6 +450,8 @@ class GuestDefinition(Base):
     instance_uuid: orm.Mapped[str] = _uuid(primary_key=True)
     host: orm.Mapped[str] = orm.mapped_column(Text(255))
     definition: orm.Mapped[dict[str, Any]] = orm.mapped_column()
+    #: What of the guest its hypervisor cannot live-migrate.
+    immovable: orm.Mapped[str | None] = orm.mapped_column(Text())
     stored_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
 
 

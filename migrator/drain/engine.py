@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from migrator.objects.drain import Drain, Member
 
 
-class Hindrance(enum.StrEnum):
-    """The kinds of an obstacle."""
+class ObstacleKind(enum.StrEnum):
+    """The kinds of :class:`Obstacle`."""
 
     LOCKED = 'locked'
     #: The guest is not running, so it cannot be moved live.
@@ -22,13 +22,16 @@ class Hindrance(enum.StrEnum):
     #: Another task of the guest is in progress. It ends by itself, so the drain waits.
     BUSY = 'busy'
     NO_DESTINATION = 'no_destination'
+    #: Its hypervisor cannot move it live, for example because of a device of the host. Only a plan has this kind. A
+    #: drain asks the host, because what it has reported may be an hour old.
+    IMMOVABLE = 'immovable'
 
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
     """An obstacle to the migration of a guest, and its remedy."""
 
-    kind: Hindrance
+    kind: ObstacleKind
     reason: str
     remedy: str
 

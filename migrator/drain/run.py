@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.drain.engine import Check, Engine, Guest, Hindrance, Move, MoveState, Refused, Store
+from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
 from migrator.objects.drain import (
     Direction,
     Drain,
@@ -180,7 +180,7 @@ class _Run:
                 continue
             assert guest_or_none is not None
             obstacle = guest_or_none.obstacle
-            if obstacle is not None and obstacle.kind != Hindrance.BUSY:
+            if obstacle is not None and obstacle.kind != ObstacleKind.BUSY:
                 self._change(member, status=_M.BLOCKED.value, reason=str(obstacle))
             elif member.status == _M.BLOCKED:
                 self._change(member, status=_M.WAITING.value, reason=None if obstacle is None else str(obstacle))
@@ -289,7 +289,7 @@ class _Run:
         try:
             self._engine.ask(self.drain, member, self.drain.host if self._goes_back else None)
         except Refused as error:
-            is_busy = error.obstacle.kind == Hindrance.BUSY
+            is_busy = error.obstacle.kind == ObstacleKind.BUSY
             self._change(
                 member,
                 status=(_M.WAITING if is_busy else _M.BLOCKED).value,

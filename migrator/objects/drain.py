@@ -49,6 +49,8 @@ class DrainOrder(enum.StrEnum):
     REQUESTED = 'requested'
     LARGEST_FIRST = 'largest_first'
     SMALLEST_FIRST = 'smallest_first'
+    #: By the ``priorities`` of the request, the greatest first.
+    PRIORITY = 'priority'
 
 
 class Direction(enum.StrEnum):
@@ -140,6 +142,7 @@ class Drain(base.Versioned):
     """One row of ``drains``. Times are UTC.
 
     :ivar host: the host to empty.
+    :ivar priorities: instance -> its place in the order ``priority``, the greatest first; without one it has 0.
     :ivar priority: where drains compete for slots, each step counts as ten minutes of waiting.
     :ivar parallel: the greatest number of its migrations at a time; None: the bounds of the site.
     :ivar max_attempts: the greatest number of migrations of one guest.
@@ -161,6 +164,7 @@ class Drain(base.Versioned):
     host: str
     reason: str | None = None
     order: str = DrainOrder.REQUESTED.value
+    priorities: dict[str, int] | None = None
     priority: int = 0
     parallel: int | None = None
     max_attempts: int = 3
@@ -241,4 +245,6 @@ def place(drain: Drain, member: Member) -> tuple[int, int]:
         return -member.size_mb, member.position
     if drain.order == DrainOrder.SMALLEST_FIRST:
         return member.size_mb, member.position
+    if drain.order == DrainOrder.PRIORITY:
+        return -(drain.priorities or {}).get(member.instance_uuid, 0), member.position
     return 0, member.position

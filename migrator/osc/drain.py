@@ -222,6 +222,10 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('host', metavar='<host>', help='the host to empty')
     parser.add_argument('--reason', metavar='<text>', help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, help='which servers leave first')
+    help_ = 'with --order priority: servers with a greater number leave sooner, others have 0; may be repeated'
+    parser.add_argument(
+        '--server-priority', dest='priorities', action='append', type=_server_priority, metavar='<uuid>=<n>', help=help_
+    )
     help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
     parser.add_argument('--priority', type=int, metavar='<n>', help=help_)
     parser.add_argument('--parallel', type=int, metavar='<n>', help='at most n servers move at a time')
@@ -233,6 +237,15 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--deadline', metavar='<time>', help=help_)
 
 
+def _server_priority(text: str) -> tuple[str, int]:
+    uuid, _, number = text.partition('=')
+    try:
+        return uuid, int(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r} is not the uuid of a server with =<n>, such as =10') from None
+
+
 def _body(parsed_args: argparse.Namespace) -> dict[str, Any]:
     names = ('host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline')
-    return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
+    body = {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
+    return body | ({'priorities': dict(parsed_args.priorities)} if parsed_args.priorities else {})

@@ -159,7 +159,8 @@ class ComputeDriver(abc.ABC):
 
         The conductor stores it while this host lives.
 
-        :returns: JSON-safe values; None if there is no such guest, or if this driver cannot start guests elsewhere.
+        :returns: JSON-safe values; None if there is no such guest, or if this driver cannot start guests elsewhere. For
+            the plan of a drain, ``immovable`` may say in words what of the guest cannot be moved live, and what to do.
         """
         return None
 

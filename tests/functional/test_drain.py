@@ -182,6 +182,16 @@ def test_no_more_than_the_requested_number_move_at_a_time_in_the_requested_order
     assert all(before.updated_at <= after.created_at for before, after in itertools.pairwise(rows))
 
 
+def test_guests_leave_by_the_priorities_of_the_request(cloud):
+    instances = {name: cloud.boot(name, 'host1') for name in ('last', 'first', 'second')}
+    priorities = {instances['first'].uuid: 20, instances['second'].uuid: 10}
+    shown = ends(cloud, drain(cloud, order='priority', priorities=priorities, parallel=1)['uuid'])
+    assert shown['status'] == 'completed'
+    assert shown['priorities'] == priorities
+    rows = {name: cloud.migrations(instance)[0].id for name, instance in instances.items()}
+    assert sorted(rows, key=rows.__getitem__) == ['first', 'second', 'last']
+
+
 def test_guests_go_only_to_the_destinations_of_the_drain(cloud):
     instances = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
     assert ends(cloud, drain(cloud, destinations=['host3'])['uuid'])['status'] == 'completed'
@@ -347,6 +357,10 @@ class TestRefusals:
             ({'host': 'host1', 'parallel': 0}, ['parallel', '0']),
             ({'host': 'host1', 'order': 'by moon'}, ['order', 'by moon', 'largest_first']),
             ({'host': 'host1', 'deadline': 'six'}, ['deadline', 'six']),
+            ({'host': 'host1', 'order': 'priority'}, ['priorities', 'order is priority']),
+            ({'host': 'host1', 'priorities': {'a': 1}}, ['priorities', 'order is requested']),
+            ({'host': 'host1', 'order': 'priority', 'priorities': {'a': 1}}, ['priorities', 'a is no guest of host1']),
+            ({'host': 'host1', 'order': 'priority', 'priorities': {'a': 'much'}}, ['priorities', 'much']),
             ({'host': 'host1', 'colour': 'red'}, ['colour']),
             ({}, ['host']),
         ],
@@ -404,6 +418,16 @@ class TestPlan:
         assert ways['locked']['kind'] == 'locked'
         assert 'server unlock' in ways['locked']['remedy']
         assert ways['stopped']['kind'] == 'state'
+
+    def test_states_what_the_hypervisor_cannot_move_before_a_drain_tries(self, cloud):
+        instance = cloud.boot('guest0', 'host1')
+        cloud.world.hypervisors['host1'].guests[instance.uuid].immovable = 'it has a pci device: detach it first'
+        cloud.simulation.run_until(lambda: not self.plan(cloud)['can_move'], timeout=LONG)
+        (guest,) = self.plan(cloud)['guests']
+        assert guest['obstacle']['kind'] == 'immovable'
+        assert 'it has a pci device: detach it first' in guest['obstacle']['reason']
+        cloud.world.hypervisors['host1'].guests[instance.uuid].immovable = ''
+        assert ends(cloud, drain(cloud)['uuid'])['status'] == 'completed'
 
     @pytest.mark.cloud(memory_mb=13000)
     def test_counts_the_room_that_its_own_guests_use(self, cloud):

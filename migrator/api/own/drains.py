@@ -39,6 +39,12 @@ _MOST = 1000
 
 _ORDERS = [order.value for order in DrainOrder]
 _WHOLE = {'type': ['integer', 'null'], 'minimum': 1, 'maximum': _MOST}
+_PRIORITY = {
+    'type': 'integer',
+    'minimum': -_MOST,
+    'maximum': _MOST,
+    'description': f'a whole number from -{_MOST} to {_MOST}',
+}
 
 CREATE_BODY = {
     1: types.closed(
@@ -46,12 +52,13 @@ CREATE_BODY = {
             'host': types.HOST,
             'reason': types.REASON,
             'order': {'type': 'string', 'enum': _ORDERS, 'description': ', '.join(_ORDERS)},
-            'priority': {
-                'type': 'integer',
-                'minimum': -_MOST,
-                'maximum': _MOST,
-                'description': f'a whole number from -{_MOST} to {_MOST}',
+            'priorities': {
+                'type': ['object', 'null'],
+                'additionalProperties': _PRIORITY,
+                'maxProperties': _MOST,
+                'description': f'at most {_MOST} servers of the host by uuid, each with {_PRIORITY["description"]}',
             },
+            'priority': _PRIORITY,
             'parallel': _WHOLE | {'description': f'a whole number from 1 to {_MOST}, or null'},
             'max_attempts': _WHOLE | {'type': 'integer', 'description': f'a whole number from 1 to {_MOST}'},
             'destinations': {
@@ -188,10 +195,11 @@ def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
 
     :param counts: status -> the number of its guests with it.
     """
-    shown = ('uuid', 'host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'requested_by')
+    shown = ('uuid', 'host', 'reason', 'order', 'priorities', 'priority', 'parallel', 'max_attempts', 'destinations')
     times = ('deadline', 'created_at', 'updated_at', 'began_at', 'ended_at')
     return {
         **{name: getattr(drain, name) for name in shown},
+        'requested_by': drain.requested_by,
         'status': drain.shown_status,
         'direction': drain.direction,
         'host_disabled_by_drain': drain.has_disabled_host,

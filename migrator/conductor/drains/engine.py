@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from migrator import context, exception
 from migrator.conductor.migration.context import Tools
 from migrator.db import actions, slots
-from migrator.drain.engine import Check, Guest, Hindrance, Move, MoveState, Obstacle, Refused
+from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
 from migrator.objects import MIGRATABLE_VM_STATES, Instance, Migration, MigrationStatus, Strategy, protocol
 from migrator.objects.drain import Direction, Drain, Member
 from migrator.saga import log
@@ -89,7 +89,7 @@ class ConductorEngine:
         except (exception.Conflict, exception.InstanceNotFound) as error:
             if database.migrations.list({'uuid': member.mark}):
                 return
-            raise Refused(Obstacle(Hindrance.BUSY, error.message, 'The drain tries again by itself.')) from None
+            raise Refused(Obstacle(ObstacleKind.BUSY, error.message, 'The drain tries again by itself.')) from None
         with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
             self._adopt([member.mark])
 
@@ -169,14 +169,14 @@ def obstacle(instance: Instance) -> Obstacle | None:
     if instance.locked_by is not None:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''
         remedy = f'Unlock it: openstack server unlock {instance.uuid}.'
-        return Obstacle(Hindrance.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
+        return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
     if instance.vm_state not in MIGRATABLE_VM_STATES:
         wanted = ' or '.join(MIGRATABLE_VM_STATES)
         remedy = f'Start it, or delete it: only a guest that is {wanted} can be moved live.'
-        return Obstacle(Hindrance.STATE, f'It is {instance.vm_state}.', remedy)
+        return Obstacle(ObstacleKind.STATE, f'It is {instance.vm_state}.', remedy)
     if instance.task_state is not None:
         reason = f'It is busy: its task_state is {instance.task_state}.'
-        return Obstacle(Hindrance.BUSY, reason, 'The drain waits until that has ended.')
+        return Obstacle(ObstacleKind.BUSY, reason, 'The drain waits until that has ended.')
     return None
 
 

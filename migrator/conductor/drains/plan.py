@@ -19,7 +19,7 @@ from migrator.conductor.drains.engine import obstacle
 from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.services import Place
-from migrator.drain.engine import Hindrance, Obstacle
+from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.objects import Flavor, Instance
 from migrator.objects.drain import Drain, Member, place
 from migrator.placement_client import candidates
@@ -44,14 +44,22 @@ def plan(database: Database, client: PlacementClient, drain: Drain) -> dict[str,
     }
     found.sort(key=lambda instance: place(drain, members[instance.uuid]))
     rooms = _Rooms(database, client, drain, found[0].uuid if found else '')
-    guests = [_planned(instance, rooms) for instance in found]
+    immovable = database.definitions.immovable(drain.host)
+    guests = [_planned(instance, rooms, immovable.get(instance.uuid)) for instance in found]
     can_move = sum(guest['can_move'] for guest in guests)
     return {'host': drain.host, 'guests': guests, 'can_move': can_move, 'cannot_move': len(guests) - can_move}
 
 
-def _planned(instance: Instance, rooms: _Rooms) -> dict[str, Any]:
+def _planned(instance: Instance, rooms: _Rooms, immovable: str | None) -> dict[str, Any]:
+    """Return the plan of a guest.
+
+    :param immovable: what of it its hypervisor cannot move, as last reported.
+    """
     in_the_way, destination = obstacle(instance), None
-    if in_the_way is None or in_the_way.kind == Hindrance.BUSY:
+    if immovable is not None and (in_the_way is None or in_the_way.kind == ObstacleKind.BUSY):
+        remedy = 'The host reports this once an hour. A drain asks it again.'
+        in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {immovable}.', remedy)
+    if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
         destination = rooms.take(instance.flavor)
         if destination is None:
             in_the_way = rooms.why_none(instance.flavor)
@@ -195,4 +203,4 @@ class _Choices:
 
 
 def _no_destination(reason: str, remedy: str) -> Obstacle:
-    return Obstacle(Hindrance.NO_DESTINATION, reason, remedy)
+    return Obstacle(ObstacleKind.NO_DESTINATION, reason, remedy)

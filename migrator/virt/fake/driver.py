@@ -57,6 +57,9 @@ class FakeDriver(EvacuatingDriver):
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
         with self._world.lock:
             guest = self.hypervisor.describe(instance.uuid)
+            immovable = getattr(self.hypervisor.guests.get(instance.uuid), 'immovable', '')
+        if immovable:
+            raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} cannot be moved live: {immovable}')
         if guest.state not in OWNING or guest.job:
             held = 'already being migrated' if guest.job else guest.state
             raise exception.MigrationPreCheckError(

@@ -84,7 +84,8 @@ class EvacuatingDriver(HostDriver):
             guest = self.hypervisor.guests.get(instance_uuid)
             if guest is None or guest.state == GuestState.WAITING:
                 return None
-            return {'disks': SHARED if self._world.shared_storage else LOCAL, 'dirty_rate': guest.dirty_rate}
+            found = {'disks': SHARED if self._world.shared_storage else LOCAL, 'dirty_rate': guest.dirty_rate}
+            return found | ({'immovable': guest.immovable} if guest.immovable else {})
 
     @phase
     def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:

@@ -53,6 +53,7 @@ class FakeGuest:
     :ivar incoming: whether a receiving process waits for the guest.
     :ivar persistent: whether the guest survives a restart of the hypervisor.
     :ivar superseded: whether this copy was active when the guest was evacuated from here.
+    :ivar immovable: what of it cannot be moved live, in words; '': nothing.
     """
 
     instance_uuid: str
@@ -66,6 +67,7 @@ class FakeGuest:
     post_copy: bool = False
     persistent: bool = True
     superseded: bool = False
+    immovable: str = ''
 
 
 class RunningJob(Protocol):

@@ -76,21 +76,29 @@ def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -
         )
 
 
-def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
-    """Refuse a guest that has a device of its host.
+def passthrough(xml: ElementTree.Element) -> str | None:
+    """Return in words which device of its host keeps a guest from being migrated, or None.
 
     A device that is teamed with a virtual one is no obstacle, because the virtual one replaces it during the migration.
 
     :param xml: the definition of the guest.
-    :raises migrator.exception.MigrationPreCheckError: the guest has such a device without a replacement.
     """
     interfaces = [each for each in xml.findall('devices/interface') if each.get('type') in _OF_THE_HOST]
     for device in [*xml.findall('devices/hostdev'), *interfaces]:
         if device.find('teaming') is None:
             kind = device.get('type', 'host') if device.tag == 'hostdev' else 'network'
-            raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has a {kind} device of its host, which cannot migrate: detach it first'
-            )
+            return f'has a {kind} device of its host, which cannot migrate: detach it first'
+    return None
+
+
+def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
+    """Refuse a guest that has a device of its host; see :func:`passthrough`.
+
+    :raises migrator.exception.MigrationPreCheckError: the guest has such a device without a replacement.
+    """
+    obstacle = passthrough(xml)
+    if obstacle is not None:
+        raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {obstacle}')
 
 
 def refuse_local_volumes(instance: Instance, volumes: list[storage.Disk], is_shared: Callable[[str], bool]) -> None:

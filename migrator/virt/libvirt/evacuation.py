@@ -22,7 +22,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
-from migrator.virt.libvirt import markers, records, storage
+from migrator.virt.libvirt import checks, markers, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of
 
@@ -199,12 +199,14 @@ def describe(
                 files[path] = markers.identify(path, instances_path, new_uuid)
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
+    obstacle = checks.passthrough(ElementTree.fromstring(definition))  # noqa: S314 -- libvirt wrote it
     return {
         'xml': definition,
         'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
+        'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
 
 

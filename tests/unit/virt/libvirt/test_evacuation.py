@@ -232,6 +232,13 @@ def test_missing_guest_has_no_definition(source):
     assert source[0].get_definition(INSTANCE.uuid) is None
 
 
+def test_definition_says_which_device_keeps_the_guest_from_being_moved(source):
+    for device, immovable in (("<hostdev type='pci'/>", 'it has a pci device of its host'), ('', None)):
+        data = described(source, definition(device))
+        assert (data.source['immovable'] or '').startswith(immovable or '')
+        assert (data.source['immovable'] is None) == (immovable is None)
+
+
 def test_definition_names_each_file_that_backs_a_disk(source, images):
     for name in ('disk', 'base'):
         (images / name).touch()
