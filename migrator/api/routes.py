@@ -25,7 +25,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
-from migrator.api.own import drains
+from migrator.api.own import drains, overview
 from migrator.api.request import Handler, Request
 
 
@@ -78,8 +78,11 @@ OWN = (
     Route('GET', '/drains', drains.index),
     Route('POST', '/drains', drains.create),
     Route('GET', _D, drains.show),
+    Route('GET', f'{_D}/members', drains.members),
     Route('GET', f'{_D}/events', drains.events),
     Route('POST', f'{_D}/action', drains.act),
+    Route('GET', '/hosts', overview.list_hosts),
+    Route('GET', '/migrations', overview.list_migrations),
 )
 
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)

@@ -279,6 +279,15 @@ class Cleanups:
                 saga_log.append(session, done, [entry])
             return bool(written.rowcount)
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return host -> the number of its deferred cleanups, and how many of them are blocked.
+
+        Hosts without any are left out.
+        """
+        query = sa.select(_T.c.host, sa.func.count(), sa.func.count(_T.c.alarm)).group_by(_T.c.host)
+        with self._engine.reader() as session:
+            return {host: (int(number), int(blocked)) for host, number, blocked in session.execute(query)}
+
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
     ) -> builtins.list[Cleanup]:

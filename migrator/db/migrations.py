@@ -221,7 +221,8 @@ class Migrations:
     ) -> builtins.list[Migration]:
         """Return migrations, the newest first (created_at, then id, both descending).
 
-        :param filters: column -> value, or list of values; ``host`` means source or destination.
+        :param filters: column -> value, or list of values; ``host`` means source or destination, and ``stuck``
+            is a boolean.
         :param marker: the uuid of the last migration of the previous page.
         :param marker_project: the project that the marker must belong to; None: any.
         :raises migrator.exception.MarkerNotFound: no migration of that project has the marker's uuid.
@@ -229,9 +230,12 @@ class Migrations:
         query = sa.select(_T)
         for column, value in (filters or {}).items():
             if column == 'host':
-                query = query.where(sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value))
-                continue
-            query = query.where(models.matches(_T.c[column], value))
+                condition = sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value)
+            elif column == 'stuck':
+                condition = _T.c.stuck_reason.is_not(None) if value else _T.c.stuck_reason.is_(None)
+            else:
+                condition = models.matches(_T.c[column], value)
+            query = query.where(condition)
         if in_progress is not None:
             query = query.where(_IN_PROGRESS if in_progress else models.ENDED)
         if changes_since is not None:
@@ -259,10 +263,13 @@ class Migrations:
         """Return a migration's log, oldest first."""
         return self.read_logs([uuid])[uuid]
 
-    def read_logs(self, uuids: Sequence[str]) -> dict[str, builtins.list[log.Entry]]:
-        """Return the logs of some migrations by their uuids, each oldest first."""
+    def read_logs(self, uuids: Sequence[str], only_statuses: bool = False) -> dict[str, builtins.list[log.Entry]]:
+        """Return the logs of some migrations by their uuids, each oldest first.
+
+        :param only_statuses: return only the entries of a new status.
+        """
         with self._engine.reader() as session:
-            return saga_log.read(session, uuids)
+            return saga_log.read(session, uuids, only_statuses)
 
     def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
         """Return the records that result from a migration's log, oldest first."""

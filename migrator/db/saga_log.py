@@ -19,10 +19,15 @@ _L = models.SAGA_LOG
 _INSERT = sa.insert(_L)
 
 
-def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
-    """Return the logs of migrations by uuid, each in the order of ``seq``."""
+def read(session: Any, uuids: Sequence[str], only_statuses: bool = False) -> dict[str, list[Entry]]:
+    """Return the logs of migrations by uuid, each in the order of ``seq``.
+
+    :param only_statuses: return only the entries of a new status.
+    """
     found: dict[str, list[Entry]] = {uuid: [] for uuid in uuids}
     query = sa.select(_L).where(_L.c.migration.in_(list(uuids))).order_by(_L.c.migration, _L.c.seq)
+    if only_statuses:
+        query = query.where(_L.c.kind == EntryKind.STATUS.value)
     for row in session.execute(query):
         found[row.migration].append(models.entry(row))
     return found

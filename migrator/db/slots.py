@@ -52,6 +52,10 @@ _WAITERS = sa.select(
     *(_T.c.drain, _T.c.priority, _T.c.created_at),
 ).where(_WAITS)
 
+_KINDS = (_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.attempt, _T.c.status, _T.c.outcome)
+_BY_HOST = sa.select(*_KINDS, _T.c.migration_type, sa.func.count().label('number')).where(_IN_PROGRESS)
+_BY_HOST = _BY_HOST.group_by(*_KINDS, _T.c.migration_type)
+
 #: A bounded number: its kind, and the host if the kind has one.
 Axis = tuple[str, str]
 CLUSTER: Axis = ('cluster', '')
@@ -309,6 +313,29 @@ class Request:
     was_full: Callable[[Axis], bool]
 
 
+@dataclasses.dataclass
+class Load:
+    """How many slots of a host the migrations in progress use.
+
+    :ivar limit: how many live migrations may leave the host at once, as it has reported.
+    :ivar running: how many of them copy their memory now.
+    :ivar prepared: how many have a destination and do not copy yet.
+    :ivar waiting: how many wait for a slot, and hold nothing.
+    :ivar inbound: how many migrations have the host as their destination.
+    """
+
+    limit: int = 1
+    running: int = 0
+    prepared: int = 0
+    waiting: int = 0
+    inbound: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any migration in progress uses it or waits for it."""
+        return self.running + self.prepared + self.waiting + self.inbound > 0
+
+
 class SlotReader:
     """The slots, as counted from the rows of ``migrations``."""
 
@@ -322,6 +349,26 @@ class SlotReader:
         """
         with self._engine.reader() as session:
             return _read(session, bounds, source)
+
+    def loads(self) -> dict[str, Load]:
+        """Return compute host -> its slots in use, for every host with a compute service."""
+        services = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY)
+        with self._engine.reader() as session:
+            found = {row.host: Load(row.slots or 1) for row in session.execute(services)}
+            rows = session.execute(_BY_HOST).all()
+        for row in rows:
+            destination, source = found.get(row.dest_compute), found.get(row.source_compute)
+            if destination is not None and row.dest_node is not None:
+                destination.inbound += row.number
+            if source is None or row.migration_type == MigrationType.EVACUATION:
+                continue
+            if row.dest_node is None and row.attempt == 1:
+                source.waiting += row.number
+            elif row.status in (MigrationStatus.RUNNING, MigrationStatus.RUNNING_POST_COPY):
+                source.running += row.number
+            elif row.outcome is None:
+                source.prepared += row.number
+        return found
 
     def limit_of(self, host: str) -> int:
         """Return how many live migrations may leave a host at once, as it has reported; 1 if it has not."""

@@ -12,6 +12,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
+from migrator.api.own import overview
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
@@ -26,7 +27,14 @@ ACTIONS = ('pause', 'resume', 'cancel', 'restore')
 
 RULES = [
     base.rule(LIST, base.ADMIN, 'List the drains.', 'GET /migrator/v1/drains'),
-    base.rule(SHOW, base.ADMIN, 'Show a drain, its guests and its events.', 'GET /migrator/v1/drains/{uuid}'),
+    base.rule(
+        SHOW,
+        base.ADMIN,
+        'Show a drain, its guests and its events.',
+        'GET /migrator/v1/drains/{uuid}',
+        'GET /migrator/v1/drains/{uuid}/members',
+        'GET /migrator/v1/drains/{uuid}/events',
+    ),
     base.rule(CREATE, base.ADMIN, 'Request a drain of a host, or show its plan.', 'POST /migrator/v1/drains'),
     *(
         base.rule(f'{_ROOT}{name}', base.ADMIN, f'Request to {name} a drain.', 'POST /migrator/v1/drains/{uuid}/action')
@@ -83,6 +91,17 @@ INDEX_QUERY = {
     1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
 }
 SHOW_QUERY = {1: types.parameters({}, unknown=False)}
+_STATUSES = [status.value for status in MemberStatus]
+MEMBERS_QUERY = {
+    1: types.parameters(
+        {
+            **types.PAGE,
+            'status': types.many({'enum': _STATUSES, 'description': f'one of {", ".join(_STATUSES)}'}),
+            'ended': types.many(types.BOOLEAN),
+        },
+        unknown=False,
+    )
+}
 EVENTS_QUERY = {1: types.parameters({'after': types.NUMBER}, unknown=False)}
 _NOTHING = {'type': ['object', 'null'], 'properties': {}, 'additionalProperties': False, 'description': 'null'}
 ACTION_BODY = {
@@ -145,6 +164,39 @@ def show(request: Request, uuid: str) -> webob.Response:
     schemas.query(request, SHOW_QUERY)
     request.authorize(SHOW)
     return _shown(request, uuid)
+
+
+def members(request: Request, uuid: str) -> webob.Response:
+    """List the guests of a drain in the order in which they leave, each with the migrations of the drain."""
+    given = schemas.query(request, MEMBERS_QUERY)
+    request.authorize(SHOW)
+    database, size = request.services.database, common.page_size(request, given)
+    drain = database.drains.get(uuid)
+    found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
+    if 'marker' in given:
+        markers = [member.instance_uuid for member in found]
+        if given['marker'] not in markers:
+            raise exception.MarkerNotFound(marker=given['marker'])
+        found = found[markers.index(given['marker']) + 1 :]
+    if 'status' in given:
+        found = [member for member in found if member.status == given['status']]
+    if 'ended' in given:
+        ended = schemas.boolean(given['ended'])
+        found = [member for member in found if member.ended == ended]
+    found = found[:size]
+    guests = [member.instance_uuid for member in found]
+    of_guests = database.migrations.list({'drain': uuid, 'instance_uuid': guests}) if guests else []
+    by_guest: dict[str, list[dict[str, Any]]] = {guest: [] for guest in guests}
+    for shown in reversed(overview.views(database, of_guests)):
+        by_guest[shown['instance_uuid']].append(shown)
+    rows = {row.uuid: row for row in of_guests if row.in_progress}
+    page = {
+        'members': [
+            _member(one, rows.get(one.mark or '')) | {'migrations': by_guest[one.instance_uuid]} for one in found
+        ]
+    }
+    links = common.next_link(request, size, guests)
+    return answer(page | ({'members_links': links} if links else {}))
 
 
 def events(request: Request, uuid: str) -> webob.Response:
@@ -211,7 +263,7 @@ def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _member(member: Member, migration: Migration | None = None) -> dict[str, Any]:
+def _member(member: Member, migration: Migration | None) -> dict[str, Any]:
     shown = ('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb')
     return {
         **{name: getattr(member, name) for name in shown},

@@ -93,8 +93,12 @@ class World:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def ask(self, method, path, body=None, version='2.80', token='admin', **headers):
-        """Return the response to a request. A body of bytes is sent unchanged."""
-        request = webob.Request.blank(f'/v2.1{path}', method=method, base_url='http://api.test')
+        """Return the response to a request. A body of bytes is sent unchanged.
+
+        :param path: below ``/v2.1``, or a path that begins with ``/migrator/``.
+        """
+        prefix = '' if path.startswith('/migrator/') else '/v2.1'
+        request = webob.Request.blank(f'{prefix}{path}', method=method, base_url='http://api.test')
         if version:
             request.headers['OpenStack-API-Version'] = f'compute {version}'
         if token:

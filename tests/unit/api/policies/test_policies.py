@@ -32,6 +32,8 @@ DEFAULTS = {
         [f'migrator:drains:{name}' for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore')],
         ADMIN,
     ),
+    'migrator:hosts:index': ADMIN,
+    'migrator:migrations:index': ADMIN,
     'os_compute_api:os-hypervisors:list-detail': ADMIN,
     'os_compute_api:os-hypervisors:show': ADMIN,
     'os_compute_api:os-hypervisors:search': ADMIN,
