@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
+#: The drains that one transaction of a purge deletes.
+_PURGED_AT_ONCE = 50
 #: Seconds between two reads of ``watch``.
 _EVERY = 1.0
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
@@ -207,6 +209,23 @@ def _act(action: str, text: str) -> Any:
     return act
 
 
+def purge(asked: Asked) -> int:
+    """Delete drains that ended before a time, with their guests and events."""
+    given, drains = asked.arguments, asked.database.drains
+    before = given.before
+    if isinstance(before, datetime.timedelta):
+        before = drains.now() - before
+    found, gone = drains.count_ended(before), 0
+    with command.progress(asked, 'drains purged', found) as advance:
+        while not given.dry_run and (deleted := drains.purge(before, _PURGED_AT_ONCE)):
+            gone += deleted
+            advance(deleted)
+    count, would = (found, 'would be ') if given.dry_run else (gone, '')
+    text = f'{count} drains that ended before {command.moment(before)} UTC {would}purged.'
+    asked.answer({'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone}, text)
+    return command.RIGHT
+
+
 def _wake(asked: Asked) -> None:
     """Wake a conductor. If that fails, print a warning: the next sweep of a conductor finds the request."""
     from migrator.conductor import rpcapi
@@ -229,6 +248,12 @@ def _uuid(parser: argparse.ArgumentParser) -> None:
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     _uuid(parser)
     parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
+
+
+def _purge_arguments(parser: argparse.ArgumentParser) -> None:
+    help_ = 'only drains that ended before: ISO 8601, in UTC if it has no zone, or an age such as 30d or 12h'
+    parser.add_argument('--before', required=True, type=command.past, metavar='TIME', help=help_)
+    parser.add_argument('--dry-run', action='store_true', help='only show how many would be purged')
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -296,4 +321,5 @@ VERBS: tuple[Verb, ...] = (
         _act('restore', 'being restored.'),
         _uuid,
     ),
+    Verb('purge', 'delete drains that have ended; a restore of them is not possible any more', purge, _purge_arguments),
 )

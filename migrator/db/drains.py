@@ -374,6 +374,27 @@ class Drains:
             moment: Any = session.execute(sa.select(models.now())).scalar_one()
             return models.aware(moment)
 
+    # --- the purge ---------------------------------------------------------------------------------------------------
+
+    def count_ended(self, before: datetime.datetime) -> int:
+        """Return how many drains ended before a time."""
+        with self._engine.reader() as session:
+            return int(session.execute(sa.select(sa.func.count()).where(*_ended(before))).scalar_one())
+
+    @retried
+    def purge(self, before: datetime.datetime, count: int) -> int:
+        """Delete the oldest drains that ended before a time, their members and their logs, in one transaction.
+
+        :param count: the greatest number of drains.
+        :returns: the number of deleted drains.
+        """
+        oldest = sa.select(_T.c.uuid).where(*_ended(before)).order_by(_T.c.id).limit(count).with_for_update()
+        with self._engine.writer() as session:
+            uuids = builtins.list(session.execute(oldest).scalars())
+            for which in (_L.c.drain.in_(uuids), _P.c.drain.in_(uuids), _T.c.uuid.in_(uuids)):
+                session.execute(sa.delete(which.left.table).where(which))
+        return len(uuids)
+
     # --- the owner's part --------------------------------------------------------------------------------------------
 
     def owned_by(self, owner: str) -> builtins.list[str]:
@@ -463,6 +484,10 @@ def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -
     )
     if not done.rowcount:
         raise exception.NotOwnerOfDrain(drain=drain.uuid, owner=drain.owner, epoch=drain.epoch)
+
+
+def _ended(before: datetime.datetime) -> tuple[Any, ...]:
+    return _T.c.in_progress_host.is_(None), _T.c.ended_at < before
 
 
 def _without_owner() -> Any:

@@ -475,6 +475,22 @@ class TestCommands:
         ends(cloud, uuid)
         assert operator('drain', 'watch', uuid)[0] == 1
 
+    def test_purge_deletes_only_drains_that_ended_before(self, cloud, operator):
+        cloud.boot('guest0', 'host1')
+        first = drain(cloud)['uuid']
+        ends(cloud, first)
+        act(cloud, first, 'restore')
+        ends(cloud, first)
+        cloud.simulation.advance(3600)
+        second = drain(cloud)['uuid']
+        assert 'would be purged' in operator('drain', 'purge', '--before', '30m', '--dry-run')[1]
+        status, text = operator('--json', 'drain', 'purge', '--before', '30m')
+        assert (status, json.loads(text)['purged']) == (0, 1)
+        assert [row.uuid for row in cloud.database.drains.list()] == [second]
+        assert cloud.database.drains.read_log(first) == []
+        assert cloud.database.drains.read_members(first) == []
+        ends(cloud, second)
+
     def test_invalid_requests_exit_with_1_and_change_nothing(self, cloud, operator):
         assert operator('drain', 'start', 'nowhere')[0] == 1
         assert operator('drain', 'start', 'host1', '--destination', 'host1')[0] == 1

@@ -58,7 +58,8 @@ def legal(world: World) -> Iterator[str]:
 
 def _wrong_way(drain: Drain | None, migration: Migration) -> Iterator[str]:
     if drain is None:
-        yield f'migration {migration.uuid} belongs to drain {migration.drain}, which does not exist'
+        if migration.in_progress:  # the drain of one that has ended may have been purged
+            yield f'migration {migration.uuid} belongs to drain {migration.drain}, which does not exist'
     elif migration.requested_host == drain.host:
         if migration.dest_compute not in (None, drain.host):
             yield f'migration {migration.uuid} of a restore of {drain.host} goes to {migration.dest_compute}'

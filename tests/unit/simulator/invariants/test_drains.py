@@ -41,7 +41,8 @@ def test_two_drains_of_a_host(cloud):
     [
         ({}, None),
         ({'source_compute': 'host3'}, 'of a drain of host1 leaves host3'),
-        ({'drain': 'drain2'}, 'belongs to drain drain2, which does not exist'),
+        ({'drain': 'drain2', 'status': 'running'}, 'belongs to drain drain2, which does not exist'),
+        ({'drain': 'drain2', 'status': 'completed'}, None),
         ({'dest_compute': 'host3'}, 'goes to host3, which is no destination of its drain'),
     ],
 )
