@@ -25,7 +25,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
-from migrator.api.own import drains, overview
+from migrator.api.own import drains, overview, places
 from migrator.api.request import Handler, Request
 
 
@@ -83,6 +83,8 @@ OWN = (
     Route('POST', f'{_D}/action', drains.act),
     Route('GET', '/hosts', overview.list_hosts),
     Route('GET', '/migrations', overview.list_migrations),
+    Route('GET', '/migrations/{uuid}', places.show),
+    Route('GET', '/hosts/{name}', places.show_host),
 )
 
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)

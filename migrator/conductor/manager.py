@@ -395,11 +395,7 @@ class ConductorManager(Endpoint):
 
 def _options(conf: cfg.ConfigOpts) -> Options:
     """Return the options that a run reads; some of them may change while the conductor runs."""
-    bounds = slots.Bounds(
-        inbound=conf.max_concurrent_inbound_live_migrations,
-        cluster=conf.conductor.max_cluster_live_migrations,
-        ahead=conf.conductor.prepare_ahead,
-    )
+    bounds = slots.Bounds.of(conf)
     return Options(
         migrate_max_retries=conf.migrate_max_retries,
         service_down_time=conf.service_down_time,

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_config import cfg
 
-from migrator import exception, executors
+from migrator import exception, executors, forecast
 from migrator.db import models
 from migrator.db.engine import Engine
 from migrator.db.services import alive
@@ -56,6 +57,18 @@ _KINDS = (_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.attempt, 
 _BY_HOST = sa.select(*_KINDS, _T.c.migration_type, sa.func.count().label('number')).where(_IN_PROGRESS)
 _BY_HOST = _BY_HOST.group_by(*_KINDS, _T.c.migration_type)
 
+#: The newest migrations that have completed. Other conditions would make the database read on until enough meet them.
+_COMPLETED = (
+    sa.select(
+        *(_T.c.drain, _T.c.source_compute, _T.c.migration_type, _T.c.running_at, _T.c.updated_at),
+        models.INSTANCES.c.flavor,
+    )
+    .outerjoin(models.INSTANCES, models.INSTANCES.c.uuid == _T.c.instance_uuid)
+    .where(_T.c.status == MigrationStatus.COMPLETED.value)
+    .order_by(_T.c.created_at.desc(), _T.c.id.desc())
+    .limit(forecast.RECORDED)
+)
+
 #: A bounded number: its kind, and the host if the kind has one.
 Axis = tuple[str, str]
 CLUSTER: Axis = ('cluster', '')
@@ -93,6 +106,15 @@ class Bounds:
     inbound: int = 0
     cluster: int = 0
     ahead: int = -1
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> Bounds:
+        """Return the bounds of a configuration."""
+        return cls(
+            inbound=conf.max_concurrent_inbound_live_migrations,
+            cluster=conf.conductor.max_cluster_live_migrations,
+            ahead=conf.conductor.prepare_ahead,
+        )
 
     def of_drains(self) -> Bounds:
         """Return the bounds for the guests of drains, which have some where the site has none."""
@@ -375,6 +397,27 @@ class SlotReader:
         query = sa.select(_S.c.slots).where(_S.c.host == host, _S.c.binary == COMPUTE_BINARY)
         with self._engine.reader() as session:
             return int(session.execute(query).scalar() or 1)
+
+    def outlook(self, host: str, bounds: Bounds, is_back: bool = False) -> forecast.Outlook:
+        """Return what a forecast of the migrations of a host needs besides them.
+
+        :param is_back: whether they return to the host in a restore, and do not leave it.
+        """
+        slots = bounds.of_drains().inbound if is_back else self.limit_of(host)
+        with self._engine.reader() as session:
+            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
+            rows = session.execute(_COMPLETED).all()
+        past = [
+            forecast.Past(
+                row.drain or row.source_compute,
+                int(row.flavor['memory_mb']),
+                (row.updated_at - row.running_at).total_seconds(),
+            )
+            for row in rows
+            if row.migration_type == MigrationType.LIVE_MIGRATION and row.flavor is not None
+            if row.running_at is not None and row.updated_at is not None
+        ]
+        return forecast.Outlook(now, min(slots, bounds.cluster or slots), past)
 
 
 def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request) -> None:

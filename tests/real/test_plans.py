@@ -13,6 +13,7 @@ from migrator import executors
 from migrator.db import models
 from migrator.db.api import Database
 from migrator.db.schema import sync
+from migrator.db.slots import Bounds
 from migrator.objects import protocol
 from tests.unit.db import conftest
 
@@ -54,6 +55,7 @@ OPERATIONS = {
     'evacuations that are done': lambda database: database.cleanups.cleaned_evacuations(),
     'purge': lambda database: database.purge.next(database.services.now(), 0, 100),
     'purge, nothing left': lambda database: database.purge.next(database.services.now(), ENDED + IN_PROGRESS, 100),
+    'an outlook': lambda database: database.slots.outlook('host7', Bounds()),
     'a service is deleted': lambda database: database.services.delete(database.services.get_compute('host9')),
 }
 

@@ -4,20 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import webob
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, forecast
 from migrator.api import common, schemas
 from migrator.api.own import overview
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
+from migrator.db.slots import Bounds
 from migrator.objects import Migration
-from migrator.objects.drain import Drain, DrainOrder, Member, MemberStatus, place
+from migrator.objects.drain import Direction, Drain, DrainOrder, Member, MemberStatus, place
 
 LOG = logging.getLogger(__name__)
 
@@ -173,6 +174,7 @@ def members(request: Request, uuid: str) -> webob.Response:
     database, size = request.services.database, common.page_size(request, given)
     drain = database.drains.get(uuid)
     found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
+    _, _, lines = _forecast(request, drain, found)
     if 'marker' in given:
         markers = [member.instance_uuid for member in found]
         if given['marker'] not in markers:
@@ -192,7 +194,10 @@ def members(request: Request, uuid: str) -> webob.Response:
     rows = {row.uuid: row for row in of_guests if row.in_progress}
     page = {
         'members': [
-            _member(one, rows.get(one.mark or '')) | {'migrations': by_guest[one.instance_uuid]} for one in found
+            _member(one, rows.get(one.mark or ''))
+            | lines[one.instance_uuid]
+            | {'migrations': by_guest[one.instance_uuid]}
+            for one in found
         ]
     }
     links = common.next_link(request, size, guests)
@@ -235,11 +240,33 @@ def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:
     drain, members = drains.get(uuid), drains.read_members(uuid)
     counts = drains.counts([uuid])[uuid]
     members.sort(key=lambda member: place(drain, member))
+    migrations, expected, places = _forecast(request, drain, members)
+    shown = [_member(one, migrations.get(one.mark or '')) | places[one.instance_uuid] for one in members]
+    return answer({'drain': view(drain, counts) | {'expected': expected, 'members': shown}}, status)
+
+
+def _forecast(
+    request: Request, drain: Drain, members: Sequence[Member]
+) -> tuple[dict[str, Migration], dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the migrations of guests that move, by uuid, and the expected times of drain and guests.
+
+    :param members: all of the drain.
+    """
+    database = request.services.database
     marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
-    found = request.services.database.migrations.list({'uuid': marks}) if marks else []
-    migrations = {migration.uuid: migration for migration in found}
-    shown = [_member(member, migrations.get(member.mark or '')) for member in members]
-    return answer({'drain': view(drain, counts) | {'members': shown}}, status)
+    migrations = {one.uuid: one for one in database.migrations.list({'uuid': marks})} if marks else {}
+    bounds, is_back = Bounds.of(request.services.conf), drain.direction == Direction.BACK
+    outlook = database.slots.outlook(drain.host, bounds, is_back)
+    whole, places = forecast.of_drain(outlook, drain, members, migrations.values())
+    lines = {
+        guest: {
+            'place': line.position,
+            'waits_for': line.waits_for,
+            'expected': line.expected.document(outlook.now, common.iso),
+        }
+        for guest, line in places.items()
+    }
+    return migrations, whole.document(outlook.now, common.iso), lines
 
 
 def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def list_hosts(request: Request) -> webob.Response:
     database, size = request.services.database, common.page_size(request, given)
     now, loads, cleanups = database.services.now(), database.slots.loads(), database.cleanups.counts()
     drains = {drain.host: drain.uuid for drain in database.drains.list(in_progress=True)}
-    bounds = Bounds(inbound=request.services.conf.max_concurrent_inbound_live_migrations)
+    bounds = Bounds.of(request.services.conf)
     busy, found = _flag(given, 'busy'), []
     for service in sorted(database.services.list(COMPUTE_BINARY), key=lambda service: service.host):
         load, (pending, blocked) = loads.get(service.host, Load()), cleanups.get(service.host, (0, 0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from oslo_config import cfg
 from oslo_policy import policy
 
-from migrator.api.own import drains, overview
+from migrator.api.own import drains, overview, places
 from migrator.api.policies import (
     aggregates,
     base,
@@ -35,6 +35,7 @@ def list_rules() -> list[policy.RuleDefault]:
         *services.RULES,
         *drains.RULES,
         *overview.RULES,
+        *places.RULES,
     ]
 
 

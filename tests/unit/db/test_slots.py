@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from migrator import exception
+from migrator import exception, forecast
 from migrator.db import models, slots
 from migrator.db.migrations import Write
 from migrator.db.slots import CLUSTER, Bounds, Slots, Waiter, into, out_of
-from migrator.objects import Migration
+from migrator.objects import Flavor, Migration
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -213,3 +213,33 @@ class TestAdmission:
 
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             assert sum(pool.map(take, known)) == 3
+
+
+class TestOutlook:
+    def moved(self, scene: Scene, seconds: float, memory_mb: int = 1024, **fields: Any) -> None:
+        """Store a migration that has completed after some seconds of copying."""
+        instance = scene.instance(flavor=Flavor(name='small', memory_mb=memory_mb))
+        migration = scene.owned(instance=instance, **fields)
+        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': models.now()})):
+            migration, _ = scene.database.migrations.commit(migration, Write({'status': status, **more}))
+        scene.clock.seconds += seconds
+        for status in ('post-migrating', 'completed'):
+            migration, _ = scene.database.migrations.commit(migration, Write({'status': status}))
+
+    def test_has_the_durations_of_completed_live_migrations_the_newest_first(self, scene: Scene) -> None:
+        self.moved(scene, 30)
+        self.moved(scene, 60, 2048, drain='d1')
+        scene.owned()
+        found = scene.database.slots.outlook('host1', Bounds())
+        assert found.past == [forecast.Past('d1', 2048, 60), forecast.Past('host1', 1024, 30)]
+        assert found.now == scene.clock.now()
+
+    def test_has_the_slots_of_the_source_within_the_bounds(self, scene: Scene) -> None:
+        scene.host('host1')
+        with scene.database.engine.writer() as session:
+            session.execute(sa.update(models.SERVICES).values(slots=4))
+        slots_ = scene.database.slots
+        assert slots_.outlook('host1', Bounds()).slots == 4
+        assert slots_.outlook('host1', Bounds(cluster=3)).slots == 3
+        assert slots_.outlook('host1', Bounds(), is_back=True).slots == slots.INBOUND_OF_DRAINS
+        assert slots_.outlook('unknown', Bounds()).slots == 1

@@ -34,6 +34,8 @@ DEFAULTS = {
     ),
     'migrator:hosts:index': ADMIN,
     'migrator:migrations:index': ADMIN,
+    'migrator:migrations:show': ADMIN,
+    'migrator:hosts:show': ADMIN,
     'os_compute_api:os-hypervisors:list-detail': ADMIN,
     'os_compute_api:os-hypervisors:show': ADMIN,
     'os_compute_api:os-hypervisors:search': ADMIN,

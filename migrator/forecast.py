@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Expected times: when migrations start and end, from how long recent ones took.
+
+The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB as
+a recorded one did, and starts when a slot of its source is free. The 50th and 80th percentiles of the runs are the
+answer. A migration that runs takes a time that is longer than what it has run already, mixed with what the hypervisor's
+rate says about the rest. The runs draw their random numbers from a fixed seed, so equal facts give equal answers.
+
+Nothing here reads the database; :meth:`migrator.db.slots.SlotReader.outlook` does.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import heapq
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from migrator.objects import Migration, MigrationStatus
+from migrator.objects.drain import Drain, Member, MemberStatus, place
+
+_S, _M = MigrationStatus, MemberStatus
+#: The number of ended migrations that a forecast looks at, the newest ones.
+RECORDED = 200
+#: The fewest recorded or running migrations from which a forecast is made.
+LEAST = 3
+#: The number of runs, and the greatest number of migrations that all runs together play.
+_RUNS, _PLAYED = 200, 20_000
+#: The number of ended migrations of the same drain or source that count as much as all others.
+_OTHERS = 5
+#: The bytes in a MiB.
+_MIB = 1024 * 1024
+#: The statuses in which a migration copies, or has copied.
+_MOVING = (_S.RUNNING, _S.RUNNING_POST_COPY, _S.POST_MIGRATING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+    """A migration that has completed.
+
+    :ivar group: the drain that has requested it, or else its source. Migrations of one group take similar times.
+    :ivar seconds: from the start of the copy to the end.
+    """
+
+    group: str
+    size_mb: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """The seconds that it took for each MiB of the guest's memory."""
+        return self.seconds / max(self.size_mb, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What a forecast knows besides the migrations themselves.
+
+    :ivar now: the time of the database.
+    :ivar slots: the number of migrations that run at once.
+    :ivar past: the newest migrations that have completed.
+    """
+
+    now: datetime.datetime
+    slots: int
+    past: Sequence[Past] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A migration that runs or waits.
+
+    :ivar elapsed: the seconds since its copy has started; None: it waits.
+    :ivar left: the seconds that the hypervisor's remaining bytes take at the rate so far; None: not known.
+    :ivar done: the share of the bytes that was copied, from 0 to 1.
+    :ivar not_before: the seconds for which it does not start.
+    """
+
+    uuid: str
+    size_mb: int
+    elapsed: float | None = None
+    left: float | None = None
+    done: float = 0.0
+    not_before: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """The seconds within which something happens in half of the runs, and in four fifths of them."""
+
+    p50: float
+    p80: float
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Band:
+        """Return the percentiles of the results of the runs."""
+        found = sorted(runs)
+        return cls(found[int(0.5 * (len(found) - 1))], found[int(0.8 * (len(found) - 1) + 0.5)])
+
+    def seconds(self) -> dict[str, int]:
+        """Return the band as JSON, in whole seconds."""
+        return {'p50': round(self.p50), 'p80': round(self.p80)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """When a migration or a drain is expected to start and to end, in seconds from now.
+
+    :ivar start: None: it has started, or nothing is known.
+    :ivar end: None: it has ended, or nothing is known.
+    :ivar reason: why nothing is known; None: ``end`` is known.
+    """
+
+    start: Band | None = None
+    end: Band | None = None
+    reason: str | None = None
+
+    def document(self, now: datetime.datetime, show: Callable[[datetime.datetime], Any]) -> dict[str, Any]:
+        """Return it as JSON.
+
+        :param show: returns a time as it is shown.
+        """
+
+        def at(band: Band | None) -> dict[str, Any] | None:
+            if band is None:
+                return None
+            return {name: show(now + datetime.timedelta(seconds=value)) for name, value in band.seconds().items()}
+
+        return {'start': at(self.start), 'end': at(self.end), 'reason': self.reason}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The place of a migration in its queue, and its expected times.
+
+    :ivar position: 1 for the one that starts next; None: it does not wait in a queue.
+    :ivar waits_for: what it waits for; None: nothing.
+    """
+
+    position: int | None
+    waits_for: str | None
+    expected: Expected
+
+
+# --- a host and its migrations ---------------------------------------------------------------------------------------
+
+
+def of_host(outlook: Outlook, leaving: Iterable[Migration], sizes: Mapping[str, int]) -> dict[str, Place]:
+    """Return the place of each migration in progress of one source, in their order.
+
+    :param sizes: instance -> its memory in MiB.
+    """
+    ordered = sorted(leaving, key=_order)
+    held = {one.uuid: why for one in ordered if (why := _why_unknown(one)) is not None}
+    jobs = [
+        _job(one, sizes.get(one.instance_uuid, 0), outlook.now)
+        for one in ordered
+        if one.uuid not in held and one.instance_uuid in sizes
+    ]
+    # Most of a queue belong to one drain.
+    groups = collections.Counter(one.drain or one.source_compute for one in ordered)
+    found, _ = play(outlook, jobs, groups.most_common(1)[0][0] if groups else '')
+    positions = _positions(one.uuid for one in ordered if one.status not in _MOVING and one.uuid not in held)
+    return {
+        one.uuid: Place(
+            positions.get(one.uuid),
+            one.waits_for or _queue(positions.get(one.uuid), one.source_compute),
+            found.get(one.uuid, Expected(reason=held.get(one.uuid, 'Its guest was deleted.'))),
+        )
+        for one in ordered
+    }
+
+
+def _order(one: Migration) -> tuple[int, int, datetime.datetime, int]:
+    """Return the sort key of a migration at its source: first what runs, then its queue, then by priority."""
+    if one.status in _MOVING:
+        rank, at = 0, one.running_at
+    elif one.status == _S.QUEUED:
+        rank, at = 1, one.queued_at
+    else:
+        rank, at = 2 + (one.status == _S.ACCEPTED), None
+    priority = -one.priority if at is None else 0
+    return rank, priority, at or one.created_at or datetime.datetime.max.replace(tzinfo=datetime.UTC), one.id
+
+
+def _why_unknown(one: Migration) -> str | None:
+    """Return why the end of a migration is not known, whatever others took; None: it may be known."""
+    if one.ended:
+        return f'It has ended: {one.status}.'
+    if one.stuck_reason is not None:
+        return 'It is stuck, and goes on only after an operator has looked at it.'
+    if one.is_evacuation:
+        return 'It is an evacuation, which copies no memory. How long one takes is not recorded.'
+    if one.abort_requested_at is not None:
+        return 'Its abort was requested.'
+    return None
+
+
+def _job(one: Migration, size_mb: int, now: datetime.datetime) -> Job:
+    """Return a migration in progress as a job."""
+    if one.status not in _MOVING:
+        return Job(one.uuid, size_mb)
+    began = one.running_at or now
+    elapsed = max(0.0, (now - began).total_seconds())
+    copied, remains = one.memory_processed or 0, one.memory_remaining
+    reported = (one.updated_at - began).total_seconds() if one.updated_at is not None else 0.0
+    if one.status != _S.RUNNING or remains is None or copied <= 0 or reported <= 0:
+        return Job(one.uuid, size_mb, elapsed)
+    whole = remains * reported / copied  # from the report on
+    left = max(0.0, whole - (elapsed - reported))
+    return Job(one.uuid, size_mb, elapsed, left, copied / (copied + remains))
+
+
+def _positions(uuids: Iterable[str]) -> dict[str, int]:
+    return {uuid: number for number, uuid in enumerate(uuids, 1)}
+
+
+def _queue(position: int | None, host: str) -> str | None:
+    return None if position is None else f'{ordinal(position)} in the queue of {host}'
+
+
+def ordinal(number: int) -> str:
+    """Return a number as in ``1st``, ``2nd``, ``3rd`` and ``11th``."""
+    ending = 'th' if number % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')
+    return f'{number}{ending}'
+
+
+# --- a drain and its members -----------------------------------------------------------------------------------------
+
+
+def of_drain(
+    outlook: Outlook, drain: Drain, members: Sequence[Member], rows: Iterable[Migration]
+) -> tuple[Expected, dict[str, Place]]:
+    """Return the expected times of a drain, and guest -> the place of each of its members.
+
+    :param rows: the newest migrations of the members that move.
+    """
+    by_uuid = {row.uuid: row for row in rows}
+    ordered = sorted(members, key=lambda one: place(drain, one))
+    moving = {
+        one.instance_uuid: by_uuid[one.mark] for one in ordered if one.status == _M.MOVING and one.mark in by_uuid
+    }
+    held = {one.instance_uuid: why for one in ordered if (why := _why_held(drain, one, moving)) is not None}
+    on_its_way = sorted((uuid for uuid in moving if uuid not in held), key=lambda uuid: _order(moving[uuid]))
+    sizes = {one.instance_uuid: one.size_mb for one in ordered}
+    jobs = [dataclasses.replace(_job(moving[uuid], sizes[uuid], outlook.now), uuid=uuid) for uuid in on_its_way]
+    jobs += [
+        Job(one.instance_uuid, one.size_mb, not_before=_seconds_until(one.not_before, outlook.now))
+        for one in ordered
+        if one.instance_uuid not in held and one.instance_uuid not in moving
+    ]
+    slots = min(outlook.slots, drain.parallel or outlook.slots)
+    found, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
+    positions = _positions(job.uuid for job in jobs if job.elapsed is None)
+    places = {
+        one.instance_uuid: Place(
+            positions.get(one.instance_uuid),
+            one.reason or _queue(positions.get(one.instance_uuid), one.source or drain.host),
+            found.get(one.instance_uuid, Expected(reason=held.get(one.instance_uuid))),
+        )
+        for one in ordered
+    }
+    return _whole(drain, whole, jobs), places
+
+
+def _why_held(drain: Drain, member: Member, moving: Mapping[str, Migration]) -> str | None:
+    """Return why the end of a member is not known, whatever others took; None: it may be known."""
+    if member.ended or drain.ended:
+        return f'Its part in the drain has ended: {member.status}.'
+    if member.instance_uuid in moving:
+        # A migration whose end the drain has not seen yet ends at once.
+        return _why_unknown(moving[member.instance_uuid])
+    if member.status == _M.BLOCKED:
+        return f'It is blocked. {member.reason or ""}'.strip()
+    if drain.cancel_requested_at is not None:
+        return 'The drain is being cancelled.'
+    return 'The drain is paused.' if drain.paused else None
+
+
+def _whole(drain: Drain, end: Band | None, jobs: Sequence[Job]) -> Expected:
+    if drain.ended:
+        return Expected(reason=f'It has ended: {drain.status}.')
+    if drain.paused and drain.cancel_requested_at is None:
+        return Expected(reason='It is paused.')
+    if end is not None:
+        return Expected(end=end)
+    nothing = 'No guest is left that moves or waits. The drain ends after its checks.'
+    return Expected(reason=UNKNOWN if jobs else nothing)
+
+
+def _seconds_until(moment: datetime.datetime | None, now: datetime.datetime) -> float:
+    return 0.0 if moment is None else max(0.0, (moment - now).total_seconds())
+
+
+# --- the runs --------------------------------------------------------------------------------------------------------
+
+#: The reason if too little was recorded.
+UNKNOWN = f'Fewer than {LEAST} live migrations were recorded, so it is not known how long one takes.'
+
+
+def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, Expected], Band | None]:
+    """Return when each of some jobs starts and ends, and when the last one ends.
+
+    :param jobs: those that run, then those that wait, in their order.
+    :param group: the drain, or the source, of most of the jobs.
+    """
+    rates = _Rates(outlook.past, jobs, group)
+    if not jobs or rates.known < LEAST:
+        return {job.uuid: Expected(reason=UNKNOWN) for job in jobs}, None
+    # The answer to equal facts must not change from one request to the next.
+    dice = random.Random(0)  # noqa: S311 -- nothing secret depends on it
+    runs = max(20, min(_RUNS, _PLAYED // len(jobs)))
+    starts: list[list[float]] = [[] for _ in jobs]
+    ends: list[list[float]] = [[] for _ in jobs]
+    for _ in range(runs):
+        _run(jobs, max(1, outlook.slots), rates.draw_group(dice), dice, starts, ends)
+    found = {
+        job.uuid: Expected(None if job.elapsed is not None else Band.of(starts[number]), Band.of(ends[number]))
+        for number, job in enumerate(jobs)
+    }
+    return found, Band.of([max(each) for each in zip(*ends, strict=True)])
+
+
+def _run(
+    jobs: Sequence[Job],
+    slots: int,
+    rates: Sequence[float],
+    dice: random.Random,
+    starts: list[list[float]],
+    ends: list[list[float]],
+) -> None:
+    """Play the queue once.
+
+    :param rates: recorded seconds for each MiB.
+    """
+    free: list[float] = []  # when each slot in use becomes free
+    for number, job in enumerate(jobs):
+        if job.elapsed is not None:
+            start, end = 0.0, _left(job, job.elapsed, rates, dice)
+        else:
+            start = max(job.not_before, heapq.heappop(free) if len(free) >= slots else 0.0)
+            end = start + dice.choice(rates) * job.size_mb
+        heapq.heappush(free, end)
+        starts[number].append(start)
+        ends[number].append(end)
+
+
+def _left(job: Job, elapsed: float, rates: Sequence[float], dice: random.Random) -> float:
+    """Return in how many seconds a running migration ends."""
+    longer = [rate * job.size_mb - elapsed for rate in rates if rate * job.size_mb > elapsed]
+    # One that takes longer than all recorded ones is expected to take a quarter more.
+    drawn = dice.choice(longer) if longer else elapsed / 4
+    return drawn if job.left is None else (1 - job.done) * drawn + job.done * job.left
+
+
+class _Rates:
+    """The recorded seconds for each MiB, by group.
+
+    :ivar known: their number.
+    """
+
+    def __init__(self, past: Iterable[Past], jobs: Iterable[Job], group: str) -> None:
+        groups: dict[str, list[float]] = collections.defaultdict(list)
+        for one in past:
+            groups[one.group].append(one.rate)
+        for job in jobs:
+            if job.elapsed is not None and job.left is not None and job.size_mb:
+                groups[group].append((job.elapsed + job.left) / job.size_mb)
+        self.known = sum(map(len, groups.values()))
+        self._own = groups.pop(group, [])
+        self._others = [*groups.values()]
+        self._weights = [len(one) for one in self._others]
+
+    def draw_group(self, dice: random.Random) -> Sequence[float]:
+        """Return the rates of one group: the own one the more often, the more it has."""
+        own = len(self._own) / (len(self._own) + _OTHERS) if self._others else 1.0
+        if dice.random() < own:
+            return self._own
+        return dice.choices(self._others, self._weights)[0]

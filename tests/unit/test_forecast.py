@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Expected times: what recorded durations say about the migrations of a queue."""
+
+import datetime
+
+import pytest
+
+from migrator import forecast
+from migrator.forecast import Job, Outlook, Past
+from migrator.objects import Migration
+from migrator.objects.drain import Drain, Member
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+MIB = 1024 * 1024
+#: Each recorded migration took a second for 10 MiB.
+STEADY = [Past('host1', size, size / 10) for size in (100, 200, 400)]
+
+
+def ago(seconds):
+    return NOW - datetime.timedelta(seconds=seconds)
+
+
+def outlook(past=STEADY, slots=1):
+    return Outlook(NOW, slots, past)
+
+
+def migration(number, status='queued', **more):
+    return Migration(
+        id=number,
+        uuid=f'm{number}',
+        instance_uuid=f'g{number}',
+        project_id='p',
+        user_id='u',
+        source_compute='host1',
+        source_node='host1',
+        status=status,
+        created_at=ago(1000),
+        **more,
+    )
+
+
+def running(number, seconds, copied=None, remains=None):
+    of_copy = {'memory_processed': copied * MIB, 'memory_remaining': remains * MIB} if copied is not None else {}
+    return migration(number, 'running', running_at=ago(seconds), updated_at=NOW, **of_copy)
+
+
+def middle(expected):
+    """Return the expected start and end, in half of the runs."""
+    return tuple(None if band is None else round(band.p50) for band in (expected.start, expected.end))
+
+
+def test_each_waits_for_those_before_it_and_takes_time_by_its_size():
+    found, whole = forecast.play(outlook(), [Job('a', 100), Job('b', 300), Job('c', 100)], 'host1')
+    assert [middle(found[uuid]) for uuid in 'abc'] == [(0, 10), (10, 40), (40, 50)]
+    assert round(whole.p50) == round(whole.p80) == 50
+
+
+def test_as_many_run_at_once_as_the_source_has_slots():
+    found, whole = forecast.play(outlook(slots=2), [Job('a', 100), Job('b', 300), Job('c', 100)], 'host1')
+    assert [middle(found[uuid]) for uuid in 'abc'] == [(0, 10), (0, 30), (10, 20)]
+    assert round(whole.p50) == 30
+
+
+def test_nothing_is_expected_while_too_little_is_recorded():
+    found, whole = forecast.play(outlook(STEADY[:2]), [Job('a', 100)], 'host1')
+    assert (found['a'].start, found['a'].end, whole) == (None, None, None)
+    assert found['a'].reason == forecast.UNKNOWN
+
+
+def test_band_is_as_wide_as_the_recorded_times_differ():
+    past = [Past('host1', 100, seconds) for seconds in range(1, 101)]
+    found, _ = forecast.play(outlook(past), [Job('a', 100)], 'host1')
+    assert found['a'].end.p50 == pytest.approx(50, abs=10)
+    assert found['a'].end.p80 == pytest.approx(80, abs=10)
+
+
+def test_the_same_facts_give_the_same_answer():
+    past = [Past(f'host{seconds % 7}', 100, seconds) for seconds in range(1, 101)]
+    jobs = [Job(str(number), 100) for number in range(5)]
+    assert forecast.play(outlook(past), jobs, 'host1') == forecast.play(outlook(past), jobs, 'host1')
+
+
+def test_the_more_of_a_drain_has_moved_the_more_that_counts():
+    others = [Past('other', 100, 10)] * 50
+    few = forecast.play(outlook([*others, Past('mine', 100, 40)]), [Job('a', 100)], 'mine')[0]['a']
+    many = forecast.play(outlook([*others, *[Past('mine', 100, 40)] * 20]), [Job('a', 100)], 'mine')[0]['a']
+    assert (few.end.p50, many.end.p50) == (10, 40)
+
+
+def test_migration_that_runs_takes_longer_than_it_has_run_already():
+    past = [Past('host1', 100, seconds) for seconds in (10, 10, 10, 30)]
+    found, _ = forecast.play(outlook(past), [Job('a', 100, elapsed=20)], 'host1')
+    assert middle(found['a']) == (None, 10)
+    beyond, _ = forecast.play(outlook(past), [Job('a', 100, elapsed=40)], 'host1')
+    assert middle(beyond['a']) == (None, 10)
+
+
+def test_the_rate_of_the_hypervisor_counts_the_more_the_more_is_copied():
+    places = forecast.of_host(outlook(), [running(1, 30, copied=90, remains=10)], {'g1': 1000})
+    # 90 MiB in 30 s leave 3.3 s for 10 MiB; the recorded rate would leave 70 s.
+    assert places['m1'].expected.end.p50 == pytest.approx(0.9 * 10 / 3 + 0.1 * 70)
+
+
+def test_queue_of_a_host_is_in_its_order_with_positions():
+    rows = [
+        migration(4, 'accepted', waits_for='for an inbound slot at host7: 2 of 2'),
+        migration(3, 'queued', queued_at=ago(10)),
+        migration(2, 'queued', queued_at=ago(20)),
+        running(1, 5),
+    ]
+    places = forecast.of_host(outlook(), rows, {f'g{number}': 100 for number in range(1, 5)})
+    assert list(places) == ['m1', 'm2', 'm3', 'm4']
+    assert [place.position for place in places.values()] == [None, 1, 2, 3]
+    assert [place.waits_for for place in places.values()] == [
+        None,
+        '1st in the queue of host1',
+        '2nd in the queue of host1',
+        'for an inbound slot at host7: 2 of 2',
+    ]
+    assert [middle(place.expected) for place in places.values()] == [(None, 5), (5, 15), (15, 25), (25, 35)]
+
+
+@pytest.mark.parametrize(
+    ('row', 'reason'),
+    [
+        (migration(1, stuck_reason='both hosts run it'), 'It is stuck'),
+        (migration(1, 'preparing', migration_type='evacuation'), 'It is an evacuation'),
+        (migration(1, abort_requested_at=NOW), 'Its abort was requested'),
+        (migration(1, 'failed'), 'It has ended: failed.'),
+    ],
+)
+def test_reason_is_given_where_no_end_is_expected(row, reason):
+    place = forecast.of_host(outlook(), [row], {'g1': 100})['m1']
+    assert (place.position, place.expected.start, place.expected.end) == (None, None, None)
+    assert place.expected.reason.startswith(reason)
+
+
+def test_guest_that_was_deleted_has_no_expected_end():
+    assert forecast.of_host(outlook(), [migration(1)], {})['m1'].expected.reason == 'Its guest was deleted.'
+
+
+def member(number, status='waiting', **more):
+    return Member(instance_uuid=f'g{number}', position=number, size_mb=100, status=status, source='host1', **more)
+
+
+def test_drain_ends_with_its_last_member():
+    members = [member(1, 'moved'), member(2, 'moving', mark='m2'), member(3, 'moving', mark='m3'), member(4)]
+    rows = [running(2, 5), migration(3, 'queued', queued_at=ago(1))]
+    whole, places = forecast.of_drain(outlook(), Drain(uuid='d', host='host1', status='running'), members, rows)
+    assert [places[f'g{number}'].position for number in range(1, 5)] == [None, None, 1, 2]
+    assert [middle(places[f'g{number}'].expected) for number in range(2, 5)] == [(None, 5), (5, 15), (15, 25)]
+    assert places['g1'].expected.reason == 'Its part in the drain has ended: moved.'
+    assert places['g4'].waits_for == '2nd in the queue of host1'
+    assert middle(whole) == (None, 25)
+
+
+def test_member_does_not_start_before_its_next_attempt():
+    members = [member(1, not_before=NOW + datetime.timedelta(seconds=60))]
+    _, places = forecast.of_drain(outlook(), Drain(uuid='d', host='host1', status='running'), members, [])
+    assert middle(places['g1'].expected) == (60, 70)
+
+
+def test_parallel_narrows_the_slots_of_a_drain():
+    drain = Drain(uuid='d', host='host1', status='running', parallel=1)
+    whole, _ = forecast.of_drain(outlook(slots=4), drain, [member(1), member(2)], [])
+    assert middle(whole) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'whole', 'of_member'),
+    [
+        ({'paused': True}, 'It is paused.', 'The drain is paused.'),
+        ({'cancel_requested_at': NOW}, 'No guest is left that moves or waits', 'The drain is being cancelled.'),
+        ({'status': 'cancelled'}, 'It has ended: cancelled.', 'Its part in the drain has ended: waiting.'),
+    ],
+)
+def test_drain_that_requests_nothing_more_says_so(fields, whole, of_member):
+    drain = Drain(uuid='d', host='host1', **{'status': 'running', **fields})
+    expected, places = forecast.of_drain(outlook(), drain, [member(1)], [])
+    assert (expected.end, places['g1'].expected.end, places['g1'].position) == (None, None, None)
+    assert expected.reason.startswith(whole)
+    assert places['g1'].expected.reason == of_member
+
+
+def test_blocked_member_does_not_delay_the_others():
+    members = [member(1, 'blocked', reason='It is locked by its owner.'), member(2)]
+    whole, places = forecast.of_drain(outlook(), Drain(uuid='d', host='host1', status='running'), members, [])
+    assert places['g1'].expected.reason == 'It is blocked. It is locked by its owner.'
+    assert middle(whole) == (None, 10)
+
+
+def test_document_has_times():
+    expected = forecast.Expected(forecast.Band(10, 20.4), forecast.Band(30, 40))
+    assert expected.document(NOW, lambda moment: (moment - NOW).total_seconds()) == {
+        'start': {'p50': 10, 'p80': 20},
+        'end': {'p50': 30, 'p80': 40},
+        'reason': None,
+    }
+
+
+@pytest.mark.parametrize(
+    ('number', 'text'), [(1, '1st'), (2, '2nd'), (3, '3rd'), (4, '4th'), (11, '11th'), (22, '22nd'), (113, '113th')]
+)
+def test_ordinal(number, text):
+    assert forecast.ordinal(number) == text
