@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage drain``: plan, start, watch, change and restore the drain of a host."""
+"""``migrator-manage drain``: plan, start, change and restore the drain of a host."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import argparse
 import dataclasses
 import datetime
 import getpass
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 from migrator.objects.drain import (
     Drain,
     DrainOrder,
-    DrainStatus,
     Member,
     MemberStatus,
     count_members,
     place,
 )
+from migrator.watch import commands
 
-if TYPE_CHECKING:
-    from migrator.db.drains import Event
-
-#: The statuses of a drain that has done all that was requested.
-_GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
 #: The drains that one transaction of a purge deletes.
 _PURGED_AT_ONCE = 50
-#: Seconds between two reads of ``watch``.
-_EVERY = 1.0
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
 _MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'DESTINATION', 'REASON')
 _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'IN THE WAY', 'REMEDY')
@@ -57,11 +49,12 @@ def show_plan(asked: Asked) -> int:
 def start(asked: Asked) -> int:
     """Write the request to empty a host, and wake a conductor, which does the work."""
     drain = _checked(asked)
+    get = commands.connect(asked) if asked.arguments.watch else None  # before anything is written
     asked.database.drains.accept(drain)
     _wake(asked)
-    if asked.arguments.watch:
-        return _watch(asked, drain.uuid)
-    text = f'Drain {drain.uuid} of {drain.host} is accepted. Watch it: {asked.command} drain watch {drain.uuid}'
+    if get is not None:
+        return commands.watch_drain(asked, get, drain.uuid)
+    text = f'Drain {drain.uuid} of {drain.host} is accepted. Watch it: {asked.command} watch drain {drain.uuid}'
     asked.answer(_document(asked, asked.database.drains.get(drain.uuid)), text)
     return command.RIGHT
 
@@ -122,45 +115,6 @@ def show(asked: Asked) -> int:
     return command.RIGHT
 
 
-def watch(asked: Asked) -> int:
-    """Show a drain until it ends. With ``--json``, print each event as one line."""
-    return _watch(asked, asked.database.drains.get(asked.arguments.uuid).uuid)
-
-
-def _watch(asked: Asked, uuid: str) -> int:
-    drains = asked.database.drains
-    if asked.arguments.json or not sys.stdout.isatty():
-        seen = 0
-        while True:
-            ended = drains.get(uuid).ended  # before its events, so that the last one is shown
-            for event in drains.read_log(uuid, seen):
-                print(_line_of(asked, event), flush=True)
-                seen = event.seq
-            if ended:
-                break
-            asked.threads.sleep(_EVERY)
-    else:
-        import rich.live
-        import rich.text
-
-        with rich.live.Live(auto_refresh=False) as live:
-            while True:
-                drain = drains.get(uuid)
-                members = _members(asked, drain)
-                live.update(rich.text.Text('\n'.join([*_head(drain, members), *_bars(members)])), refresh=True)
-                if drain.ended:
-                    break
-                asked.threads.sleep(_EVERY)
-    return command.RIGHT if drains.get(uuid).status in _GOOD else command.WRONG
-
-
-def _line_of(asked: Asked, event: Event) -> str:
-    if asked.arguments.json:
-        return json.dumps({'seq': event.seq, 'at': event.at.isoformat(), 'kind': event.kind, **event.payload})
-    about = {name: value for name, value in event.payload.items() if value is not None and name != 'instance'}
-    return f'{command.moment(event.at)} {event.kind}: ' + ', '.join(f'{name} {value}' for name, value in about.items())
-
-
 def _members(asked: Asked, drain: Drain) -> list[Member]:
     return sorted(asked.database.drains.read_members(drain.uuid), key=lambda member: place(drain, member))
 
@@ -184,17 +138,6 @@ def _head(drain: Drain, members: list[Member]) -> list[str]:
 def _table(members: list[Member]) -> str:
     rows = [[one.name, one.instance_uuid, one.status, one.attempts, one.destination, one.reason] for one in members]
     return command.table(_MEMBER_COLUMNS, rows)
-
-
-def _bars(members: list[Member]) -> list[str]:
-    """Return a bar of the guests that are done, and a line for each that moves, is blocked or has failed."""
-    done, width = sum(member.ended for member in members), 40
-    filled = width * done // len(members) if members else width
-    lines = [f'[{"#" * filled}{"-" * (width - filled)}] {done} of {len(members)}']
-    for member in members:
-        if member.status in (MemberStatus.MOVING, MemberStatus.BLOCKED, MemberStatus.FAILED):
-            lines.append(f'  {member.name}: {member.status}{f" ({member.reason})" if member.reason else ""}')
-    return lines
 
 
 def _act(action: str, text: str) -> Any:
@@ -301,7 +244,6 @@ VERBS: tuple[Verb, ...] = (
     Verb('start', 'begin to empty a host', start, _start_arguments),
     Verb('list', 'list drains, the newest first', list_, _list_arguments),
     Verb('show', 'show a drain with its guests', show, _uuid),
-    Verb('watch', 'show a drain until it ends; exit 1 unless it ends completed or restored', watch, _uuid),
     Verb(
         'pause',
         'request no further migrations; those in progress go on',

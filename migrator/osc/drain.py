@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``openstack host drain``: plan, create, list, show, set, cancel and restore drains."""
+"""``openstack host drain``: plan, create, list, show, watch, set, cancel and restore drains."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
+from migrator import executors
+from migrator.objects.drain import DrainOrder, DrainStatus
+from migrator.watch import commands, screen, subjects
 
-#: Seconds between two requests of ``--wait``.
-PAUSE = 2.0
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
 _COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
@@ -49,31 +49,16 @@ def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
     return tuple(fields), tuple(fields.values())
 
 
-def wait_for(
-    client: Any, uuid: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
-) -> dict[str, Any]:
-    """Return a drain once it has ended, and report its progress meanwhile.
-
-    :param say: called with a line of text at each change of the status or of the numbers of guests.
-    """
-    before = ''
-    while True:
-        drain: dict[str, Any] = client.request('GET', f'/drains/{uuid}')['drain']
-        guests = ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number)
-        line = f'{drain["host"]}: {drain["status"]}; {guests or "no guests"}'
-        if line != before:
-            say(line)
-            before = line
-        if drain['status'] in DRAIN_ENDS:
-            return drain
-        sleep(PAUSE)
-
-
 def _wait(client: Any, uuid: str) -> dict[str, Any]:
-    def say(line: str) -> None:
-        sys.stderr.write(f'{line}\n')
+    """Return a drain once it has ended. Its events are printed on stderr meanwhile."""
+    _follow(client, uuid, screen.Lines(sys.stderr, sys.stderr))
+    drain: dict[str, Any] = client.get(f'/drains/{uuid}')['drain']
+    return drain
 
-    return wait_for(client, uuid, say)
+
+def _follow(client: Any, uuid: str, view: screen.View) -> int:
+    clock = executors.SystemClock()
+    return commands.follow(subjects.Drain(client.get, clock.now, uuid), view, time.sleep)
 
 
 def _check(drain: dict[str, Any]) -> None:
@@ -157,6 +142,18 @@ class ShowDrain(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the drain, and return its columns and values."""
         return _shown(_client(self.app).request('GET', f'/drains/{parsed_args.drain}')['drain'])
+
+
+class WatchDrain(command.Command):
+    """Show a drain until it ends; exit with 1 unless it ends completed or restored."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        return _with_drain(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Show the drain, and return the exit status."""
+        return _follow(_client(self.app), parsed_args.drain, commands.make_view(as_json=False))
 
 
 class SetDrain(command.ShowOne):

@@ -44,6 +44,7 @@ FLOORS = {
     'migrator.runtime': 5,
     'migrator.simulator': 5,
     'migrator.testing': 5,
+    'migrator.watch': 5,
     'migrator.cmd': 6,
     'migrator.wsgi': 6,
 }

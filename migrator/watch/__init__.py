@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-manage watch``: a drain while it happens."""

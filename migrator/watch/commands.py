@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-manage watch``: show a drain over REST until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from migrator.cli import command
+from migrator.cli.command import Asked, Verb
+from migrator.watch import errors
+
+if TYPE_CHECKING:  # so that the help is fast
+    from migrator.watch import screen, subjects
+
+#: Seconds between two looks.
+EVERY = 1.0
+
+
+def drain(asked: Asked) -> int:
+    """Show a drain until it ends; exit with 0 if it ends completed or restored."""
+    return watch_drain(asked, connect(asked), asked.arguments.uuid)
+
+
+def watch_drain(asked: Asked, get: subjects.Get, uuid: str) -> int:
+    """Show a drain until it ends, and return the exit status.
+
+    :param get: from :func:`connect`.
+    """
+    from migrator.watch import subjects
+
+    return follow(
+        subjects.Drain(get, asked.threads.clock.now, uuid), make_view(asked.arguments.json), asked.threads.sleep
+    )
+
+
+def connect(asked: Asked) -> subjects.Get:
+    """Return the function that gets documents from the API.
+
+    :raises migrator.exception.ConfigurationError: neither the configuration nor the environment names a cloud.
+    """
+    from migrator.watch.client import client_from_conf
+
+    return client_from_conf(asked.conf).get
+
+
+def follow(subject: subjects.Subject, view: screen.View, sleep: Callable[[float], None], every: float = EVERY) -> int:
+    """Show something until it ends, and return its exit status.
+
+    If the API is away for a while, the view says so, and the watch goes on. At the first look that is an error.
+
+    :param every: the seconds between two looks.
+    :raises migrator.watch.errors.ApiRefused: the API refuses a request.
+    :raises migrator.watch.errors.ApiUnreachable: the API does not answer the first request.
+    """
+    first = subject.look()
+    with view:
+        view.show(first)
+        status = first.status
+        while status is None:
+            sleep(every)
+            try:
+                picture = subject.look()
+            except errors.ApiUnreachable as error:
+                view.note(f'{error.message} Trying again every {every:g} s.')
+            else:
+                view.show(picture)
+                status = picture.status
+    return status
+
+
+def make_view(as_json: bool) -> screen.View:
+    """Return the display for stdout: a screen if it is a terminal, else lines.
+
+    :param as_json: print each event as a line of JSON.
+    """
+    import rich.console
+
+    from migrator.watch import screen
+
+    if as_json or not sys.stdout.isatty():
+        return screen.Lines(sys.stdout, sys.stderr, as_json)
+    return screen.Screen(rich.console.Console(highlight=False))
+
+
+def _uuid(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('uuid', metavar='UUID', type=command.uuid, help='its uuid')
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb('drain', 'show a drain until it ends; exit 1 unless it ends completed or restored', drain, _uuid),
+)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What migrator-manage watch shows, from the answers of the REST API."""
+
+import argparse
+import io
+import json
+import types
+from urllib import parse
+
+import pytest
+
+from migrator.osc import drain as osc
+from migrator.watch import commands, errors, screen, subjects
+from tests.functional.faults import faults
+
+pytestmark = pytest.mark.simulated(reason='it injects faults at one host, and lets single seconds pass')
+
+
+class Watch:
+    """Watches with lines, and lets a second pass between two looks."""
+
+    def __init__(self, cloud, as_json=False):
+        self.cloud, self.away = cloud, []
+        self.out, self.errors = io.StringIO(), io.StringIO()
+        self._view = screen.Lines(self.out, self.errors, as_json)
+
+    def get(self, path, **query):
+        if self.away:
+            raise self.away.pop()
+        found = self.cloud.request('GET', f'/migrator/v1{path}?{parse.urlencode(query)}')
+        assert found.status_int == 200, found.text
+        return found.json
+
+    def __call__(self, kind, name):
+        subject = kind(self.get, self.cloud.world.threads.clock.now, name)
+        return commands.follow(subject, self._view, self.cloud.simulation.advance)
+
+    @property
+    def lines(self):
+        return self.out.getvalue().splitlines()
+
+
+def start(cloud, **more):
+    return cloud.request('POST', '/migrator/v1/drains', {'host': 'host1', **more}).json['drain']['uuid']
+
+
+def test_drain_is_shown_event_by_event_and_completed_exits_with_0(cloud):
+    names = [cloud.boot(f'guest{number}', 'host1').name for number in range(3)]
+    watch = Watch(cloud)
+    assert watch(subjects.Drain, start(cloud)) == 0
+    for name in names:
+        mine = [line.split()[2:] for line in watch.lines if f'  {name}: ' in line]
+        assert [words[0] for words in mine] == ['waiting', 'moving', 'moved']
+        assert mine[-1][1] == 'to'
+    assert 'drain: completed (3 of 3 guests have moved. host1 is empty.' in watch.lines[-1]
+    assert watch.errors.getvalue() == ''
+
+
+def test_json_lines_are_the_events_of_the_api(cloud):
+    cloud.boot('guest0', 'host1')
+    uuid, watch = start(cloud), Watch(cloud, as_json=True)
+    assert watch(subjects.Drain, uuid) == 0
+    assert [json.loads(line) for line in watch.lines] == watch.get(f'/drains/{uuid}/events')['events']
+
+
+def test_drain_that_cannot_empty_its_host_exits_with_1_and_says_why(cloud):
+    locked = cloud.boot('locked', 'host1')
+    cloud.database.instances.update(locked.uuid, locked_by='owner')
+    watch = Watch(cloud)
+    assert watch(subjects.Drain, start(cloud)) == 1
+    assert 'locked: blocked (It is locked by its owner.' in watch.out.getvalue()
+    assert 'drain: incomplete' in watch.lines[-1]
+
+
+def test_api_that_is_away_is_reported_once_and_the_watch_goes_on(cloud):
+    cloud.boot('guest0', 'host1')
+    watch = Watch(cloud)
+    uuid, passed = start(cloud), []
+
+    def passes(seconds):
+        cloud.simulation.advance(seconds)
+        if not passed:
+            watch.away = [errors.ApiUnreachable(url='http://api/', reason='refused') for _ in range(3)]
+        passed.append(seconds)
+
+    subject = subjects.Drain(watch.get, cloud.world.threads.clock.now, uuid)
+    assert commands.follow(subject, watch._view, passes) == 0
+    assert len(passed) > 3
+    assert watch.errors.getvalue() == (
+        'http://api/ does not answer: refused. Check that migrator-api runs there, and that this machine reaches it. '
+        'Trying again every 1 s.\n'
+    )
+
+
+def test_api_that_is_away_from_the_beginning_is_an_error(cloud):
+    watch = Watch(cloud)
+    watch.away = [errors.ApiUnreachable(url='http://api/', reason='refused')]
+    with pytest.raises(errors.ApiUnreachable):
+        watch(subjects.Drain, 'any')
+
+
+def test_picture_of_a_drain_has_the_progress_of_its_moving_guests(cloud):
+    moving = cloud.boot('moving', 'host1')
+    faults(cloud, 'host1').stall('cutover', instance_uuid=moving.uuid, sticky=True)
+    uuid, watch = start(cloud), Watch(cloud)
+    cloud.simulation.run_until(lambda: [row.memory_processed for row in cloud.migrations(moving)] not in ([], [None]))
+    (row,) = subjects.Drain(watch.get, cloud.world.threads.clock.now, uuid).look().rows
+    (migration,) = cloud.migrations(moving)
+    assert (row.name, row.status, row.destination) == ('moving', 'running', migration.dest_compute)
+    assert (row.total, row.processed) == (migration.memory_total, migration.memory_processed)
+    assert row.share > 0
+    faults(cloud, 'host1').clear()
+    assert watch(subjects.Drain, uuid) == 0
+
+
+def test_openstack_host_drain_watch_exits_as_the_drain_has_ended(cloud, capsys):
+    cloud.boot('guest0', 'host1')
+    uuid, watch = start(cloud), Watch(cloud)
+    watch(subjects.Drain, uuid)
+    client = types.SimpleNamespace(get=watch.get)
+    app = types.SimpleNamespace(client_manager=types.SimpleNamespace(migrator=client))
+    capsys.readouterr()
+    assert osc.WatchDrain(app, None).run(argparse.Namespace(drain=uuid)) == 0
+    assert capsys.readouterr().out == watch.out.getvalue()

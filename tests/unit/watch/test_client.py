@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The client of /migrator/v1 on a real HTTP server, and which cloud it asks."""
+
+import json
+
+import pytest
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.conf import api, service
+from migrator.runtime import http_server
+from migrator.watch import client, errors
+
+
+class Server:
+    """Answers with one document, and records the requests."""
+
+    def __init__(self):
+        self.status, self.document, self.asked = '200 OK', {'drain': {}}, []
+        self._server = http_server.listen(self, '127.0.0.1', 0)
+        self.url, self.stop = self._server.url, self._server.stop
+
+    def __call__(self, environ, start_response):
+        path = environ['PATH_INFO'] + (f'?{environ["QUERY_STRING"]}' if environ['QUERY_STRING'] else '')
+        self.asked.append((environ['REQUEST_METHOD'], path, environ.get('HTTP_X_AUTH_TOKEN')))
+        start_response(self.status, [('Content-Type', 'application/json')])
+        return [self.document if isinstance(self.document, bytes) else json.dumps(self.document).encode()]
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_cloud(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    for name in ('OS_CLOUD', 'OS_AUTH_URL', 'OS_CLIENT_CONFIG_FILE'):
+        monkeypatch.delenv(name, raising=False)
+
+
+def make_conf(**options):
+    conf = cfg.ConfigOpts()
+    api.register_opts(conf)
+    service.register_opts(conf)
+    conf([], default_config_files=[])
+    for name, value in options.items():
+        conf.set_override(name, value, 'api')
+    return conf
+
+
+@pytest.fixture
+def asked(server):
+    """The client of the server, which a configuration without Keystone names."""
+    host, port = server.url.removeprefix('http://').split(':')
+    return client.client_from_conf(make_conf(auth_strategy='noauth2', listen=host, listen_port=int(port)))
+
+
+def test_configuration_without_keystone_names_its_own_api(server, asked):
+    assert asked.get('/drains/1/events', after=3) == {'drain': {}}
+    assert server.asked == [('GET', '/migrator/v1/drains/1/events?after=3', 'admin')]
+
+
+def test_environment_names_a_cloud_as_for_the_openstack_client(server, monkeypatch):
+    monkeypatch.setenv('OS_AUTH_TYPE', 'admin_token')
+    monkeypatch.setenv('OS_ENDPOINT', f'{server.url}/compute/v2.1')
+    monkeypatch.setenv('OS_TOKEN', 'mine')
+    client.client_from_conf(make_conf()).get('/drains/1')
+    assert server.asked == [('GET', '/compute/migrator/v1/drains/1', 'mine')]
+
+
+def test_no_cloud_at_all_is_an_error_that_says_what_to_set():
+    with pytest.raises(exception.ConfigurationError, match='OS_CLOUD'):
+        client.client_from_conf(make_conf())
+
+
+def test_refused_request_has_the_url_and_the_message_of_the_api(server, asked):
+    server.status, server.document = '404 Not Found', {'itemNotFound': {'code': 404, 'message': 'No such drain.'}}
+    with pytest.raises(errors.ApiRefused) as raised:
+        asked.get('/drains/1')
+    assert str(raised.value) == f'{server.url}/migrator/v1/drains/1 refuses the request: No such drain. (HTTP 404)'
+
+
+@pytest.mark.parametrize('status', ['500 Internal Server Error', '503 Service Unavailable'])
+def test_api_that_cannot_serve_now_is_unreachable(server, asked, status):
+    server.status, server.document = status, b'<html>not now</html>'
+    with pytest.raises(errors.ApiUnreachable, match='not now'):
+        asked.get('/drains/1')
+
+
+def test_closed_port_is_unreachable(server, asked):
+    server.stop()
+    with pytest.raises(errors.ApiUnreachable, match=server.url):
+        asked.get('/drains/1')
+
+
+def test_answer_that_is_not_json_is_refused(server, asked):
+    server.document = b'<html>hello</html>'
+    with pytest.raises(errors.ApiRefused, match='is it the API of migrator'):
+        asked.get('/drains/1')
