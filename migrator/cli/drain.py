@@ -53,7 +53,7 @@ def start(asked: Asked) -> int:
     asked.database.drains.accept(drain)
     _wake(asked)
     if get is not None:
-        return commands.watch_drain(asked, get, drain.uuid)
+        return commands.watch(asked, get, 'Drain', drain.uuid)
     text = f'Drain {drain.uuid} of {drain.host} is accepted. Watch it: {asked.command} watch drain {drain.uuid}'
     asked.answer(_document(asked, asked.database.drains.get(drain.uuid)), text)
     return command.RIGHT

@@ -41,7 +41,7 @@ NOUNS: dict[str, tuple[str, str]] = {
     'instance': ('the guests in the database of migrator', 'migrator.cli.instance'),
     'migration': ('the migrations', 'migrator.cli.migration'),
     'drain': ('the drains, which empty hosts', 'migrator.cli.drain'),
-    'watch': ('a drain while it happens, read over REST', 'migrator.watch.commands'),
+    'watch': ('a drain, a host or a migration while it happens, read over REST', 'migrator.watch.commands'),
     'cleanup': ('the deferred cleanups of hosts', 'migrator.cli.cleanup'),
     'placement': ('the allocations in Placement', 'migrator.cli.placement'),
 }

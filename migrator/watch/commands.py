@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage watch``: show a drain over REST until it ends."""
+"""``migrator-manage watch``: show a drain, a host or a migration over REST until it ends."""
 
 from __future__ import annotations
 
@@ -22,19 +22,30 @@ EVERY = 1.0
 
 def drain(asked: Asked) -> int:
     """Show a drain until it ends; exit with 0 if it ends completed or restored."""
-    return watch_drain(asked, connect(asked), asked.arguments.uuid)
+    return watch(asked, connect(asked), 'Drain', asked.arguments.uuid)
 
 
-def watch_drain(asked: Asked, get: subjects.Get, uuid: str) -> int:
-    """Show a drain until it ends, and return the exit status.
+def host(asked: Asked) -> int:
+    """Show the migrations of a host until none is in progress; exit with 0."""
+    return watch(asked, connect(asked), 'Host', asked.arguments.host)
+
+
+def migration(asked: Asked) -> int:
+    """Show a migration until it ends; exit with 0 if it ends completed."""
+    return watch(asked, connect(asked), 'Migration', asked.arguments.uuid)
+
+
+def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
+    """Show something until it ends, and return the exit status.
 
     :param get: from :func:`connect`.
+    :param kind: the class in :mod:`migrator.watch.subjects`.
+    :param name: the uuid, or the name of the host.
     """
     from migrator.watch import subjects
 
-    return follow(
-        subjects.Drain(get, asked.threads.clock.now, uuid), make_view(asked.arguments.json), asked.threads.sleep
-    )
+    subject: subjects.Subject = getattr(subjects, kind)(get, asked.threads.clock.now, name)
+    return follow(subject, make_view(asked.arguments.json), asked.threads.sleep)
 
 
 def connect(asked: Asked) -> subjects.Get:
@@ -90,6 +101,12 @@ def _uuid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('uuid', metavar='UUID', type=command.uuid, help='its uuid')
 
 
+def _host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('host', metavar='HOST', type=command.name, help='the compute host')
+
+
 VERBS: tuple[Verb, ...] = (
     Verb('drain', 'show a drain until it ends; exit 1 unless it ends completed or restored', drain, _uuid),
+    Verb('host', 'show the migrations of a host until none is in progress', host, _host),
+    Verb('migration', 'show a migration until it ends; exit 1 unless it ends completed', migration, _uuid),
 )

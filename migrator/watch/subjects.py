@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What can be watched. Each subject returns its present picture from ``/migrator/v1``.
+"""What can be watched: a drain, a host or a migration. Each returns its present picture.
 
-Each is created with two functions. ``get(path, **query)`` returns the document at a path below ``/migrator/v1``, as
+Each reads ``/migrator/v1``, and is created with two functions. ``get(path, **query)`` returns the document at a path below ``/migrator/v1``, as
 :meth:`migrator.watch.client.Client.get`. ``now()`` returns the present time.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from migrator.objects import FINAL
+from migrator.objects import ENDS, FINAL, MigrationStatus
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
 from migrator.watch.screen import Event, Picture, Row
 
@@ -79,6 +79,115 @@ class Drain:
             self._seen = found[-1]['seq']
             for one in found:
                 yield Event(datetime.datetime.fromisoformat(one['at']), _text_of(one), one)
+
+
+class _Migrations:
+    """Migrations in progress, and those that have ended since the watch began. A new status is an event."""
+
+    def __init__(self, get: Get, now: Now) -> None:
+        self._get = get
+        self._now = now
+        #: Rows by the uuid of the migration, and how many of its statuses were events.
+        self._rows: dict[str, Row] = {}
+        self._seen: dict[str, int] = {}
+        self._rates = _Rates()
+
+    def _take(self, migrations: Iterable[Mapping[str, Any]], now: datetime.datetime) -> list[Event]:
+        """Take in the present state of migrations, and return what is new, in the order of time."""
+        events = []
+        for migration in migrations:
+            uuid = migration['uuid']
+            self._rows[uuid] = _row_of(migration, self._rates.memory({'uuid': uuid, **migration['progress']}, now))
+            statuses = migration['statuses']
+            events += [_event(migration, one) for one in statuses[self._seen.get(uuid, 0) :]]
+            self._seen[uuid] = len(statuses)
+        return sorted(events, key=lambda event: event.at)
+
+
+class Migration(_Migrations):
+    """One migration. Its exit status is 0 if it ends completed."""
+
+    def __init__(self, get: Get, now: Now, uuid: str) -> None:
+        super().__init__(get, now)
+        self._uuid = uuid
+
+    def look(self) -> Picture:
+        """Return the present picture, with its new statuses."""
+        now = self._now()
+        migration = self._get(f'/migrations/{self._uuid}')['migration']
+        events = self._take([migration], now)
+        status = None
+        if migration['status'] in FINAL:
+            status = RIGHT if migration['status'] == MigrationStatus.COMPLETED else WRONG
+        return Picture(
+            title=f'Migration {self._uuid}: {migration["status"]}',
+            rows=[*self._rows.values()],
+            now=now,
+            notes=[migration[name] for name in ('waits_for', 'stuck_reason', 'failure') if migration[name]],
+            foot=_ends(migration),
+            events=events,
+            status=status,
+        )
+
+
+class Host(_Migrations):
+    """The migrations that leave a host or come to it. Its exit status is 0 once none is in progress."""
+
+    def __init__(self, get: Get, now: Now, name: str) -> None:
+        super().__init__(get, now)
+        self._name = name
+
+    def look(self) -> Picture:
+        """Return the present picture, with the new statuses."""
+        now = self._now()
+        host = self._get(f'/hosts/{self._name}')['host']
+        found = self._get('/migrations', host=self._name, in_progress='true')['migrations']
+        # Those that leave come first, in their order, and have a place.
+        shown = {one['uuid']: one for one in host['migrations']}
+        shown |= {one['uuid']: one for one in found if one['uuid'] not in shown}
+        ended = [uuid for uuid, row in self._rows.items() if row.status not in FINAL and uuid not in shown]
+        events = self._take([*shown.values(), *(self._get(f'/migrations/{uuid}')['migration'] for uuid in ended)], now)
+        disabled = f', disabled ({host["disabled_reason"] or "no reason"})' if host['disabled'] else ''
+        cleanups = len(host['cleanups'])
+        return Picture(
+            title=f'Host {self._name}: {"up" if host["up"] else "down"}{disabled}',
+            rows=[*self._rows.values()],
+            now=now,
+            notes=[f'{cleanups} deferred cleanups: migrator-manage cleanup list --host {self._name}']
+            if cleanups
+            else [],
+            foot=f'{len(shown)} migrations in progress, {len(host["migrations"])} of them from here',
+            events=events,
+            status=None if shown else RIGHT,
+        )
+
+
+def _row_of(migration: Mapping[str, Any], memory: Mapping[str, Any]) -> Row:
+    return Row(
+        key=migration['uuid'],
+        name=migration['instance_name'] or migration['instance_uuid'],
+        source=migration['source'],
+        destination=migration['destination'],
+        status=migration['status'],
+        is_stuck=bool(migration['stuck_reason']),
+        place=migration.get('position'),
+        began_at=_time(migration['created_at']),
+        ended_at=_time(migration['statuses'][-1]['at']) if migration['status'] in ENDS else None,
+        expected=_expected_end(migration),
+        **memory,
+    )
+
+
+def _event(migration: Mapping[str, Any], one: Mapping[str, Any]) -> Event:
+    """Return a status that a migration has had as an event."""
+    shown = ('uuid', 'instance_uuid', 'instance_name', 'source', 'destination')
+    document = {'at': one['at'], 'kind': 'migration', 'status': one['status']}
+    document |= {name: migration[name] for name in shown}
+    text = f'{migration["instance_name"]}: {one["status"]}, {migration["source"]} to {migration["destination"] or "?"}'
+    if one['status'] in FINAL and migration['failure']:
+        document['failure'] = migration['failure']
+        text += f' ({migration["failure"]})'
+    return Event(datetime.datetime.fromisoformat(one['at']), text, document)
 
 
 class _Rates:

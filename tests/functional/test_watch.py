@@ -114,6 +114,42 @@ def test_picture_of_a_drain_has_the_progress_of_its_moving_guests(cloud):
     assert watch(subjects.Drain, uuid) == 0
 
 
+def test_migration_is_shown_status_by_status_and_completed_exits_with_0(cloud):
+    instance = cloud.boot('guest0', 'host1')
+    cloud.live_migrate(instance)
+    (migration,) = cloud.migrations(instance)
+    watch = Watch(cloud)
+    assert watch(subjects.Migration, migration.uuid) == 0
+    shown = [line.split(maxsplit=3)[2].rstrip(',') for line in watch.lines if '  guest0: ' in line]
+    assert shown == [one['status'] for one in cloud.history_of(migration)]
+    assert shown[-1] == 'completed'
+
+
+def test_migration_that_fails_exits_with_1_and_says_why(cloud):
+    instance = cloud.boot('guest0', 'host1')
+    faults(cloud, 'host1').fail('copying')
+    cloud.live_migrate(instance)
+    (migration,) = cloud.migrations(instance)
+    watch = Watch(cloud, as_json=True)
+    assert watch(subjects.Migration, migration.uuid) == 1
+    last = json.loads(watch.lines[-1])
+    assert (last['kind'], last['status'], last['instance_name']) == ('migration', 'failed', 'guest0')
+    assert 'could not move the guest' in last['failure']
+
+
+def test_host_is_watched_until_no_migration_is_in_progress_there(cloud):
+    leaving = [cloud.boot(f'leaving{number}', 'host1') for number in range(2)]
+    coming = cloud.boot('coming', 'host2')
+    for instance in leaving:
+        cloud.live_migrate(instance)
+    cloud.live_migrate(coming, 'host1')
+    watch = Watch(cloud)
+    assert watch(subjects.Host, 'host1') == 0
+    ends = [line.split()[1] for line in watch.lines if ': completed, ' in line]
+    assert sorted(ends) == ['coming:', 'leaving0:', 'leaving1:']
+    assert Watch(cloud)(subjects.Host, 'host1') == 0
+
+
 def test_openstack_host_drain_watch_exits_as_the_drain_has_ended(cloud, capsys):
     cloud.boot('guest0', 'host1')
     uuid, watch = start(cloud), Watch(cloud)
