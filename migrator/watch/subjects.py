@@ -2,7 +2,7 @@
 
 """What can be watched: a drain, a host or a migration. Each returns its present picture.
 
-Each reads ``/migrator/v1``, and is created with two functions. ``get(path, **query)`` returns the document at a path below ``/migrator/v1``, as
+Each is created with two functions. ``get(path, **query)`` returns the document at a path below ``/migrator/v1``, as
 :meth:`migrator.watch.client.Client.get`. ``now()`` returns the present time.
 """
 
