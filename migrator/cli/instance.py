@@ -3,20 +3,26 @@
 """``migrator-manage instance``: the guests whose rows and allocations migrator keeps.
 
 Another service creates and removes the guest itself. These commands create or delete its row and its allocation in
-Placement, always both or neither.
+Placement, always both or neither, and let both follow a guest that was moved by hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects import Flavor, Instance
+from migrator.objects import Flavor, Instance, Service, protocol
+
+if TYPE_CHECKING:
+    from migrator.conductor.guests.reconcile import Case
 
 #: Seconds within which a host must answer whether it has a guest.
 ANSWER_WITHIN = 10.0
@@ -61,7 +67,6 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
     """
     from migrator import context
     from migrator.compute import rpcapi
-    from migrator.objects import protocol
 
     service = asked.database.services.get_compute(host)
     command_ = protocol.Command(
@@ -148,6 +153,91 @@ def delete(asked: Asked) -> int:
     return command.RIGHT
 
 
+def reconcile(asked: Asked) -> int:
+    """Let the database and Placement follow the guests that were moved by hand; touch no guest.
+
+    Without a yes only show what would be done. Exit 1 if a difference is left.
+    """
+    given = asked.arguments
+    if given.host is not None:
+        asked.database.services.get_compute(given.host)
+    cases, unanswered = _compare(asked)
+    asks = not (given.yes or given.dry_run or given.json) and sys.stdin.isatty()
+    yes, now = given.yes and not given.dry_run, cases
+    if asks and any(case.act for case in cases):
+        _show(cases, {case.uuid: case.says() for case in cases})
+        yes = input('Do what is shown as to do? [y/N] ').strip().lower() in ('y', 'yes')
+        if yes:  # the operator may have taken long
+            now, unanswered = _compare(asked)
+    done, says = dict[str, bool](), dict[str, str]()
+    for case in cases:
+        if yes and case.act is not None:
+            done[case.uuid], text = _act(case, now)
+            says[case.uuid] = f'Done: {text}' if done[case.uuid] else f'Left: {text}'
+        else:
+            says[case.uuid] = case.says()
+    documents = [
+        {'uuid': case.uuid, 'name': case.name, **case.shown}
+        | {'done': done.get(case.uuid, False), 'says': says[case.uuid]}
+        for case in cases
+    ]
+    if given.json:
+        asked.answer({'dry_run': not yes, 'guests': documents, 'unanswered': unanswered}, '')
+    else:
+        _show(cases, says)
+        for host, why in sorted(unanswered.items()):
+            print(command.printable(f'Host {host} did not list its guests: {why}'))
+        print(_result(cases, sum(done.values()), yes))
+    left = [case for case in cases if not (done.get(case.uuid) if yes else case.act)]
+    return command.WRONG if left else command.RIGHT
+
+
+def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
+    from migrator import context
+    from migrator.compute import rpcapi
+    from migrator.conductor.guests import differences
+    from migrator.conductor.guests.reconcile import compare
+
+    with asked.talking() as client:
+        computes = rpcapi.ComputeAPI(client)
+
+        def ask(service: Service) -> list[protocol.Guest]:
+            return computes.list_guests(
+                context.admin_context(), service.host, differences.TIMEOUT, version=service.version
+            )
+
+        cases, unanswered = compare(asked.database, asked.placement(), ask)
+    host = asked.arguments.host
+    return [case for case in cases if host is None or host in case.hosts], unanswered
+
+
+def _act(case: Case, now: Sequence[Case]) -> tuple[bool, str]:
+    """Do what was shown for a guest, unless it has changed meanwhile."""
+    same = next((one for one in now if (one.uuid, one.shown) == (case.uuid, case.shown)), None)
+    if same is None or same.act is None:
+        return False, 'it has changed meanwhile: look again'
+    try:
+        return same.act()
+    except exception.MigratorException as error:
+        return False, f'it may or may not be done ({error.message.rstrip(".")}): run this again'
+
+
+def _show(cases: Sequence[Case], says: Mapping[str, str]) -> None:
+    for case in cases:
+        print(command.printable(f'{case.name} ({case.uuid})'))
+        for line in [*(f'{who}: {what}' for who, what in case.shown.items()), f'{says[case.uuid].rstrip(".")}.']:
+            print(f'  {command.printable(line)}')
+        print(flush=True)
+
+
+def _result(cases: Sequence[Case], done: int, yes: bool) -> str:
+    if not cases:
+        return 'Every guest is where the database and Placement have it.'
+    if yes:
+        return f'{done} done, {len(cases) - done} left. No guest was touched.'
+    return f'Nothing was changed.{" To do it: the same with --yes." if any(case.act for case in cases) else ""}'
+
+
 def _property(text: str) -> tuple[str, str]:
     key, found, value = text.partition('=')
     if not key or not found:
@@ -194,6 +284,12 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     command.limit(parser)
 
 
+def _reconcile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--host', help='only guests that this host has, at its hypervisor or in the database')
+    parser.add_argument('--dry-run', action='store_true', help='only show what would be done')
+    parser.add_argument('--yes', action='store_true', help='do it without a question')
+
+
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('uuid', type=command.uuid, metavar='UUID', help='the uuid of the instance')
 
@@ -203,4 +299,10 @@ VERBS: tuple[command.Verb, ...] = (
     Verb('create', 'register a guest that is on a host: create its row and its allocation', create, _create_arguments),
     Verb('list', 'list the instances, the newest first', list_, _list_arguments),
     Verb('delete', 'delete the row and the allocation of an instance; the guest stays', delete, _delete_arguments),
+    Verb(
+        'reconcile',
+        'compare hypervisors, database and Placement, and let the last two follow guests that were moved by hand',
+        reconcile,
+        _reconcile_arguments,
+    ),
 )

@@ -19,9 +19,12 @@ from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
 if TYPE_CHECKING:
     from migrator.db.cleanups import Cleanup
     from migrator.db.services import Incarnation
+    from migrator.objects.difference import Difference
 
 
 BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
+#: The greatest number of guests that a remark names.
+_NAMED = 3
 COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE', 'REMARK')
 
 
@@ -35,6 +38,7 @@ def list_(asked: Asked) -> int:
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
+    differing = database.differences.list()
     sources = database.takeovers.sources()
     found = database.services.list(binary=arguments.binary, host=arguments.host)
     documents = [
@@ -42,6 +46,7 @@ def list_(asked: Asked) -> int:
             service,
             incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
             deferred[service.host] if service.binary == COMPUTE_BINARY else [],
+            [one for one in differing if service.binary == COMPUTE_BINARY and service.host in one.hosts],
             sources,
             now,
             asked.conf.conductor.lease,
@@ -58,6 +63,7 @@ def _document(
     service: Service,
     incarnations: Sequence[Incarnation],
     deferred: Sequence[Cleanup],
+    differences: Sequence[Difference],
     sources: Mapping[str, int],
     now: datetime.datetime,
     lease_seconds: float,
@@ -76,6 +82,7 @@ def _document(
         ),
         'debts': len(deferred),
         'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
+        'differences': [difference.as_dict() for difference in differences],
     }
 
 
@@ -93,6 +100,10 @@ def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) 
     if document['debts']:
         blocked = f', {document["alarms"]} blocked' if document['alarms'] else ''
         remarks.append(f'deferred cleanups: {document["debts"]}{blocked}')
+    if document['differences']:
+        guests = [f'{one["name"]} {one["short"]}' for one in document['differences']]
+        more = f' and {len(guests) - _NAMED} more' if len(guests) > _NAMED else ''
+        remarks.append(f'guests not as in the database: {", ".join(guests[:_NAMED])}{more}')
     if lease is not None and lease['broker_away_since'] is not None:
         since = command.moment(lease['broker_away_since'])
         remarks.append(f'cannot reach the message broker since {since} UTC')

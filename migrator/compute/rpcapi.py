@@ -399,14 +399,17 @@ class ComputeAPI:
         )
         return definitions
 
-    def list_guests(self, context: Context, host: str, timeout: float) -> list[protocol.Guest]:
+    def list_guests(
+        self, context: Context, host: str, timeout: float, version: int | None = None
+    ) -> list[protocol.Guest]:
         """Return every guest that a host holds in any form.
 
         :param timeout: seconds to wait for the reply.
+        :param version: the service version of the host; None: it is read.
         :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
         :raises migrator.exception.RemoteError: the hypervisor did not reply in half of the time.
         """
-        version = self._version_of(host)
+        version = self._version_of(host) if version is None else version
         if version < LISTS_GUESTS:
             raise exception.ServiceTooOld(
                 f'{host} cannot list its guests: its compute service has version {version}, and {LISTS_GUESTS} is '

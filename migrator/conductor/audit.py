@@ -24,6 +24,7 @@ from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration, MigrationStatus
+from migrator.objects.difference import RECONCILING
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient
@@ -127,12 +128,12 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
         return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
     instance = wrong.rows.instance
     assert instance is not None, 'a consumer that is neither unknown nor a migration is an instance'
-    wanted = _home_of(database, client, instance)
+    wanted = home_of(database, client, instance)
     if wanted is None:
         why = f'cannot choose the providers of {instance.host} for it'
         return Remedy(None, f'{why}: there is no room, or several have room, or its compute service has not reported')
     write = allocations.Write(consumer=registry.consumer_of(instance), allocations=wanted, generation=wrong.generation)
-    return Remedy(write, f'its allocation becomes {_describe(wanted)}, on {instance.host}, and nothing else')
+    return Remedy(write, f'its allocation becomes {describe(wanted)}, on {instance.host}, and nothing else')
 
 
 def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> tuple[bool, str]:
@@ -148,7 +149,7 @@ def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Colle
     if _rows(database, wrong.consumer).moved(wrong.rows):
         return False, 'it has changed since the audit: audit again'
     try:
-        _write(client, found.write)
+        send(client, found.write)
     except exception.PlacementConflict:
         return False, 'another client has written it since the audit: audit again'
     except exception.PlacementRefused as error:
@@ -161,7 +162,11 @@ def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Colle
     return True, found.observed
 
 
-def _write(client: PlacementClient, write: allocations.Write) -> None:
+def send(client: PlacementClient, write: allocations.Write) -> None:
+    """Write the allocations of one consumer, also if Placement has left it as an orphan.
+
+    :raises migrator.exception.MigratorException: as :func:`migrator.placement_client.allocations.write_all`.
+    """
     try:
         allocations.write_all(client, [write])
     except exception.PlacementConflict:
@@ -331,7 +336,7 @@ class _Audit:
         return Wrong(consumer, findings, held[0].generation, rows) if findings else None
 
     def _comes_or_goes(self, instance: Instance) -> bool:
-        if instance.task_state == DELETING:
+        if instance.task_state in (DELETING, RECONCILING):
             return True
         if instance.created_at is None:
             return False
@@ -386,10 +391,10 @@ def _of_done(database: Database, wrong: Wrong, migration: Migration) -> Remedy:
     consumer = registry.consumer_of_migration(migration, wrong.rows.instance)
     write = allocations.Write(consumer=consumer, allocations=intent.source, generation=wrong.generation)
     at = migration.source_compute
-    return Remedy(write, f'its allocation becomes {_describe(intent.source)}, on {at}, until {at} has cleaned up')
+    return Remedy(write, f'its allocation becomes {describe(intent.source)}, on {at}, until {at} has cleaned up')
 
 
-def _home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:
+def home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:
     """Return the allocation that an instance should have on its host; None: unknown, or no room.
 
     An allocation that is right is kept, because the guest uses that very device.
@@ -433,6 +438,7 @@ def _nothing(wrong: Wrong, owner: allocation_state.Consumer) -> Remedy:
     return Remedy(write, 'its allocations are removed')
 
 
-def _describe(held: allocation_state.Allocations) -> str:
+def describe(held: allocation_state.Allocations) -> str:
+    """Return an allocation in words, without its providers."""
     parts: Iterable[str] = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
     return ', '.join(parts) or 'nothing'

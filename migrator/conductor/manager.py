@@ -18,6 +18,7 @@ from migrator.conductor import audit, broker, cleanups, metrics, periodics, regi
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.drains.engine import ConductorEngine
 from migrator.conductor.drains.periodic import Drains, Endpoint
+from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import evacuate, live_migrate
@@ -95,10 +96,15 @@ class ConductorManager(Endpoint):
         }
         self.runner = Runner(threads, self._pool, sagas.__getitem__, functools.partial(takeover.reload, self.tools))
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
-        self._watch: audit.Watch | None = None
+        #: The comparisons: the name of each -> its interval in seconds, and what does it.
+        self._watches: dict[str, tuple[float, Callable[[], None]]] = {}
         if conf.conductor.audit_interval:
             audits = metrics.Audits(self.metrics.registry)
-            self._watch = audit.Watch(database, placement_client, threads.clock, audits)
+            watch = audit.Watch(database, placement_client, threads.clock, audits)
+            self._watches['audit'] = conf.conductor.audit_interval, watch.look
+        if conf.conductor.guests_interval:
+            comparison = differences.Watch(self.tools, metrics.Guests(self.metrics.registry))
+            self._watches['guests'] = conf.conductor.guests_interval, comparison.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.tools.hosts.on_free = self.runner.wake
         engine = ConductorEngine(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
@@ -138,8 +144,8 @@ class ConductorManager(Endpoint):
             lambda: periodics.poll(self.tools, self.runner, self._poll_pool, self.drains.poll),
             'poll',
         )
-        if self._watch is not None:
-            self._every(conf.audit_interval, self._watch.look, 'audit')
+        for name, (interval, look) in self._watches.items():
+            self._every(interval, look, name)
 
     def _every(self, spacing: float | Callable[[], float], function: Callable[[], None], name: str) -> None:
         def tick() -> None:

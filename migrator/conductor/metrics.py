@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import prometheus_client
 
 from migrator.db.cleanups import Cleanup
+from migrator.objects.difference import Difference, DifferenceKind
 from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # a command that audits does not need RPC
@@ -165,3 +166,30 @@ class Audits:
     def _set_findings(self, number_of: dict[str, int]) -> None:
         for verdict in VERDICTS:
             self._findings.labels(verdict).set(number_of.get(verdict, 0))
+
+
+class Guests:
+    """The metric of the guests that are not where the database has them.
+
+    Only a conductor that compares has it.
+
+    :param registry: the registry of the conductor's metrics.
+    """
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._differences = prometheus_client.Gauge(
+            'migrator_guest_differences',
+            'Guests that are not where the database has them: moved, started or removed by hand.',
+            ['kind'],
+            registry=registry,
+        )
+        self.count([])
+
+    def count(self, differences: Iterable[Difference]) -> None:
+        """Set the number of guests of each kind of difference.
+
+        :param differences: all differences.
+        """
+        number_of = collections.Counter(difference.kind for difference in differences)
+        for kind in DifferenceKind:
+            self._differences.labels(kind.value).set(number_of[kind.value])

@@ -77,6 +77,15 @@ conductor_opts: list[cfg.Opt] = [
         'without a reason once, as a warning, and changes nothing: see migrator-manage placement heal. An audit sends '
         'one request to Placement for each resource provider. One conductor of several is enough.',
     ),
+    cfg.FloatOpt(
+        'guests_interval',
+        default=55,
+        min=0,
+        help='Seconds between two comparisons of the guests that hosts report with the database; 0: no comparisons. '
+        'One conductor of all does it: each host that is up lists its guests once. A guest that was moved, started or '
+        'removed by hand is then logged once, and shown by migrator-manage service list; nothing is changed: see '
+        'migrator-manage instance reconcile.',
+    ),
     cfg.IntOpt(
         'post_max_attempts',
         default=10,

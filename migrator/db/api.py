@@ -43,6 +43,7 @@ class Database:
         self.engine = engine or Engine(connection, threads, **options)
         self.instances = instances.Instances(self.engine)
         self.definitions = instances.Definitions(self.engine)
+        self.differences = instances.Differences(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
         self.takeovers = takeovers.Takeovers(self.engine)
         self.slots = slots.SlotReader(self.engine)

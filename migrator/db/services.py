@@ -476,6 +476,17 @@ class Conductors:
                 another = sa.exists().where(_C.c.server == server, _C.c.lease_until > models.now())
                 self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
 
+    def first(self) -> str | None:
+        """Return the living conductor that does the work which only one of all conductors has to do, or None.
+
+        A conductor that cannot reach the broker does not count. While conductors come and go, two of them may do the
+        work once.
+        """
+        query = sa.select(_C.c.id).where(_C.c.lease_until > models.now(), _C.c.broker_away_since.is_(None))
+        with self._engine.reader() as session:
+            found: str | None = session.execute(query.order_by(_C.c.id).limit(1)).scalar()
+            return found
+
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""
         query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > models.now())

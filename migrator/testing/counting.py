@@ -5,7 +5,7 @@
 Every statement, commit, message and Placement request counts since the counting began, except those that are marked as
 asides. Asides are marked where they begin, and not guessed from their content:
 
-- the periodic threads of conductors and compute services (polls, lease, sweep, heartbeat),
+- the periodic threads of conductors and compute services (polls, lease, sweep, heartbeat, guests),
 - the handlers of polls and heartbeats,
 - everything within :func:`aside`.
 
@@ -29,7 +29,7 @@ from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
 
 #: The threads that look after migrations whether or not anything happens: full names, and a part of a name.
-_PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat', 'heartbeats'})
+_PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat', 'heartbeats', 'guests'})
 _POLL_POOL = '-poll-'
 _ASIDES = POLLS | HEARTBEATS
 

@@ -41,7 +41,7 @@ def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_cha
     assert sync.sync(made.engine) == sync.head()
 
     after = columns_of(made)
-    assert after.keys() - columns.keys() == {'guest_definitions', 'slot_lock', *DRAINS}
+    assert after.keys() - columns.keys() == {'guest_definitions', 'guest_differences', 'slot_lock', *DRAINS}
     added = {table: {name for name, *_ in after[table] - found} for table, found in columns.items()}
     wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at', 'drain', 'priority'}, 'services': {'slots'}}
     assert {table: names for table, names in added.items() if names} == wanted

@@ -81,6 +81,9 @@ def show_host(request: Request, name: str) -> webob.Response:
                     {'migration_uuid': one.migration_uuid, 'step': one.step, 'reason': one.reason, 'alarm': one.alarm}
                     for one in cleanups
                 ],
+                'differences': [
+                    one.as_dict() | {'since': common.iso(one.since)} for one in database.differences.list(name)
+                ],
             }
         }
     )

@@ -168,6 +168,7 @@ class TestConductorMetrics:
             'migrator_broker_away_seconds',
             'migrator_computes_down',
             'migrator_debts',
+            'migrator_guest_differences',
             'migrator_migrations_held',
             'migrator_migrations_stuck',
         }

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The difference between what the hypervisors report about a guest and what the database has."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Mapping
+
+from migrator.objects.protocol import GuestState
+
+#: The task_state of an instance whose row and allocation a reconcile is writing.
+RECONCILING = 'reconciling'
+#: The states in which a host runs a guest.
+RUNS = frozenset({GuestState.RUNNING.value, GuestState.PAUSED.value})
+
+
+class DifferenceKind(enum.StrEnum):
+    """The kind of a difference."""
+
+    #: Another host has the guest, and the host in the database does not have it, or has it shut off.
+    MOVED = 'moved'
+    #: No host that answered has the guest.
+    MISSING = 'missing'
+    #: The host in the database has the guest, and another host has it too.
+    TWICE = 'twice'
+    #: A host has a guest that the database does not have.
+    UNKNOWN = 'unknown'
+    #: The guest is where the database has it, but a reconcile of it was interrupted.
+    UNFINISHED = 'unfinished'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One guest that is not where the database has it.
+
+    :ivar name: the name of the instance; the uuid if the database does not have it.
+    :ivar host: the host in the database; None: the database does not have the guest.
+    :ivar kind: a :class:`DifferenceKind`.
+    :ivar seen: the hosts that have the guest -> its state there, a :class:`~migrator.objects.protocol.GuestState`.
+    :ivar since: when it was found; None: it is not stored.
+    """
+
+    instance_uuid: str
+    name: str
+    host: str | None
+    kind: str
+    seen: Mapping[str, str]
+    since: datetime.datetime | None = None
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts that the difference concerns."""
+        return {*self.seen, *([self.host] if self.host is not None else [])}
+
+    @property
+    def runs_on(self) -> list[str]:
+        """The hosts that run the guest, by name."""
+        return sorted(host for host, state in self.seen.items() if state in RUNS)
+
+    def is_like(self, other: Difference | None) -> bool:
+        """Return whether another difference reports the same, apart from the state of the guest."""
+        mine = (self.kind, self.host, self.seen.keys())
+        return other is not None and mine == (other.kind, other.host, other.seen.keys())
+
+    @property
+    def short(self) -> str:
+        """What differs, in a few words."""
+        if not self.seen:
+            return 'is on no host'
+        interrupted = ', after an interrupted reconcile' if self.kind == DifferenceKind.UNFINISHED else ''
+        return f'is on {" and ".join(sorted(self.seen))}{interrupted}'
+
+    @property
+    def text(self) -> str:
+        """What differs, in one sentence."""
+        seen = ', '.join(f'{host} ({state})' for host, state in sorted(self.seen.items()))
+        match self.kind:
+            case DifferenceKind.MOVED:
+                return f'it is on {seen}, but the database has it on {self.host}'
+            case DifferenceKind.MISSING:
+                return f'no host that answered has it, but the database has it on {self.host}'
+            case DifferenceKind.TWICE:
+                return f'more than one host has it: {seen}; the database has it on {self.host}'
+            case DifferenceKind.UNKNOWN:
+                return f'it is on {seen}, but the database does not have it'
+            case _:
+                return f'a reconcile of it was interrupted; it is on {seen}, where the database has it'
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do about it."""
+        reconcile = 'migrator-manage instance reconcile'
+        match self.kind:
+            case DifferenceKind.MOVED if self.runs_on:
+                return f'{reconcile} lets the database and Placement follow'
+            case DifferenceKind.MOVED:
+                return f'start it on one host, and undefine it on the others; then {reconcile}'
+            case DifferenceKind.MISSING:
+                delete = f'migrator-manage instance delete {self.instance_uuid}'
+                return f'start it on {self.host} again; or, if it is gone for good: {delete}'
+            case DifferenceKind.TWICE if len(self.runs_on) > 1:
+                return 'stop it at once on all hosts but the right one: two that run write to the same disks'
+            case DifferenceKind.TWICE:
+                return 'undefine the copies that do not run, after a look at which one is right'
+            case DifferenceKind.UNKNOWN:
+                return 'register it with migrator-manage instance create, or remove it from the host'
+            case _:
+                return f'{reconcile} finishes it'
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as the REST API and ``--json`` show it."""
+        return {
+            'instance_uuid': self.instance_uuid,
+            'name': self.name,
+            'host': self.host,
+            'kind': self.kind,
+            'seen': dict(self.seen),
+            'short': self.short,
+            'difference': self.text,
+            'since': self.since,
+            'remedy': self.remedy,
+        }
