@@ -15,6 +15,7 @@ from oslo_context.context import generate_request_id
 from migrator import exception, executors
 from migrator.api import errors, microversions, policies, routes, versions
 from migrator.api.auth import Auth, of_conf
+from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services
 from migrator.conductor import rpcapi
@@ -44,7 +45,7 @@ def make_app(
     handle = _with_its_rights(handle)
     handle = _with_errors(handle)
     handle = (auth or of_conf(conf))(handle)
-    handle = _or_discovery(handle)
+    handle = _or_public(handle)
     handle = _with_errors(handle)
     handle = _with_request_id(handle, services)
 
@@ -77,17 +78,21 @@ def _with_errors(handle: Handler) -> Handler:
     return answered
 
 
-def _or_discovery(handle: Handler) -> Handler:
-    def discovered(request: Request) -> webob.Response:
+def _or_public(handle: Handler) -> Handler:
+    """Answer what needs no token: the version documents, and the files of the page for a browser."""
+
+    def answered(request: Request) -> webob.Response:
         try:
             path = request.path_info
         except UnicodeDecodeError:
             raise exception.Invalid('The URL is not UTF-8.') from None
         if request.method in ('GET', 'HEAD') and path in versions.PATHS:
             return versions.discover(request)
+        if request.method in ('GET', 'HEAD') and path in ui.PATHS:
+            return ui.serve(request)
         return handle(request)
 
-    return discovered
+    return answered
 
 
 def _with_its_rights(handle: Handler) -> Handler:

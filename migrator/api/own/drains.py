@@ -174,7 +174,7 @@ def members(request: Request, uuid: str) -> webob.Response:
     database, size = request.services.database, common.page_size(request, given)
     drain = database.drains.get(uuid)
     found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
-    _, _, lines = _forecast(request, drain, found)
+    _, expected, lines = _forecast(request, drain, found)
     if 'marker' in given:
         markers = [member.instance_uuid for member in found]
         if given['marker'] not in markers:
@@ -193,12 +193,13 @@ def members(request: Request, uuid: str) -> webob.Response:
         by_guest[shown['instance_uuid']].append(shown)
     rows = {row.uuid: row for row in of_guests if row.in_progress}
     page = {
+        'expected': expected,
         'members': [
             _member(one, rows.get(one.mark or ''))
             | lines[one.instance_uuid]
             | {'migrations': by_guest[one.instance_uuid]}
             for one in found
-        ]
+        ],
     }
     links = common.next_link(request, size, guests)
     return answer(page | ({'members_links': links} if links else {}))

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The requests to /migrator/v1, and the times and sizes of its answers in words. The token is kept only here.
+
+export const ROOT = new URL('.', document.baseURI);
+
+let token = null;
+let lag = 0; // milliseconds by which the clock of the API is ahead of this browser's
+
+export function setToken(text) { token = text; }
+
+export const hasToken = () => token !== null;
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export async function get(path, query = {}) {
+  const url = new URL(path, ROOT);
+  for (const [name, value] of Object.entries(query)) if (value !== null) url.searchParams.set(name, value);
+  const used = token;
+  let response;
+  try {
+    response = await fetch(url, {
+      headers: {'X-Auth-Token': used, Accept: 'application/json'}, cache: 'no-store', credentials: 'omit',
+      redirect: 'error', signal: AbortSignal.timeout(30000),
+    });
+  } catch (error) {
+    throw new Refused(0, `The API does not answer (${error.message}). Check that migrator-api runs.`);
+  }
+  const date = Date.parse(response.headers.get('Date'));
+  if (date) lag = Math.abs(date - Date.now()) < 2000 ? 0 : date - Date.now();
+  let document_ = null;
+  try {
+    document_ = await response.json();
+  } catch {
+    // A proxy answers errors without JSON. The status says enough.
+  }
+  if (used !== token) throw new Refused(-1, 'The token was forgotten meanwhile.');
+  if (response.ok && document_) return document_;
+  if (response.status === 401) {
+    throw new Refused(401, 'The token is not valid, or has expired. A new one: openstack token issue -f value -c id');
+  }
+  const fault = document_ && Object.values(document_)[0];
+  const message = fault?.message ?? `The API answered ${response.status} ${response.statusText}.`;
+  throw new Refused(response.status, response.status === 403
+    ? `This token does not allow it. Use an administrator's token. (${message})` : message);
+}
+
+// --- times and sizes -------------------------------------------------------------------------------------------------
+
+export const now = () => Date.now() + lag;
+export const parse = (text) => (text ? Date.parse(`${text.replace(/(\.\d{3})\d+/, '$1')}Z`) : null);
+
+export function clock(milliseconds) {
+  if (milliseconds === null) return '';
+  const text = new Date(milliseconds).toISOString();
+  const today = new Date(now()).toISOString().slice(0, 10);
+  return text.slice(0, 10) === today ? text.slice(11, 19) : `${text.slice(0, 10)} ${text.slice(11, 16)}`;
+}
+
+export function span(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function size(bytes) {
+  const gib = bytes / 2 ** 30;
+  return gib >= 1 ? `${gib.toFixed(1)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
+}
+
+/** An expected time in words. It is as likely to be before p50 as after it. In four of five cases it is before p80. */
+export function band(expected) {
+  if (!expected) return '';
+  const [middle, late] = [expected.p50, expected.p80].map((text) => clock(parse(text)));
+  return middle === late ? `about ${middle}` : `about ${middle}, likely by ${late}`;
+}
+
+export function plural(count, word) {
+  return `${count} ${word}${count === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The page polls /migrator/v1 and shows the answers. It sends only GETs. Every text is inserted as text, never as HTML.
+// A table keeps one row for each key and writes only to the rows whose data has changed.
+
+import {Refused, band, clock, get, hasToken, now, parse, plural, setToken, size, span} from './api.js';
+import {ENDED, PHASES, WORDS, axisOf, draw, phasesOf, shapes, showAxis, showLegend} from './bars.js';
+import {$, Pages, Rows, cells, command, make, setClass, setText, status} from './rows.js';
+
+const EVERY = 3000; // milliseconds from the end of one round of requests to the next one
+const PAGE = 50; // rows of a page
+const NAMED = 10; // guests of one drain that need attention
+const NEWS = 30; // lines
+
+const MOVING = ['running', 'running (post-copy)'];
+let timer = null;
+const ask = {drain: null, filter: '', idle: false};
+const seen = {drains: new Map(), stuck: null};
+
+// --- drains ----------------------------------------------------------------------------------------------------------
+
+const isEnded = (drain) => drain.ended_at !== null;
+const totalOf = (drain) => Object.values(drain.guests).reduce((sum, number) => sum + number, 0);
+const inTrouble = (drain) => drain.guests.blocked + drain.guests.failed;
+
+function summary(drain) {
+  const words = Object.entries(drain.guests).filter(([name, number]) => number && name !== 'moved');
+  return `${drain.guests.moved} of ${totalOf(drain)} ${drain.direction === 'back' ? 'back' : 'moved'}`
+    + words.map(([name, number]) => `, ${number} ${name}`).join('');
+}
+
+function drainStatus(drain) {
+  const bad = drain.status === 'incomplete';
+  return {
+    phase: bad ? 'failed' : {completed: 'tidied', restored: 'tidied', cancelled: 'cancelled', accepted: 'waiting',
+      paused: 'waiting'}[drain.status] ?? 'moving',
+    word: bad ? '! incomplete' : drain.status,
+  };
+}
+
+const drainRows = new Rows($('drain-rows'), 'No drain yet. Start one: migrator-manage drain start HOST', () => {
+  const row = cells('', '', '', 'text', 'number', 'number');
+  const button = make('button', {type: 'button', 'aria-controls': 'guests'});
+  button.addEventListener('click', () => choose(row.dataset.key));
+  row.children[0].append(button);
+  row.children[2].append(make('span'), make('svg', {class: 'share', 'aria-hidden': 'true'}));
+  return row;
+}, (row, {drain, chosen}) => {
+  const [host, state, guests, why, began, end] = row.children;
+  setText(host.firstElementChild, drain.host);
+  host.firstElementChild.setAttribute('aria-expanded', chosen);
+  host.firstElementChild.setAttribute('aria-label', `Guests of the drain of ${drain.host}`);
+  const {phase, word} = drainStatus(drain);
+  status(state, phase, word);
+  setText(guests.firstElementChild, summary(drain));
+  const total = totalOf(drain) || 1;
+  let x = 0;
+  const bars = [['rect', {class: 'all', x: 0, y: 0, width: '100%', height: 8}]];
+  const {moved, gone, moving} = drain.guests;
+  for (const [name, number] of [['moved', moved + gone], ['busy', moving], ['bad', inTrouble(drain)]]) {
+    const width = number * 100 / total;
+    bars.push(['rect', {class: name, x: `${x}%`, y: 0, width: `${width}%`, height: 8}]);
+    x += width;
+  }
+  draw(guests.lastElementChild, bars);
+  const now_ = moving ? `${plural(moving, 'guest')} on the way.` : 'No guest is on its way.';
+  setText(why, drain.message ?? drain.waits_for ?? (isEnded(drain) ? '' : now_));
+  setText(began, clock(parse(drain.began_at ?? drain.created_at)));
+  const deadline = drain.deadline ? `deadline ${clock(parse(drain.deadline))}` : '';
+  setText(end, isEnded(drain) ? clock(parse(drain.ended_at)) : deadline);
+});
+
+function choose(uuid) {
+  ask.drain = ask.drain === uuid ? 'none' : uuid;
+  ask.filter = '';
+  guestPages.first();
+  refresh();
+}
+
+async function loadDrains() {
+  const first = drainPages.marker === null;
+  const [going, ended] = await Promise.all([
+    first ? get('drains', {in_progress: true, limit: PAGE}) : {drains: []},
+    get('drains', {in_progress: false, limit: 5, marker: drainPages.marker}),
+  ]);
+  const drains = [...going.drains, ...ended.drains];
+  if (ask.drain === null && drains.length) ask.drain = (going.drains[0] ?? drains[0]).uuid;
+  drainRows.show(drains.map((drain) => ({drain, chosen: drain.uuid === ask.drain})), ({drain}) => drain.uuid);
+  drainPages.show(ended.drains_links);
+  if (going.drains_links) note('drains', `More than ${PAGE} drains are in progress: these are the newest.`);
+  newsOfDrains(drains);
+  return drains;
+}
+
+// --- the guests of a drain -------------------------------------------------------------------------------------------
+
+function why(member) {
+  const newest = member.migrations.at(-1);
+  if (newest?.stuck_reason) return `Stuck: ${newest.stuck_reason}`;
+  const parts = [];
+  const waitsFor = newest && member.status === 'moving' ? newest.waits_for : null;
+  if (waitsFor) parts.push(`It waits ${waitsFor.replace(/\.?$/, '.')}`);
+  else if (member.reason) parts.push(member.reason);
+  else if (member.waits_for) parts.push(`${member.waits_for}.`);
+  const left = newest?.progress.memory_remaining_bytes ?? null;
+  if (member.status === 'moving' && MOVING.includes(newest?.status) && left !== null) {
+    parts.push(`${size(left)} of memory left.`);
+  }
+  if (!isOver(member) && member.expected?.end) parts.push(`Ends ${band(member.expected.end)}.`);
+  if (member.attempts > 1) parts.push(`Attempt ${member.attempts}.`);
+  return parts.join(' ');
+}
+
+const isOver = (member) => ['moved', 'failed', 'gone', 'cancelled'].includes(member.status);
+
+function guestStatus(member) {
+  const newest = member.migrations.at(-1);
+  if (newest?.stuck_reason) return {phase: 'failed', word: '! stuck'};
+  if (member.status !== 'moving') {
+    const phase = PHASES[member.status];
+    return {phase, word: ['failed', 'blocked'].includes(phase) ? `! ${member.status}` : member.status};
+  }
+  const phase = PHASES[newest?.status] ?? 'moving';
+  return {phase, word: WORDS[phase]};
+}
+
+const guestRows = new Rows($('guest-rows'), 'No guest to show.', () => {
+  const row = cells('', '', 'time', '', 'text');
+  row.children[2].append(make('svg', {class: 'bar', role: 'img'}));
+  return row;
+}, (row, {member, phases, axis, until}) => {
+  const [name, state, bar, destination, reason] = row.children;
+  setText(name, member.name || member.instance_uuid);
+  name.title = member.instance_uuid;
+  const {phase, word} = guestStatus(member);
+  status(state, phase, word);
+  const grid = Array.from({length: axis.count}, (_, at) => (
+    ['line', {class: 'grid', x1: `${at * 100 / axis.count}%`, x2: `${at * 100 / axis.count}%`, y1: 0, y2: 20}]));
+  const drawn = [...phases];
+  const {start, end} = member.expected ?? {};
+  if (!isOver(member) && end) drawn.push(['expected', Math.max(parse(start?.p50) ?? until, until), parse(end.p50)]);
+  const words = phases.map(([one, from, to]) => {
+    if (one in ENDED) return `${WORDS[one]} at ${clock(from)}`;
+    return to === null ? `${WORDS[one]} since ${clock(from)}` : `${WORDS[one]} ${span(to - from)}`;
+  });
+  const isStuck = word === '! stuck';
+  draw(bar.firstElementChild, [...grid, ...shapes(drawn, axis, until, isStuck)], words.join(', ') || 'not begun');
+  setText(destination, member.destination ?? member.migrations.at(-1)?.destination);
+  setText(reason, why(member));
+});
+
+const FILTERS = {
+  '': 'all guests', 'ended=false': 'not ended', 'status=moving': 'moving', 'status=waiting': 'waiting',
+  'status=blocked': 'blocked', 'status=failed': 'failed', 'status=moved': 'moved',
+};
+
+async function loadGuests(drains) {
+  const drain = drains.find((one) => one.uuid === ask.drain);
+  $('guests').hidden = !drain;
+  if (!drain) return;
+  if (ask.filter === '') ask.filter = totalOf(drain) > PAGE && !isEnded(drain) ? 'ended=false' : 'all';
+  $('guests-filter').value = ask.filter === 'all' ? '' : ask.filter;
+  const [name, value] = ask.filter.split('=');
+  const query = {limit: PAGE, marker: guestPages.marker, ...(value ? {[name]: value} : {})};
+  const page = await get(`drains/${encodeURIComponent(drain.uuid)}/members`, query);
+  const until = isEnded(drain) ? parse(drain.ended_at) : now();
+  const all = page.members.map((member) => ({member, phases: phasesOf(member, drain)}));
+  const times = all.flatMap(({phases}) => phases.map(([, from]) => from));
+  const ends = isEnded(drain) ? [] : page.members.map((member) => parse(member.expected?.end?.p80)).filter(Boolean);
+  const axis = axisOf(Math.min(parse(drain.began_at ?? drain.created_at), ...times), Math.max(until, ...ends));
+  showAxis(axis);
+  setText($('guests-title'), `Guests of the drain of ${drain.host}`);
+  setText($('guests-about'), `migrator-manage drain show ${drain.uuid}`);
+  const {end, reason} = page.expected;
+  setText($('guests-end'), isEnded(drain) ? '' : end ? `Expected end (UTC): ${band(end)}.` : `Expected end: ${reason}`);
+  // A bar that goes on has its end in its data, so that only such rows change with the time.
+  guestRows.show(all.map(({member, phases}) => ({
+    member, phases, axis, until: phases.some(([phase, , to]) => to === null && !(phase in ENDED)) ? until : 0,
+  })), ({member}) => member.instance_uuid);
+  guestPages.show(page.members_links);
+}
+
+// --- hosts -----------------------------------------------------------------------------------------------------------
+
+const hostRows = new Rows($('host-rows'), 'No host is busy.',
+  () => cells('', 'text', 'number', 'number', 'number', 'number', 'number'),
+  (row, host) => {
+    const [name, state, running, prepared, waiting, inbound, cleanups] = row.children;
+    setText(name, host.name);
+    const words = [host.up ? 'up' : host.forced_down ? '! forced down' : '! down'];
+    if (host.drain) words.push('is drained');
+    if (host.disabled) words.push(`disabled${host.disabled_reason ? ` (${host.disabled_reason})` : ''}`);
+    setText(state, words.join(', '));
+    setText(running, `${host.out.running} of ${host.out.limit}`);
+    setText(prepared, String(host.out.prepared));
+    setText(waiting, String(host.out.waiting));
+    const {taken, bound, bound_of_drains: ofDrains} = host.in;
+    setText(inbound, bound ? `${taken} of ${bound}` : `${taken} of ${ofDrains} for drains`);
+    const {pending, blocked} = host.cleanups;
+    setText(cleanups, blocked ? `${pending}, ! ${blocked} blocked` : String(pending));
+  });
+
+async function loadHosts() {
+  const page = await get('hosts', {limit: PAGE, marker: hostPages.marker, busy: ask.idle ? null : true});
+  hostRows.show(page.hosts, (host) => host.name);
+  hostPages.show(page.hosts_links);
+  return page.hosts;
+}
+
+// --- migrations ------------------------------------------------------------------------------------------------------
+
+const migrationRows = new Rows($('migration-rows'), 'No migration is in progress.',
+  () => cells('', '', '', '', 'number', 'number', 'text'),
+  (row, one) => {
+    const [name, state, from, to, accepted, memory, waits] = row.children;
+    setText(name, one.instance_name ?? one.instance_uuid);
+    name.title = one.uuid;
+    const phase = PHASES[one.status] ?? 'waiting';
+    status(state, one.stuck_reason ? 'failed' : phase, one.stuck_reason ? `! stuck, ${one.status}` : one.status);
+    setText(from, one.source);
+    setText(to, one.destination ?? one.requested_host ?? 'not chosen yet');
+    setText(accepted, clock(parse(one.created_at)));
+    const {memory_total_bytes: total, memory_remaining_bytes: left} = one.progress;
+    setText(memory, total ? `${size(left ?? total)} of ${size(total)} left` : '');
+    setText(waits, one.stuck_reason ?? one.waits_for ?? (one.abort_requested_at ? 'an abort was requested' : ''));
+  });
+
+async function loadMigrations() {
+  const page = await get('migrations', {in_progress: true, limit: PAGE, marker: migrationPages.marker});
+  migrationRows.show(page.migrations, (one) => one.uuid);
+  migrationPages.show(page.migrations_links);
+}
+
+// --- what needs an operator ------------------------------------------------------------------------------------------
+
+/** The command in a reason, such as "Unlock it: openstack server unlock UUID."; or null. */
+const COMMAND = /\b(?:openstack|migrator-manage) (?:[^.,;]|[.,;](?!\s|$))+/;
+const commandIn = (reason) => COMMAND.exec(reason ?? '')?.[0].trim();
+
+function ofStuck(one) {
+  const guest = one.instance_name ?? one.instance_uuid;
+  const to = one.destination ?? 'a host that is not chosen yet';
+  const hosts = [one.source, one.destination].filter(Boolean);
+  return {
+    key: one.uuid, bad: true, title: `Stuck: ${guest}, ${one.status}, ${one.source} to ${to}`,
+    text: one.stuck_reason,
+    commands: [`migrator-manage migration show ${one.uuid}`, `migrator-manage migration retry ${one.uuid}`],
+    hint: 'It goes on by itself once the cause is fixed. If it cannot be fixed, find out at the hypervisors which one '
+      + 'has the guest. Then the command with that host shows a plan. It changes nothing:',
+    last: hosts.map((host) => `migrator-manage migration abandon ${one.uuid} --guest-on ${host}`),
+  };
+}
+
+function ofMember(drain, member) {
+  const guest = member.name || member.instance_uuid;
+  const fallback = member.migration_uuid && member.status === 'failed'
+    ? `migrator-manage migration show ${member.migration_uuid}` : `migrator-manage drain show ${drain.uuid}`;
+  return {
+    key: `${drain.uuid} ${member.instance_uuid}`, bad: member.status === 'failed',
+    title: `${member.status === 'failed' ? 'Failed' : 'Blocked'}: ${guest}, in the drain of ${drain.host}`,
+    text: member.reason, commands: [commandIn(member.reason) ?? fallback],
+  };
+}
+
+function ofHost(host) {
+  const found = [];
+  if (!host.up && (host.drain || host.out.running + host.out.prepared + host.out.waiting + host.in.taken)) {
+    found.push({
+      key: `down ${host.name}`, bad: true, title: `Down: ${host.name}, which has migrations or a drain`,
+      text: 'Start its compute service. If it is fenced, declare it down:',
+      commands: [`openstack compute service set --down ${host.name} nova-compute`],
+    });
+  }
+  if (host.cleanups.blocked) {
+    found.push({
+      key: `cleanups ${host.name}`, bad: false,
+      title: `Blocked: ${plural(host.cleanups.blocked, 'cleanup')} at ${host.name}`,
+      text: 'A blocked cleanup does not run until an operator has looked at it.',
+      commands: [`migrator-manage cleanup list --host ${host.name}`],
+    });
+  }
+  return found;
+}
+
+const troubleRows = new Rows($('trouble-list'), null,
+  () => make('li', {}, make('h3'), make('p'), make('div'), make('p', {class: 'quiet'}), make('div')),
+  (item, {bad, title, text, commands, hint, last}) => {
+    const [heading, paragraph, box, more, lastBox] = item.children;
+    setClass(item, bad ? 'bad' : '');
+    setText(heading, title);
+    setText(paragraph, text);
+    box.replaceChildren(...commands.map(command));
+    setText(more, hint);
+    more.hidden = !hint;
+    lastBox.replaceChildren(...(last ?? []).map(command));
+  });
+
+async function loadTrouble(drains, hosts) {
+  const stuck = await get('migrations', {stuck: true, limit: PAGE});
+  const wanted = drains.filter((drain) => !isEnded(drain) && inTrouble(drain)).slice(0, 5);
+  const parts = wanted.flatMap((drain) => ['failed', 'blocked'].map((name) => [drain, name]));
+  const members = await Promise.all(parts.filter(([drain, name]) => drain.guests[name]).map(async ([drain, name]) => {
+    const page = await get(`drains/${encodeURIComponent(drain.uuid)}/members`, {status: name, limit: NAMED});
+    return page.members.map((member) => ofMember(drain, member));
+  }));
+  const found = [...stuck.migrations.map(ofStuck), ...hosts.flatMap(ofHost), ...members.flat()];
+  troubleRows.show(found, (one) => one.key);
+  const more = stuck.migrations_links ? 'More are stuck: migrator-manage migration list --in-progress' : '';
+  note('trouble', more);
+  $('trouble-none').hidden = found.length > 0;
+  setText($('trouble-title'), found.length ? `Attention (${found.length}${more ? '+' : ''})` : 'Attention');
+  document.title = found.length ? `(${found.length}) migrator` : 'migrator';
+  newsOfStuck(stuck.migrations);
+}
+
+// --- news ------------------------------------------------------------------------------------------------------------
+
+function news(text) {
+  const list = $('news-list');
+  const at = new Date(now());
+  list.prepend(make('li', {}, make('time', {datetime: at.toISOString()}, clock(at.getTime())), text));
+  while (list.children.length > NEWS) list.lastElementChild.remove();
+}
+
+function newsOfDrains(drains) {
+  for (const drain of drains) {
+    const text = `${drain.status}, ${summary(drain)}`;
+    const before = seen.drains.get(drain.uuid);
+    if (before !== undefined && before !== text) news(`Drain of ${drain.host}: ${text}.`);
+    seen.drains.set(drain.uuid, text);
+  }
+}
+
+function newsOfStuck(stuck) {
+  const names = new Map(stuck.map((one) => [one.uuid, one.instance_name ?? one.instance_uuid]));
+  if (seen.stuck !== null) {
+    for (const [uuid, name] of names) if (!seen.stuck.has(uuid)) news(`${name} is stuck.`);
+    for (const [uuid, name] of seen.stuck) if (!names.has(uuid)) news(`${name} is no longer stuck.`);
+  }
+  seen.stuck = names;
+}
+
+// --- rounds ----------------------------------------------------------------------------------------------------------
+
+function note(section, text) {
+  setText($(`${section}-note`), text);
+  $(`${section}-note`).hidden = !text;
+}
+
+function complain(text) {
+  setText($('error'), text);
+  $('error').hidden = !text;
+}
+
+/** Load one section. What it may not see, or cannot show, is noted there; what concerns all of them is raised. */
+async function section(name, load, pages) {
+  try {
+    note(name, '');
+    return await load();
+  } catch (error) {
+    if (!(error instanceof Refused) || [0, -1, 401].includes(error.status) || error.status >= 500) throw error;
+    if (error.status === 400 && pages && pages.marker !== null) pages.first(); // the row before the page is gone
+    note(name, error.message);
+    return [];
+  }
+}
+
+async function round() {
+  const [drains, hosts] = await Promise.all([
+    section('drains', loadDrains, drainPages), section('hosts', loadHosts, hostPages),
+    section('migrations', loadMigrations, migrationPages),
+  ]);
+  await Promise.all([
+    section('guests', () => loadGuests(drains), guestPages), section('trouble', () => loadTrouble(drains, hosts)),
+  ]);
+}
+
+let running = false;
+let again = false;
+
+/** Load everything once, and then again and again. A call during a round lets another one follow at once. */
+async function refresh() {
+  clearTimeout(timer);
+  if (running) {
+    again = true;
+    return;
+  }
+  running = true;
+  try {
+    do {
+      again = false;
+      await round();
+    } while (again && hasToken());
+    complain('');
+    setText($('fresh'), `As of ${clock(now())} UTC`);
+  } catch (error) {
+    if (error.status === 401) forget(error.message);
+    else if (error.status !== -1) complain(`${error.message} This is the state of before; the next try follows.`);
+  } finally {
+    running = false;
+    plan();
+  }
+}
+
+function plan() {
+  clearTimeout(timer);
+  const paused = $('pause').getAttribute('aria-pressed') === 'true';
+  if (hasToken() && !paused && !document.hidden) timer = setTimeout(refresh, EVERY);
+}
+
+const drainPages = new Pages($('drains-pages'), refresh);
+const guestPages = new Pages($('guests-pages'), refresh);
+const hostPages = new Pages($('hosts-pages'), refresh);
+const migrationPages = new Pages($('migrations-pages'), refresh);
+
+// --- the token -------------------------------------------------------------------------------------------------------
+
+function signedIn(is) {
+  for (const element of document.querySelectorAll('[data-signed-in]')) element.hidden = !is;
+  $('sign-in').hidden = is;
+}
+
+function forget(message) {
+  setToken(null);
+  clearTimeout(timer);
+  for (const rows of [drainRows, guestRows, hostRows, migrationRows, troubleRows]) rows.show([], String);
+  for (const pages of [drainPages, guestPages, hostPages, migrationPages]) pages.first();
+  $('news-list').replaceChildren();
+  seen.drains.clear();
+  Object.assign(seen, {stuck: null});
+  Object.assign(ask, {drain: null, filter: ''});
+  document.title = 'migrator';
+  signedIn(false);
+  setText($('fresh'), 'Not signed in');
+  complain(message);
+  $('token').focus();
+}
+
+$('token-form').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  setToken($('token').value.trim());
+  $('token').value = '';
+  try {
+    await get('drains', {limit: 1});
+  } catch (error) {
+    if (error.status !== -1) forget(error.message);
+    return;
+  }
+  complain('');
+  signedIn(true);
+  $('main').focus();
+  refresh();
+});
+$('forget').addEventListener('click', () => forget(''));
+$('pause').addEventListener('click', ({currentTarget: button}) => {
+  const pressed = button.getAttribute('aria-pressed') !== 'true';
+  button.setAttribute('aria-pressed', pressed);
+  if (pressed) plan();
+  else refresh();
+});
+$('hosts-idle').addEventListener('change', ({currentTarget: box}) => {
+  ask.idle = box.checked;
+  hostPages.first();
+  refresh();
+});
+$('guests-filter').addEventListener('change', ({currentTarget: box}) => {
+  ask.filter = box.value || 'all';
+  guestPages.first();
+  refresh();
+});
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden && hasToken() && $('pause').getAttribute('aria-pressed') !== 'true') refresh();
+});
+for (const [value, word] of Object.entries(FILTERS)) $('guests-filter').append(make('option', {value}, word));
+showLegend();

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The page at ``/migrator/v1/ui`` in a browser."""
+
+import os
+import uuid
+
+import pytest
+import requests
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from migrator import exception, executors
+from migrator.api import app, auth
+from migrator.conf import api, conductor
+from migrator.context import RequestContext
+from migrator.db import models
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Flavor, Instance, Migration
+from migrator.objects.drain import Drain, Member
+from migrator.runtime import http_server
+from tests import templates
+from tests.functional import browser, commands
+
+pytestmark = pytest.mark.slow
+
+PAGE = '/migrator/v1/ui'
+#: Rows of a page.
+SIZE = 50
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A browser, whose log has neither violations of the policy nor errors of scripts in the end."""
+    monkeypatch.setenv('NO_PROXY', '127.0.0.1,localhost')
+    with browser.started(tmp_path) as started:
+        yield started
+        # The browser logs each 401, which the page takes as an answer.
+        assert [line for line in started.logged() if ' 401 ' not in line] == []
+
+
+def nothing_is_stuck(page):
+    return page.text('#trouble-none') == '✓ Nothing is stuck.' and page.text('#trouble-list') == ''
+
+
+# --- a drain of the demo's cloud -------------------------------------------------------------------------------------
+
+
+class Api:
+    """The REST API of a served cloud."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def ask(self, method, path, body=None, token='admin'):
+        headers = {'X-Auth-Token': token, 'OpenStack-API-Version': 'compute 2.80'}
+        answer = requests.request(
+            method, f'{self.url}{path}', json=body, headers=headers, timeout=commands.PATIENCE, proxies={'http': ''}
+        )
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def guests_of(self, host):
+        found = self.ask('GET', '/v2.1/servers/detail?all_tenants=1')['servers']
+        return sorted(
+            (one for one in found if one['OS-EXT-SRV-ATTR:host'] == host), key=lambda one: (one['created'], one['name'])
+        )
+
+
+def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
+    words = ('--hosts', '4', '--instances', '14', '--guest-memory', '512', '--bandwidth', '200', '--dirty-rate', '20')
+    with commands.Served(tmp_path, *words) as served:
+        cloud = Api(served.url('Compute API').removesuffix('/v2.1'))
+        guests = cloud.guests_of('host1')
+        locked = guests[3]
+        cloud.ask('POST', f'/v2.1/servers/{locked["id"]}/action', {'lock': {'locked_reason': 'a demo'}}, 'demo:demo')
+        page.open(f'{cloud.url}{PAGE}')
+        page.sign_in('admin')
+        page.wait(lambda: 'No drain yet' in page.text('#drain-rows'))
+        page.wait(lambda: nothing_is_stuck(page))
+
+        drain = cloud.ask('POST', '/migrator/v1/drains', {'host': 'host1'})['drain']
+        page.wait(lambda: len(page.rows('#guest-rows tr[data-key]')) == len(guests))
+        assert page.text('#guests-title') == 'Guests of the drain of host1'
+        page.wait(lambda: f'openstack server unlock {locked["id"]}' in page.text('#trouble-list code'))
+        assert f'Blocked: {locked["name"]}, in the drain of host1' in page.text('#trouble-list')
+        page.wait(lambda: {row[0]: row[1] for row in page.rows('#guest-rows tr')}.get(locked['name']) == '! blocked')
+        page.wait(lambda: any(row[1] == 'moved' for row in page.rows('#guest-rows tr')))
+        page.wait(lambda: page.run("return document.querySelectorAll('#guest-rows .bar rect.moving').length") >= 3)
+        hosts = {row[0]: row for row in page.rows('#host-rows tr')}
+        assert 'is drained' in hosts['host1'][1]
+        assert hosts['host1'][2].endswith(' of 2')
+        if os.environ.get('MIGRATOR_SCREENSHOTS'):
+            page.wait(lambda: page.run("return document.querySelector('#guest-rows .bar rect.expected')"))
+            page.keep_pictures('ui')
+
+        cloud.ask('POST', f'/v2.1/servers/{locked["id"]}/action', {'unlock': None})
+        page.wait(lambda: page.rows('#drain-rows tr')[0][1] == 'completed')
+        page.wait(lambda: {row[1] for row in page.rows('#guest-rows tr')} == {'moved'})
+        assert all(row[3] != 'host1' for row in page.rows('#guest-rows tr'))
+        assert page.run("return document.querySelectorAll('#guest-rows .bar text.tidied').length") == len(guests)
+        page.wait(lambda: nothing_is_stuck(page))
+        assert f'Drain of host1: completed, {len(guests)} of {len(guests)} moved.' in page.text('#news-list')
+        assert page.run("return document.querySelector('#drain-rows tr').dataset.key") == drain['uuid']
+
+
+# --- many rows -------------------------------------------------------------------------------------------------------
+
+
+def only_admin(handle):
+    """Accept the token ``admin``, and no other one."""
+    inner = auth.noauth2(handle)
+
+    def authenticated(request):
+        if request.headers.get('X-Auth-Token') != 'admin':
+            raise exception.Unauthorized()
+        return inner(request)
+
+    return authenticated
+
+
+class Site:
+    """The API with a database in which a test writes what it wants to see.
+
+    :ivar url: where it is served.
+    """
+
+    def __init__(self, directory):
+        file = templates.database(directory)
+        threads = executors.NativeThreads()
+        self.database = Database(f'sqlite:///{file}', threads, sqlite_synchronous=False)
+        conf = cfg.ConfigOpts()
+        api.register_opts(conf)
+        conductor.register_opts(conf)
+        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        for host in ('host1', 'host2'):
+            self.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
+        self.app = app.make_app(conf, self.database, None, threads, auth=only_admin)
+
+    def migration(self):
+        """Accept a migration of a new guest from host1 to host2, and return it."""
+        guest = Instance(
+            uuid=str(uuid.uuid4()), name='vm-0', project_id='demo', user_id='demo', host='host1', node='host1',
+            flavor=Flavor(name='m1', vcpus=1, memory_mb=512, root_gb=1),
+        )  # fmt: skip
+        self.database.instances.create(guest)
+        one = Migration(
+            uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='demo', user_id='demo',
+            source_compute='host1', source_node='host1', dest_compute='host2', dest_node='host2',
+        )  # fmt: skip
+        context = RequestContext(user_id='demo', project_id='demo', overwrite=False)
+        self.database.migrations.accept(context, one, 'live-migration')
+        return one
+
+    def copy(self, count):
+        """Copy the only migration and its guest until there are some in all."""
+        guests = [str(uuid.uuid4()) for _ in range(count - 1)]
+        with self.database.engine.writer() as session:
+            row = dict(session.execute(sa.select(models.INSTANCES)).mappings().one())
+            del row['id'], row['changed_at']
+            more = [row | {'uuid': guest, 'name': f'vm-{number}'} for number, guest in enumerate(guests, 1)]
+            session.execute(sa.insert(models.INSTANCES), more)
+            row = dict(session.execute(sa.select(models.MIGRATIONS)).mappings().one())
+            del row['id'], row['changed_at']
+            more = [
+                row | {'uuid': str(uuid.uuid4()), 'instance_uuid': guest, 'in_progress_instance_uuid': guest}
+                for guest in guests
+            ]
+            session.execute(sa.insert(models.MIGRATIONS), more)
+
+    def change(self, migration_uuid, **fields):
+        """Write columns of a migration, as its conductor does."""
+        table = models.MIGRATIONS
+        with self.database.engine.writer() as session:
+            session.execute(sa.update(table).where(table.c.uuid == migration_uuid).values(**fields))
+
+    def drain(self, status='running'):
+        """Write a drain of host1 with all guests as members, and return its uuid."""
+        drain = Drain(uuid=str(uuid.uuid4()), host='host1')
+        drains = self.database.drains
+        drains.accept(drain)
+        drains.adopt('a conductor')
+        members = [
+            Member(instance_uuid=guest.uuid, name=guest.name, position=number, source='host1')
+            for number, guest in enumerate(self.database.instances.list())
+        ]
+        drains.write(drains.get(drain.uuid), {'status': status}, members, [])
+        return drain.uuid
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    server = http_server.listen(site.app, '127.0.0.1', 0)
+    site.url = server.url
+    yield site
+    server.stop()
+    site.database.close()
+
+
+def test_wrong_token_is_refused_and_no_token_is_kept(site, page):
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('wrong')
+    page.wait(lambda: 'The token is not valid' in page.text('#error'))
+    assert page.text('#picture') == ''
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#fresh').startswith('As of'))
+    assert page.text('#error') == ''
+    kept = page.run("""
+        const form = document.getElementById('token');
+        return [location.href, document.documentElement.outerHTML, form.value, document.cookie, localStorage.length,
+                sessionStorage.length, history.length]
+    """)
+    assert kept[0] == f'{site.url}{PAGE}'
+    assert 'admin' not in kept[1].replace("administrator's", '')
+    assert kept[2:6] == ['', '', 0, 0]
+    page.press('#forget')
+    page.wait(lambda: page.text('#sign-in-title') == 'Sign in')
+    assert page.text('#picture') == ''
+    assert page.run('return document.activeElement.id') == 'token'
+
+
+def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
+    one = site.migration()
+    reason = 'both hosts have the guest <img src=x onerror=alert(1)>'
+    site.change(one.uuid, status='running', stuck_reason=reason)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: 'Stuck: vm-0, running, host1 to host2' in page.text('#trouble-list'))
+    assert reason in page.text('#trouble-list')
+    shown = [row.text for row in page.driver.find_elements('css selector', '#trouble-list code')]
+    assert shown == [
+        f'migrator-manage migration show {one.uuid}',
+        f'migrator-manage migration retry {one.uuid}',
+        f'migrator-manage migration abandon {one.uuid} --guest-on host1',
+        f'migrator-manage migration abandon {one.uuid} --guest-on host2',
+    ]
+    assert page.driver.title == '(1) migrator'
+    assert page.rows('#migration-rows tr')[0][:2] == ['vm-0', '! stuck, running']
+    site.change(one.uuid, stuck_reason=None)
+    page.wait(lambda: nothing_is_stuck(page))
+    assert 'vm-0 is no longer stuck.' in page.text('#news-list')
+
+
+def test_five_thousand_migrations_are_shown_in_pages_and_only_changed_rows_are_written(site, page):
+    site.migration()
+    site.copy(5000)
+    site.drain()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: len(page.rows('#migration-rows tr')) == SIZE)
+    page.wait(lambda: len(page.rows('#guest-rows tr')) == SIZE)
+    assert page.run("return document.querySelectorAll('tr').length") < 3 * SIZE
+    assert page.run("return document.querySelectorAll('*').length") < 40 * SIZE
+
+    first = page.run("return [...document.querySelectorAll('#migration-rows tr')].map((row) => row.dataset.key)")
+    page.press('#migrations-pages button:last-child')
+    page.wait(lambda: page.text('#migrations-pages span') == 'Page 2')
+    second = page.run("return [...document.querySelectorAll('#migration-rows tr')].map((row) => row.dataset.key)")
+    assert len(second) == SIZE
+    assert not set(first) & set(second)
+
+    page.run("""
+        window.before = [...document.querySelectorAll('#migration-rows tr')];
+        window.written = new Set();
+        new MutationObserver((records) => {
+            for (const {target} of records) {
+                const element = target.nodeType === Node.TEXT_NODE ? target.parentElement : target;
+                window.written.add(element?.closest('tr')?.dataset.key ?? 'the table');
+            }
+        }).observe(document.getElementById('migration-rows'),
+                   {subtree: true, childList: true, characterData: true, attributes: true});
+    """)
+    site.change(second[7], waits_for='for the broker')
+    page.wait(lambda: page.rows('#migration-rows tr')[7][6] == 'for the broker')
+    same = "return [...document.querySelectorAll('#migration-rows tr')].every((row, at) => row === window.before[at])"
+    assert page.run(same)
+    assert page.run('return [...window.written]') == [second[7]]
+
+
+def test_page_is_usable_by_keyboard_and_has_names_for_its_parts(site, page):
+    site.migration()
+    site.drain()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.rows('#guest-rows tr[data-key]'))
+    assert page.run('return document.activeElement.id') == 'main'
+    page.press('#drain-rows button')
+    page.wait(lambda: page.text('#guests') == '')
+    assert page.driver.find_element('css selector', '#drain-rows button').get_attribute('aria-expanded') == 'false'
+    page.press('#drain-rows button')
+    page.wait(lambda: page.rows('#guest-rows tr[data-key]'))
+    nameless = page.run("""
+        const named = (element) => element.ariaLabel || element.labels?.length || element.innerText.trim()
+            || document.getElementById(element.getAttribute('aria-labelledby'))?.innerText;
+        const wanted = 'button, a, input, select, section, nav, [role=region], [role=img] title, th, ul#legend';
+        return [...document.querySelectorAll(wanted)].filter(
+            (element) => !element.closest('[hidden]') && !(named(element) || element.textContent.trim()))
+            .map((element) => element.outerHTML);
+    """)
+    assert nameless == []
+    landmarks = page.run("return ['header', 'main', 'nav'].map((name) => document.querySelectorAll(name).length)")
+    assert landmarks == [1, 1, 1]
+    assert page.run("return [...document.querySelectorAll('h1, h2')].map((one) => one.localName)")[0] == 'h1'
+    outline = 'const {outlineStyle, outlineWidth} = getComputedStyle(document.activeElement); '
+    assert page.run(f'{outline} return [outlineStyle, outlineWidth]') == ['solid', '3px']
