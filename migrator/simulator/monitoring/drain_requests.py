@@ -51,7 +51,9 @@ class DrainRequests:
             if member.status == MemberStatus.MOVING
         }
         for drain_uuid, members in world.members.items():
-            drain = world.drains[drain_uuid]
+            drain = world.drains.get(drain_uuid)
+            if drain is None:  # migrator-manage has purged it, whose writes are seen with the next ones of a service
+                continue
             for member in members:
                 key = (drain_uuid, member.instance_uuid)
                 yield from self._note_mark(key, member.mark)
