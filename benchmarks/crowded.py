@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks import databases
+from migrator.conductor.drains import plan
 from migrator.conductor.migration import allocations
 from migrator.conductor.migration.context import MigrationContext
 from migrator.context import admin_context
@@ -27,6 +29,7 @@ from migrator.objects import (
     Strategy,
     protocol,
 )
+from migrator.objects.drain import Drain
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.fake_placement.candidates import Provider
 
@@ -41,7 +44,7 @@ _AT_ONCE = 10_000
 
 
 def uuid_of(kind: int, number: int) -> str:
-    """Return the uuid of a service (1), a node (2), a boot (3), a guest (4) or a migration (5)."""
+    """Return the uuid of a service (1), node (2), boot (3), guest (4, 7), migration (5) or drain (6)."""
     return f'00000000-0000-4000-800{kind}-{number:012d}'
 
 
@@ -146,6 +149,14 @@ class Crowded:
                     self.conductor.compute_heartbeat(admin_context(), report)
             self.cloud.simulation.advance(1)
 
+    def plan(self, hosts: int) -> None:
+        """Plan drains of the first hosts at the same time."""
+        drains = [Drain(uuid=uuid_of(6, number), host=host) for number, host in enumerate(self.names[:hosts])]
+        with self.cloud.processes['conductor1'].acting():
+            found = plan.plan_together(self.cloud.database, self.conductor.tools.placement, drains)
+        assert len(found) == hosts
+        assert all(one['can_move'] for one in found)
+
     def list(self, query: str) -> None:
         """List migrations by REST."""
         answer = self.cloud.request('GET', f'/os-migrations?{query}')
@@ -205,6 +216,29 @@ class Crowded:
         for number, host in numbered:
             uuid = uuid_of(2, number)
             known[uuid] = Provider(number + 1000, uuid, host, None, 1, dict(like.inventory), list(like.traits))
+
+    def insert_guests(self, each: int, sizes: Sequence[int]) -> None:
+        """Insert guests on each host.
+
+        :param sizes: their memory in MiB. The others have the same.
+        """
+        like = self.guest()
+        with self.cloud.database.engine.reader() as session:
+            query = sa.select(models.INSTANCES).where(models.INSTANCES.c.uuid == like.uuid)
+            row = dict(session.execute(query).one()._mapping)
+        for name in ('id', 'changed_at'):
+            del row[name]
+        flavors = [dataclasses.asdict(like.flavor.replace(memory_mb=size)) for size in sizes]
+        numbered = [(host, place * each + n) for place, host in enumerate(self.names) for n in range(each)]
+        self._insert(
+            models.INSTANCES,
+            [
+                row
+                | {'uuid': uuid_of(7, number), 'name': f'g{number}', 'host': host, 'node': host}
+                | {'flavor': flavors[number % len(flavors)]}
+                for host, number in numbered
+            ],
+        )
 
     def _insert_in_progress(self, number: int) -> None:
         until = self.began + datetime.timedelta(days=1)

@@ -31,24 +31,29 @@ _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'IN THE WAY', 'REMED
 
 
 def show_plan(asked: Asked) -> int:
-    """Show which guests of a host can move, where they would go, and what is in the way."""
+    """Show which guests of hosts can move, where they would go, and what is in the way."""
     from migrator.conductor.drains import plan
 
-    found = plan.plan(asked.database, asked.placement(), _checked(asked))
+    drains = [_checked(asked, host) for host in dict.fromkeys(asked.arguments.hosts)]
+    plans = plan.plan_together(asked.database, asked.placement(), drains)
+    text = '\n'.join(_plan_text(one) for one in plans)
+    asked.answer(plans[0] if len(plans) == 1 else {'plans': plans}, text)
+    return command.WRONG if any(one['cannot_move'] for one in plans) else command.RIGHT
+
+
+def _plan_text(found: dict[str, Any]) -> str:
     rows = []
     for guest in found['guests']:
         in_the_way = guest['obstacle'] or {'reason': None, 'remedy': None}
         shown = (guest['name'], guest['instance_uuid'], guest['size_mb'], guest['destination'])
         rows.append([*shown, in_the_way['reason'], in_the_way['remedy']])
-    text = command.table(_PLAN_COLUMNS, rows)
-    can, cannot = found['can_move'], found['cannot_move']
-    asked.answer(found, f'{text}\n{can} guests of {found["host"]} can move, {cannot} cannot.')
-    return command.WRONG if found['cannot_move'] else command.RIGHT
+    table = command.table(_PLAN_COLUMNS, rows)
+    return f'{table}\n{found["can_move"]} guests of {found["host"]} can move, {found["cannot_move"]} cannot.'
 
 
 def start(asked: Asked) -> int:
     """Write the request to empty a host, and wake a conductor, which does the work."""
-    drain = _checked(asked)
+    drain = _checked(asked, asked.arguments.host)
     get = commands.connect(asked) if asked.arguments.watch else None  # before anything is written
     asked.database.drains.accept(drain)
     _wake(asked)
@@ -59,8 +64,8 @@ def start(asked: Asked) -> int:
     return command.RIGHT
 
 
-def _checked(asked: Asked) -> Drain:
-    """Return the drain of the command line, after a check of its hosts.
+def _checked(asked: Asked, host: str) -> Drain:
+    """Return the drain of a host that the command line requests, after a check of its hosts.
 
     :raises migrator.exception.Invalid: as :meth:`migrator.db.drains.Drains.check`.
     """
@@ -70,7 +75,7 @@ def _checked(asked: Asked) -> Drain:
         deadline = database.drains.now() + deadline
     drain = Drain(
         uuid=asked.threads.new_uuid(),
-        host=given.host,
+        host=host,
         reason=given.reason,
         order=given.order,
         priorities=dict(given.guest_priority) or None,
@@ -207,7 +212,6 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     orders = [order.value for order in DrainOrder]
-    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
     parser.add_argument('--reason', type=command.name, help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
     help_ = 'with --order priority: guests with a greater number leave sooner, others have 0; may be repeated'
@@ -233,14 +237,21 @@ def _guest_priority(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10') from None
 
 
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    help_ = 'a host to empty; several are emptied at the same time, and none receives a guest'
+    parser.add_argument('hosts', metavar='HOST', nargs='+', type=command.name, help=help_)
+    _drain_arguments(parser)
+
+
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
     _drain_arguments(parser)
     parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
 
 
 #: The verbs of a drain.
 VERBS: tuple[Verb, ...] = (
-    Verb('plan', 'show which guests can move, where to, and what is in the way', show_plan, _drain_arguments),
+    Verb('plan', 'show which guests can move, where to, and what is in the way', show_plan, _plan_arguments),
     Verb('start', 'begin to empty a host', start, _start_arguments),
     Verb('list', 'list drains, the newest first', list_, _list_arguments),
     Verb('show', 'show a drain with its guests', show, _uuid),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -531,12 +532,14 @@ def from_sqlite(model: type[Base]) -> list[tuple[str, Callable[[Any], Any] | Non
     return [(one.name, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
 
 
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
 def _fields(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
-    values = {
-        field.name: getattr(row, prefix + field.name)
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # every T here is a dataclass
-        if field.name not in more
-    }
+    names = _names(cls)  # type: ignore[arg-type]  # a class is hashable
+    values = {name: getattr(row, prefix + name) for name in names if name not in more}
     return cls(**values, **more)
 
 

@@ -8,6 +8,8 @@ import json
 
 import pytest
 
+from migrator.conductor.drains import plan
+from migrator.objects.drain import Drain
 from tests.functional import migration_requests
 from tests.functional.faults import faults
 from tests.functional.migration_requests import refused
@@ -448,6 +450,16 @@ class TestPlan:
             cloud.database.services.update(service.id, disabled=True, disabled_reason='broken fan')
         (guest,) = self.plan(cloud)['guests']
         assert 'host2: it is disabled (broken fan)' in guest['obstacle']['reason']
+
+    def test_of_several_hosts_sends_no_guest_to_one_of_them(self, cloud):
+        cloud.boot('guest1', 'host1')
+        cloud.boot('guest2', 'host2')
+        drains = [Drain(uuid=host, host=host) for host in ('host1', 'host2')]
+        with cloud.processes['conductor1'].acting():
+            client = cloud.conductors['conductor1'].tools.placement
+            plans = plan.plan_together(cloud.database, client, drains)
+        assert [one['host'] for one in plans] == ['host1', 'host2']
+        assert {guest['destination'] for one in plans for guest in one['guests']} == {'host3'}
 
 
 class TestCommands:

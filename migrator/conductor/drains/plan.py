@@ -2,7 +2,7 @@
 
 """The plan of a drain: which guests can move, where they would go, and what is in the way.
 
-The plan reads the candidates and the free room from Placement once for each flavor, and subtracts the room that its own
+A plan reads the candidates and the free room from Placement once for each flavor, and subtracts the room that its own
 guests would use. Other requests may use that room meanwhile. The conductor chooses each destination again when it moves
 the guest.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.conductor.drains.engine import obstacle
@@ -37,87 +37,129 @@ def plan(database: Database, client: PlacementClient, drain: Drain) -> dict[str,
         guests.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
+    return plan_together(database, client, [drain])[0]
+
+
+def plan_together(database: Database, client: PlacementClient, drains: Sequence[Drain]) -> list[dict[str, Any]]:
+    """Return the plans of drains that would run at the same time, in their order; see :func:`plan`.
+
+    None sends a guest to the host of another one, and the guests of all of them use the same room.
+    """
+    rooms = _Rooms(database, client, {drain.host for drain in drains})
+    chosen = [list(_choose(database, rooms, drain)) for drain in drains]
+    # Why a guest has no destination is known once the room is given out.
+    return [_document(drain, rooms, guests) for drain, guests in zip(drains, chosen, strict=True)]
+
+
+def _choose(database: Database, rooms: _Rooms, drain: Drain) -> Iterator[tuple[Instance, Obstacle | None, str | None]]:
+    """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     found = sorted(database.instances.list({'host': drain.host}), key=lambda instance: instance.id)
     members = {
         one.uuid: Member(instance_uuid=one.uuid, name=one.name, position=number, size_mb=one.flavor.memory_mb)
         for number, one in enumerate(found)
     }
     found.sort(key=lambda instance: place(drain, members[instance.uuid]))
-    rooms = _Rooms(database, client, drain, found[0].uuid if found else '')
     immovable = database.definitions.immovable(drain.host)
-    guests = [_planned(instance, rooms, immovable.get(instance.uuid)) for instance in found]
-    can_move = sum(guest['can_move'] for guest in guests)
+    for instance in found:
+        in_the_way = obstacle(instance)
+        if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
+            reported = immovable.get(instance.uuid)
+            if reported is not None:
+                remedy = 'The host reports this once an hour. A drain asks it again.'
+                in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {reported}.', remedy)
+            else:
+                yield instance, in_the_way, rooms.take(drain, instance.flavor)
+                continue
+        yield instance, in_the_way, None
+
+
+def _document(
+    drain: Drain, rooms: _Rooms, chosen: Sequence[tuple[Instance, Obstacle | None, str | None]]
+) -> dict[str, Any]:
+    guests = []
+    for instance, in_the_way, destination in chosen:
+        if destination is None and (in_the_way is None or in_the_way.kind == ObstacleKind.BUSY):
+            in_the_way = rooms.why_none(drain, instance.flavor)
+        guests.append(
+            {
+                'instance_uuid': instance.uuid,
+                'name': instance.name,
+                'size_mb': instance.flavor.memory_mb,
+                'can_move': destination is not None,
+                'destination': destination,
+                'obstacle': dataclasses.asdict(in_the_way) if in_the_way is not None else None,
+            }
+        )
+    can_move = sum(bool(guest['can_move']) for guest in guests)
     return {'host': drain.host, 'guests': guests, 'can_move': can_move, 'cannot_move': len(guests) - can_move}
-
-
-def _planned(instance: Instance, rooms: _Rooms, immovable: str | None) -> dict[str, Any]:
-    """Return the plan of a guest.
-
-    :param immovable: what of it its hypervisor cannot move, as last reported.
-    """
-    in_the_way, destination = obstacle(instance), None
-    if immovable is not None and (in_the_way is None or in_the_way.kind == ObstacleKind.BUSY):
-        remedy = 'The host reports this once an hour. A drain asks it again.'
-        in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {immovable}.', remedy)
-    if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
-        destination = rooms.take(instance.flavor)
-        if destination is None:
-            in_the_way = rooms.why_none(instance.flavor)
-    return {
-        'instance_uuid': instance.uuid,
-        'name': instance.name,
-        'size_mb': instance.flavor.memory_mb,
-        'can_move': destination is not None,
-        'destination': destination,
-        'obstacle': dataclasses.asdict(in_the_way) if in_the_way is not None else None,
-    }
 
 
 class _Rooms:
     """The free room on the hosts that may receive the guests, less what the plan has given out.
 
-    :param guest: the uuid of one of the guests.
+    :param hosts: the hosts to empty.
     """
 
-    def __init__(self, database: Database, client: PlacementClient, drain: Drain, guest: str) -> None:
-        self._database, self._client, self._drain, self._guest = database, client, drain, guest
+    def __init__(self, database: Database, client: PlacementClient, hosts: Collection[str]) -> None:
+        self._database, self._client, self._hosts = database, client, hosts
+        #: All hosts with a hypervisor.
+        self._places = {one.host: one for one in database.services.places('')}
+        self._at = {one.uuid: one for one in self._places.values()}
         #: Provider -> resource class -> the free amount.
         self._free: dict[str, dict[str, int]] = {}
         self._planned: collections.Counter[str] = collections.Counter()
-        self._by_flavor: dict[str, _Choices] = {}
+        #: What of a flavor counts -> root provider -> its candidates.
+        self._candidates: dict[object, dict[str, list[candidates.Candidate]]] = {}
+        self._by_request: dict[tuple[object, ...], _Choices] = {}
 
-    def _choices(self, flavor: Flavor) -> _Choices:
-        key = repr((sorted(flavor.resource_groups().items()), flavor.group_policy))
-        if key not in self._by_flavor:
+    def _choices(self, drain: Drain, flavor: Flavor) -> _Choices:
+        specs = tuple(sorted(flavor.extra_specs.items()))
+        wanted = (flavor.vcpus, flavor.memory_mb, flavor.root_gb, flavor.ephemeral_gb, flavor.swap, specs)
+        source, only = self._places.get(drain.host), drain.destinations
+        key = (wanted, source and source.hypervisor, only and frozenset(only))
+        if key not in self._by_request:
+            refused: dict[str, str] = {}
+            usable: dict[str, list[candidates.Candidate]] = {}
+            for root, there in self._candidates_of(wanted, flavor).items():
+                one = self._at.get(root)
+                if one is None:
+                    continue
+                why = self._why_not(one, drain, source)
+                if why is None:
+                    usable[one.host] = there
+                else:
+                    refused[one.host] = why
+            self._by_request[key] = _Choices(usable, refused, sorted((0, host) for host in usable))
+        return self._by_request[key]
+
+    def _candidates_of(self, wanted: object, flavor: Flavor) -> dict[str, list[candidates.Candidate]]:
+        if wanted not in self._candidates:
             found, free = candidates.get_candidates_with_room(self._client, flavor)
             for provider, amounts in free.items():
                 self._free.setdefault(provider, amounts)
-            by_root = candidates.by_compute_root(found)
-            # A guest of the host stands for the hypervisor that all of them leave.
-            places = self._database.services.places(self._guest, uuids=list(by_root))
-            refused = {one.host: why for one in places if (why := self._why_not(one)) is not None}
-            usable = {one.host: by_root[one.uuid] for one in places if one.host not in refused}
-            self._by_flavor[key] = _Choices(usable, refused, sorted((0, host) for host in usable))
-        return self._by_flavor[key]
+            self._candidates[wanted] = candidates.by_compute_root(found)
+        return self._candidates[wanted]
 
-    def _why_not(self, one: Place) -> str | None:
-        service, only = one.service, self._drain.destinations
-        if one.host == self._drain.host:
-            return 'it is the host to empty'
+    def _why_not(self, one: Place, drain: Drain, source: Place | None) -> str | None:
+        service, only = one.service, drain.destinations
+        if one.host in self._hosts:
+            return 'its own drain is planned'
         if only is not None and one.host not in only:
             return 'it is not among the destinations of the drain'
         if service.forced_down or service.last_seen_up is None or service.down_since is not None:
             return 'it is down'
-        refusal = destinations.refusal_of_hypervisor(one, self._drain.host)
-        if refusal is not None:
-            return refusal.message
+        if source is not None:
+            seen = dataclasses.replace(one, source_hypervisor=source.hypervisor)
+            refusal = destinations.refusal_of_hypervisor(seen, drain.host)
+            if refusal is not None:
+                return refusal.message
         if service.disabled:
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
         return None
 
-    def take(self, flavor: Flavor) -> str | None:
+    def take(self, drain: Drain, flavor: Flavor) -> str | None:
         """Return the host with room for a flavor that has the fewest planned guests; None: none has room."""
-        choices = self._choices(flavor)
+        choices = self._choices(drain, flavor)
         while choices.order:
             number, host = choices.order[0]
             if number != self._planned[host]:
@@ -141,9 +183,14 @@ class _Rooms:
             for name, amount in used.items()
         )
 
-    def why_none(self, flavor: Flavor) -> Obstacle:
-        """Return why no host can take a guest of a flavor."""
-        choices = self._choices(flavor)
+    def why_none(self, drain: Drain, flavor: Flavor) -> Obstacle:
+        """Return why no host can take a guest of a flavor, once all room is given out."""
+        choices = self._choices(drain, flavor)
+        if choices.why_none is None:
+            choices.why_none = self._find_why_none(choices, flavor)
+        return choices.why_none
+
+    def _find_why_none(self, choices: _Choices, flavor: Flavor) -> Obstacle:
         if choices.usable:
             short = self._short(flavor, choices.usable.values())
             return _no_destination(
@@ -151,7 +198,7 @@ class _Rooms:
                 'Enable or add hosts, or drain fewer hosts at a time.',
             )
         if choices.refused:
-            shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host != self._drain.host]
+            shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host not in self._hosts]
             more = f'; and {len(shown) - _NAMED} more' if len(shown) > _NAMED else ''
             if shown:
                 whys = '; '.join(shown[:_NAMED]) + more
@@ -185,7 +232,7 @@ class _Rooms:
         return '; '.join(short) or f'no single host has {together} free'
 
     def _drain_roots(self) -> set[str]:
-        return {node.uuid for node in self._database.services.list_nodes(host=self._drain.host)}
+        return {one.uuid for host, one in self._places.items() if host in self._hosts}
 
 
 @dataclasses.dataclass
@@ -195,11 +242,13 @@ class _Choices:
     :ivar usable: host -> its candidates.
     :ivar refused: host -> why it is no destination.
     :ivar order: a heap of (planned guests, host) of the hosts that may still have room.
+    :ivar why_none: why none of them has room.
     """
 
     usable: dict[str, list[candidates.Candidate]]
     refused: dict[str, str]
     order: list[tuple[int, str]]
+    why_none: Obstacle | None = None
 
 
 def _no_destination(reason: str, remedy: str) -> Obstacle:
