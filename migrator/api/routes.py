@@ -81,6 +81,7 @@ OWN = (
     Route('GET', f'{_D}/members', drains.members),
     Route('GET', f'{_D}/events', drains.events),
     Route('POST', f'{_D}/action', drains.act),
+    Route('GET', '/differences', overview.list_differences),
     Route('GET', '/hosts', overview.list_hosts),
     Route('GET', '/migrations', overview.list_migrations),
     Route('GET', '/migrations/{uuid}', places.show),

@@ -17,6 +17,7 @@ from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Flavor, Instance, Migration
+from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
 from migrator.runtime import http_server
 from tests import templates
@@ -239,7 +240,21 @@ def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
     assert page.rows('#migration-rows tr')[0][:2] == ['vm-0', '! stuck, running']
     site.change(one.uuid, stuck_reason=None)
     page.wait(lambda: nothing_is_stuck(page))
-    assert 'vm-0 is no longer stuck.' in page.text('#news-list')
+    assert 'No longer: Stuck: vm-0, running, host1 to host2.' in page.text('#news-list')
+
+
+def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page):
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: nothing_is_stuck(page))
+    moved = Difference(
+        instance_uuid=str(uuid.uuid4()), name='vm-7', host='host1', kind='moved', seen={'host2': 'running'}
+    )
+    site.database.differences.replace([moved])
+    page.wait(lambda: 'By hand: vm-7 is on host2' in page.text('#trouble-list'))
+    assert 'it is on host2 (running), but the database has it on host1' in page.text('#trouble-list')
+    assert page.text('#trouble-list code') == 'migrator-manage instance reconcile --dry-run'
+    assert 'By hand: vm-7 is on host2.' in page.text('#news-list')
 
 
 def test_five_thousand_migrations_are_shown_in_pages_and_only_changed_rows_are_written(site, page):

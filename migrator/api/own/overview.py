@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``/migrator/v1/migrations`` and ``/migrator/v1/hosts``: the lists of migrations and compute hosts."""
+"""The lists of migrations, of compute hosts, and of guests that are not where the database has them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import webob
 
+from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers.services import is_up
 from migrator.api.policies import base
@@ -21,10 +22,17 @@ from migrator.db.slots import Bounds, Load
 from migrator.objects import COMPUTE_BINARY, Migration
 
 LIST_MIGRATIONS, LIST_HOSTS = 'migrator:migrations:index', 'migrator:hosts:index'
+LIST_DIFFERENCES = 'migrator:differences:index'
 
 RULES = [
     base.rule(LIST_MIGRATIONS, base.ADMIN, 'List the migrations of every project.', 'GET /migrator/v1/migrations'),
     base.rule(LIST_HOSTS, base.ADMIN, 'List the compute hosts with their slots.', 'GET /migrator/v1/hosts'),
+    base.rule(
+        LIST_DIFFERENCES,
+        base.ADMIN,
+        'List the guests that are not where the database has them.',
+        'GET /migrator/v1/differences',
+    ),
 ]
 
 _FLAG = types.many(types.BOOLEAN)
@@ -34,6 +42,7 @@ MIGRATIONS_QUERY = {
         {**types.PAGE, **dict.fromkeys(_COLUMNS, types.TEXT), 'in_progress': _FLAG, 'stuck': _FLAG}, unknown=False
     )
 }
+DIFFERENCES_QUERY = {1: types.parameters(types.PAGE, unknown=False)}
 HOSTS_QUERY = {1: types.parameters({**types.PAGE, 'busy': _FLAG}, unknown=False)}
 
 
@@ -119,6 +128,22 @@ def list_hosts(request: Request) -> webob.Response:
     found = found[:size]
     links = common.next_link(request, size, [shown['name'] for shown in found])
     return answer({'hosts': found, **({'hosts_links': links} if links else {})})
+
+
+def list_differences(request: Request) -> webob.Response:
+    """List the guests that are not where the database has them, by name."""
+    given = schemas.query(request, DIFFERENCES_QUERY)
+    request.authorize(LIST_DIFFERENCES)
+    size = common.page_size(request, given)
+    found = request.services.database.differences.list()
+    if 'marker' in given:
+        uuids = [one.instance_uuid for one in found]
+        if given['marker'] not in uuids:
+            raise exception.MarkerNotFound(marker=given['marker'])
+        found = found[uuids.index(given['marker']) + 1 :]
+    page = {'differences': [one.as_dict() | {'since': common.iso(one.since)} for one in found[:size]]}
+    links = common.next_link(request, size, [one.instance_uuid for one in found[:size]])
+    return answer(page | ({'differences_links': links} if links else {}))
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool | None:

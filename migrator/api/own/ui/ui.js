@@ -15,7 +15,7 @@ const NEWS = 30; // lines
 const MOVING = ['running', 'running (post-copy)'];
 let timer = null;
 const ask = {drain: null, filter: '', idle: false};
-const seen = {drains: new Map(), stuck: null};
+const seen = {drains: new Map(), trouble: null};
 
 // --- drains ----------------------------------------------------------------------------------------------------------
 
@@ -233,9 +233,9 @@ async function loadMigrations() {
 
 // --- what needs an operator ------------------------------------------------------------------------------------------
 
-/** The command in a reason, such as "Unlock it: openstack server unlock UUID."; or null. */
-const COMMAND = /\b(?:openstack|migrator-manage) (?:[^.,;]|[.,;](?!\s|$))+/;
-const commandIn = (reason) => COMMAND.exec(reason ?? '')?.[0].trim();
+/** The command in a reason, such as "Unlock it: openstack server unlock UUID."; or undefined. */
+const COMMAND = /: ((?:openstack|migrator-manage) (?:[^.,;]|[.,;](?!\s|$))+)/;
+const commandIn = (reason) => COMMAND.exec(reason ?? '')?.[1].trim();
 
 function ofStuck(one) {
   const guest = one.instance_name ?? one.instance_uuid;
@@ -282,6 +282,14 @@ function ofHost(host) {
   return found;
 }
 
+function ofDifference(one) {
+  return {
+    key: `difference ${one.instance_uuid}`, bad: one.kind === 'twice', title: `By hand: ${one.name} ${one.short}`,
+    text: `Found at ${clock(parse(one.since))} UTC: ${one.difference}. What helps: ${one.remedy}.`,
+    commands: ['migrator-manage instance reconcile --dry-run'],
+  };
+}
+
 const troubleRows = new Rows($('trouble-list'), null,
   () => make('li', {}, make('h3'), make('p'), make('div'), make('p', {class: 'quiet'}), make('div')),
   (item, {bad, title, text, commands, hint, last}) => {
@@ -296,21 +304,25 @@ const troubleRows = new Rows($('trouble-list'), null,
   });
 
 async function loadTrouble(drains, hosts) {
-  const stuck = await get('migrations', {stuck: true, limit: PAGE});
+  const [stuck, {differences}] = await Promise.all([
+    get('migrations', {stuck: true, limit: PAGE}), get('differences', {limit: NAMED}),
+  ]);
   const wanted = drains.filter((drain) => !isEnded(drain) && inTrouble(drain)).slice(0, 5);
   const parts = wanted.flatMap((drain) => ['failed', 'blocked'].map((name) => [drain, name]));
   const members = await Promise.all(parts.filter(([drain, name]) => drain.guests[name]).map(async ([drain, name]) => {
     const page = await get(`drains/${encodeURIComponent(drain.uuid)}/members`, {status: name, limit: NAMED});
     return page.members.map((member) => ofMember(drain, member));
   }));
-  const found = [...stuck.migrations.map(ofStuck), ...hosts.flatMap(ofHost), ...members.flat()];
+  const found = [
+    ...stuck.migrations.map(ofStuck), ...hosts.flatMap(ofHost), ...members.flat(), ...differences.map(ofDifference),
+  ];
   troubleRows.show(found, (one) => one.key);
   const more = stuck.migrations_links ? 'More are stuck: migrator-manage migration list --in-progress' : '';
   note('trouble', more);
   $('trouble-none').hidden = found.length > 0;
   setText($('trouble-title'), found.length ? `Attention (${found.length}${more ? '+' : ''})` : 'Attention');
   document.title = found.length ? `(${found.length}) migrator` : 'migrator';
-  newsOfStuck(stuck.migrations);
+  newsOfTrouble(found);
 }
 
 // --- news ------------------------------------------------------------------------------------------------------------
@@ -331,13 +343,13 @@ function newsOfDrains(drains) {
   }
 }
 
-function newsOfStuck(stuck) {
-  const names = new Map(stuck.map((one) => [one.uuid, one.instance_name ?? one.instance_uuid]));
-  if (seen.stuck !== null) {
-    for (const [uuid, name] of names) if (!seen.stuck.has(uuid)) news(`${name} is stuck.`);
-    for (const [uuid, name] of seen.stuck) if (!names.has(uuid)) news(`${name} is no longer stuck.`);
+function newsOfTrouble(found) {
+  const titles = new Map(found.map(({key, title}) => [key, title]));
+  if (seen.trouble !== null) {
+    for (const [key, title] of titles) if (!seen.trouble.has(key)) news(`${title}.`);
+    for (const [key, title] of seen.trouble) if (!titles.has(key)) news(`No longer: ${title}.`);
   }
-  seen.stuck = names;
+  seen.trouble = titles;
 }
 
 // --- rounds ----------------------------------------------------------------------------------------------------------
@@ -427,7 +439,7 @@ function forget(message) {
   for (const pages of [drainPages, guestPages, hostPages, migrationPages]) pages.first();
   $('news-list').replaceChildren();
   seen.drains.clear();
-  Object.assign(seen, {stuck: null});
+  Object.assign(seen, {trouble: null});
   Object.assign(ask, {drain: null, filter: ''});
   document.title = 'migrator';
   signedIn(false);

@@ -2,12 +2,16 @@
 
 """The lists of all migrations and of all hosts."""
 
+import uuid
+
 import pytest
 
 from migrator.db import models
+from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
 
 MIGRATIONS, HOSTS = '/migrator/v1/migrations', '/migrator/v1/hosts'
+DIFFERENCES = '/migrator/v1/differences'
 
 
 def by_name(world, query=''):
@@ -95,7 +99,23 @@ def test_hosts_are_paged_by_name_even_if_the_last_one_was_deleted(world):
     assert list(by_name(world, '?marker=dest2')) == ['source', 'spare']
 
 
-@pytest.mark.parametrize('path', [MIGRATIONS, HOSTS])
+def test_differences_are_paged_by_name(world):
+    found = [
+        Difference(instance_uuid=str(uuid.uuid4()), name=name, host='source', kind='moved', seen={'dest': 'running'})
+        for name in ('web', 'db')
+    ]
+    world.database.differences.replace(found)
+    page = world.get(f'{DIFFERENCES}?limit=1')
+    (shown,) = page['differences']
+    assert (shown['name'], shown['kind'], shown['seen']) == ('db', 'moved', {'dest': 'running'})
+    assert shown['since'][10] == 'T'
+    marker = found[1].instance_uuid
+    assert f'marker={marker}' in page['differences_links'][0]['href']
+    assert [one['name'] for one in world.get(f'{DIFFERENCES}?marker={marker}')['differences']] == ['web']
+    world.refuses(world.ask('GET', f'{DIFFERENCES}?marker=gone'), 400, 'badRequest', 'gone')
+
+
+@pytest.mark.parametrize('path', [MIGRATIONS, HOSTS, DIFFERENCES])
 def test_only_an_administrator_sees_a_list(world, path):
     world.refuses(world.ask('GET', path, token='eve:blue'), 403, 'forbidden', 'migrator:')
     world.refuses(world.ask('GET', f'{path}?colour=blue'), 400, 'badRequest', 'colour')

@@ -34,6 +34,7 @@ DEFAULTS = {
     ),
     'migrator:hosts:index': ADMIN,
     'migrator:migrations:index': ADMIN,
+    'migrator:differences:index': ADMIN,
     'migrator:migrations:show': ADMIN,
     'migrator:hosts:show': ADMIN,
     'os_compute_api:os-hypervisors:list-detail': ADMIN,
