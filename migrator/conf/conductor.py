@@ -84,7 +84,7 @@ conductor_opts: list[cfg.Opt] = [
         help='Seconds between two comparisons of the guests that hosts report with the database; 0: no comparisons. '
         'One conductor of all does it: each host that is up lists its guests once. A guest that was moved, started or '
         'removed by hand is then logged once, and shown by migrator-manage service list; nothing is changed: see '
-        'migrator-manage instance reconcile.',
+        'migrator-manage instance reconcile. All conductors must have the same value.',
     ),
     cfg.IntOpt(
         'post_max_attempts',

@@ -382,8 +382,8 @@ class Differences:
                 .where(*_unchanged(placed), _T.c.task_state == RECONCILING)
                 .values(host=host, node=node, task_state=None)
             )
-            _forget(session, [placed.uuid])
             if found.rowcount:
+                _forget(session, [placed.uuid])
                 return True
             # Another operator may have done the same.
             there = sa.select(_T.c.id).where(_T.c.uuid == placed.uuid, _T.c.host == host, _T.c.task_state.is_(None))

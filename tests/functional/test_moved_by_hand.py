@@ -3,6 +3,7 @@
 """Guests that were moved by hand are found, reported once, and followed if that is certain."""
 
 import contextlib
+import io
 import itertools
 import json
 
@@ -84,19 +85,19 @@ AT_1, AT_2 = ('host1', 'host1', None, ['host1']), ('host2', 'host2', None, ['hos
 CASES = {'moved': ('host1', 'host2'), 'missing': ('host1', None), 'twice': (None, 'host2')}
 
 
-@pytest.mark.parametrize('kind', CASES)
-def test_change_by_hand_is_found_within_a_minute_and_reported_once_by_name(cloud, caplog, kind):
-    instance = boot(cloud)
-    assert stored(cloud) == {}
-    by_hand(cloud, instance, *CASES[kind])
-    cloud.simulation.advance(MINUTE)
-    assert stored(cloud) == {'one': kind}
-    cloud.kill('conductor1')
+def test_changes_by_hand_are_found_within_a_minute_and_reported_once_by_name(cloud, caplog):
     cloud.start_conductor('conductor2')
+    guests = {kind: boot(cloud, f'{kind}-guest') for kind in CASES}
+    for kind, instance in guests.items():
+        by_hand(cloud, instance, *CASES[kind])
+    cloud.simulation.advance(MINUTE)
+    assert stored(cloud) == {f'{kind}-guest': kind for kind in CASES}
+    cloud.kill('conductor1')
     cloud.simulation.advance(2 * MINUTE)
-    (message,) = reported(caplog)
-    assert f'Guest one ({instance.uuid})' in message
-    assert 'Remedy: ' in message
+    for kind, instance in guests.items():
+        (message,) = (one for one in reported(caplog) if f'Guest {kind}-guest ({instance.uuid})' in one)
+        assert 'Remedy: ' in message
+    assert len(reported(caplog)) == len(CASES)
 
 
 def test_difference_is_shown_with_the_services_and_goes_when_the_guest_is_back(cloud, operator):
@@ -176,6 +177,19 @@ def test_reconcile_follows_a_guest_that_runs_at_exactly_one_host(cloud, operator
     assert place(cloud, instance)[0] == 'host3'
 
 
+def test_interactive_reconcile_asks_first(cloud, operator, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    instance = moved(cloud)
+    for answer, after in (('no', AT_1), ('yes', AT_2)):
+        monkeypatch.setattr('sys.stdin', Terminal(f'{answer}\n'))
+        text = operator('instance', 'reconcile')[1]
+        assert 'To do: the database and its allocation follow to host2' in text
+        assert place(cloud, instance) == after
+
+
 @pytest.mark.slow
 def test_copy_that_is_shut_off_does_not_prevent_that_the_rest_follows(cloud, operator):
     instance = boot(cloud)
@@ -238,7 +252,7 @@ def test_migration_accepted_meanwhile_stops_the_reconcile(cloud):
     assert (case.act()[0], is_clean(cloud)) == (False, True)
 
 
-@pytest.mark.parametrize('last', ['begin_to_follow', 'allocation'])
+@pytest.mark.parametrize('last', [pytest.param('begin_to_follow', marks=pytest.mark.slow), 'allocation'])
 def test_reconcile_that_was_killed_is_finished_by_the_next(cloud, operator, monkeypatch, last):
     instance = moved(cloud)
 
