@@ -17,7 +17,7 @@ from migrator.conductor.drains import plan
 from migrator.conductor.migration import allocations
 from migrator.conductor.migration.context import MigrationContext
 from migrator.context import admin_context
-from migrator.db import models
+from migrator.db import models, slots
 from migrator.db.migrations import Owned
 from migrator.objects import (
     COMPUTE_BINARY,
@@ -153,7 +153,7 @@ class Crowded:
         """Plan drains of the first hosts at the same time."""
         drains = [Drain(uuid=uuid_of(6, number), host=host) for number, host in enumerate(self.names[:hosts])]
         with self.cloud.processes['conductor1'].acting():
-            found = plan.plan_together(self.cloud.database, self.conductor.tools.placement, drains)
+            found = plan.plan_together(self.cloud.database, self.conductor.tools.placement, drains, slots.Bounds())
         assert len(found) == hosts
         assert all(one['can_move'] for one in found)
 

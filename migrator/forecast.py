@@ -29,7 +29,7 @@ RECORDED = 200
 #: The fewest recorded or running migrations from which a forecast is made.
 LEAST = 3
 #: The number of runs, and the greatest number of migrations that all runs together play.
-_RUNS, _PLAYED = 200, 20_000
+_RUNS, _PLAYED = 200, 10_000
 #: The number of ended migrations of the same drain or source that count as much as all others.
 _OTHERS = 5
 #: The bytes in a MiB.
@@ -265,6 +265,23 @@ def of_drain(
         for one in ordered
     }
     return _whole(drain, whole, jobs), places
+
+
+def of_plan(
+    outlook: Outlook, drain: Drain, sizes: Mapping[str, int]
+) -> tuple[dict[str, int] | None, dict[str, dict[str, int]]]:
+    """Return the seconds of a drain, and guest -> the seconds of its copy; empty if nothing is known.
+
+    :param sizes: guest -> its memory in MiB, in the order of the drain.
+    """
+    if not sizes or len(outlook.past) < LEAST:
+        return None, {}
+    slots = min(outlook.slots, drain.parallel or outlook.slots)
+    jobs = [Job(uuid, size_mb) for uuid, size_mb in sizes.items()]
+    _, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
+    of_a_mib = Band.of([one.rate for one in outlook.past])
+    each = {uuid: Band(of_a_mib.p50 * size_mb, of_a_mib.p80 * size_mb).seconds() for uuid, size_mb in sizes.items()}
+    return (whole.seconds() if whole is not None else None), each
 
 
 def _why_held(drain: Drain, member: Member, moving: Mapping[str, Migration]) -> str | None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.db.api import Database
     from migrator.db.engine import Engine
     from migrator.db.services import Incarnation
+    from migrator.db.slots import Bounds
+    from migrator.forecast import Band, Expected
     from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
 
@@ -80,6 +82,13 @@ class Asked:
 
         sync.check(self.engine)
         return Database('', self.threads, engine=self.engine)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of the site on migrations at a time."""
+        from migrator.db.slots import Bounds
+
+        return Bounds.of(self.conf)
 
     def close(self) -> None:
         """Close the connections to the database, if there are any."""
@@ -280,6 +289,27 @@ def moment(at: datetime.datetime) -> str:
 
 
 span, ago = times.span, times.ago
+
+
+def expected_end(expected: Expected, now: datetime.datetime) -> str | None:
+    """Return the time of an expected end, or None if it is not known."""
+    end = expected.end
+    return None if end is None else moment(now + datetime.timedelta(seconds=end.p50))
+
+
+def at(band: Band | None, now: datetime.datetime) -> str | None:
+    """Return the times at which something happens in half of the cases, and in four of five."""
+    if band is None:
+        return None
+    half, most = (moment(now + datetime.timedelta(seconds=seconds)) for seconds in (band.p50, band.p80))
+    return f'{half}, and in four of five cases before {most}'
+
+
+def expected(found: Expected, now: datetime.datetime) -> str:
+    """Return when something is expected to end, or why that is not known, in a sentence."""
+    if found.end is None:
+        return f'When it ends is not known. {found.reason or ""}'.strip()
+    return f'It is expected to end at {at(found.end, now)} (UTC).'
 
 
 def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:

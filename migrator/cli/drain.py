@@ -9,7 +9,8 @@ import dataclasses
 import datetime
 import getpass
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
@@ -23,11 +24,14 @@ from migrator.objects.drain import (
 )
 from migrator.watch import commands
 
+if TYPE_CHECKING:
+    from migrator.forecast import Place
+
 #: The drains that one transaction of a purge deletes.
 _PURGED_AT_ONCE = 50
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
-_MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'DESTINATION', 'REASON')
-_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'IN THE WAY', 'REMEDY')
+_MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION', 'REASON')
+_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'SECONDS', 'IN THE WAY', 'REMEDY')
 
 
 def show_plan(asked: Asked) -> int:
@@ -35,7 +39,7 @@ def show_plan(asked: Asked) -> int:
     from migrator.conductor.drains import plan
 
     drains = [_checked(asked, host) for host in dict.fromkeys(asked.arguments.hosts)]
-    plans = plan.plan_together(asked.database, asked.placement(), drains)
+    plans = plan.plan_together(asked.database, asked.placement(), drains, asked.bounds)
     text = '\n'.join(_plan_text(one) for one in plans)
     asked.answer(plans[0] if len(plans) == 1 else {'plans': plans}, text)
     return command.WRONG if any(one['cannot_move'] for one in plans) else command.RIGHT
@@ -46,9 +50,18 @@ def _plan_text(found: dict[str, Any]) -> str:
     for guest in found['guests']:
         in_the_way = guest['obstacle'] or {'reason': None, 'remedy': None}
         shown = (guest['name'], guest['instance_uuid'], guest['size_mb'], guest['destination'])
-        rows.append([*shown, in_the_way['reason'], in_the_way['remedy']])
-    table = command.table(_PLAN_COLUMNS, rows)
-    return f'{table}\n{found["can_move"]} guests of {found["host"]} can move, {found["cannot_move"]} cannot.'
+        seconds = (guest['expected_seconds'] or {'p50': None})['p50']
+        rows.append([*shown, seconds, in_the_way['reason'], in_the_way['remedy']])
+    text = command.table(_PLAN_COLUMNS, rows)
+    text += f'\n{found["can_move"]} guests of {found["host"]} can move, {found["cannot_move"]} cannot.'
+    return f'{text} {_takes(found["expected_seconds"])}' if found['can_move'] else text
+
+
+def _takes(seconds: Mapping[str, int] | None) -> str:
+    if seconds is None:
+        return 'How long that takes is not known: too few live migrations were recorded.'
+    half, most = (command.span(seconds[name]) for name in ('p50', 'p80'))
+    return f'That is expected to take {half}, and in four of five cases at most {most}.'
 
 
 def start(asked: Asked) -> int:
@@ -116,7 +129,11 @@ def show(asked: Asked) -> int:
     """Show a drain with its guests."""
     drain = asked.database.drains.get(asked.arguments.uuid)
     members = _members(asked, drain)
-    asked.answer(_document(asked, drain), '\n'.join([*_head(drain, members), _table(members)]))
+    now, whole, places, _ = asked.database.places_of_drain(asked.bounds, drain, members)
+    lines = _head(drain, members)
+    if not drain.ended:
+        lines.append(command.expected(whole, now))
+    asked.answer(_document(asked, drain), '\n'.join([*lines, _table(members, places, now)]))
     return command.RIGHT
 
 
@@ -126,10 +143,24 @@ def _members(asked: Asked, drain: Drain) -> list[Member]:
 
 def _document(asked: Asked, drain: Drain) -> dict[str, Any]:
     members = _members(asked, drain)
+    now, whole, places, _ = asked.database.places_of_drain(asked.bounds, drain, members)
     return dataclasses.asdict(drain) | {
         'guests': count_members(members),
-        'members': [dataclasses.asdict(member) for member in members],
+        'expected': whole.document(now, _same),
+        'members': [
+            dataclasses.asdict(member)
+            | {
+                'place': places[member.instance_uuid].position,
+                'waits_for': places[member.instance_uuid].waits_for,
+                'expected': places[member.instance_uuid].expected.document(now, _same),
+            }
+            for member in members
+        ],
     }
+
+
+def _same(moment: datetime.datetime) -> datetime.datetime:
+    return moment
 
 
 def _head(drain: Drain, members: list[Member]) -> list[str]:
@@ -140,8 +171,12 @@ def _head(drain: Drain, members: list[Member]) -> list[str]:
     return lines
 
 
-def _table(members: list[Member]) -> str:
-    rows = [[one.name, one.instance_uuid, one.status, one.attempts, one.destination, one.reason] for one in members]
+def _table(members: list[Member], places: Mapping[str, Place], now: datetime.datetime) -> str:
+    rows = []
+    for one in members:
+        line = places[one.instance_uuid]
+        of_line = [line.position, command.expected_end(line.expected, now)]
+        rows.append([one.name, one.instance_uuid, one.status, one.attempts, *of_line, one.destination, one.reason])
     return command.table(_MEMBER_COLUMNS, rows)
 
 

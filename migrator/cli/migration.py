@@ -19,11 +19,15 @@ from migrator.runtime import concurrency
 if TYPE_CHECKING:
     from migrator.cli import timeline
     from migrator.db.cleanups import Cleanup
+    from migrator.forecast import Place
 
     Facts = timeline.Facts
 
 
-COLUMNS = ('ID', 'UUID', 'INSTANCE', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'CONDUCTOR', 'REMARK')
+COLUMNS = (
+    *('ID', 'UUID', 'INSTANCE', 'GUEST', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'PLACE', 'EXPECTED END'),
+    *('CONDUCTOR', 'REMARK'),
+)
 
 
 def list_(asked: Asked) -> int:
@@ -43,7 +47,15 @@ def list_(asked: Asked) -> int:
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.migration_uuid].append(cleanup)
-    text = command.table(COLUMNS, [_row(one, servers, deferred[one.uuid]) for one in shown])
+    guests = sorted({one.instance_uuid for one in shown})
+    names = {one.uuid: one.name for one in database.instances.list({'uuid': guests})} if guests else {}
+    now, places = database.places(asked.bounds, shown)
+    rows = []
+    for one in shown:
+        line = places[one.uuid]
+        of_line = (line.position, command.expected_end(line.expected, now))
+        rows.append(_row(one, names.get(one.instance_uuid), of_line, servers, deferred[one.uuid]))
+    text = command.table(COLUMNS, rows)
     if more:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
@@ -56,14 +68,26 @@ def list_(asked: Asked) -> int:
             | {
                 'server': servers.get(one.owner or ''),
                 'debts': [dataclasses.asdict(cleanup) for cleanup in deferred[one.uuid]],
+                'instance_name': names.get(one.instance_uuid),
             }
+            | _place(places[one.uuid], now)
             for one in shown
         ]
     asked.answer({'migrations': documents, 'more': more}, text)
     return command.RIGHT
 
 
-def _row(migration: Migration, servers: dict[str, str], deferred: Sequence[Cleanup]) -> list[object]:
+def _place(line: Place, now: datetime.datetime) -> dict[str, Any]:
+    return {'position': line.position, 'expected': line.expected.document(now, lambda moment: moment)}
+
+
+def _row(
+    migration: Migration,
+    name: str | None,
+    of_line: tuple[int | None, str | None],
+    servers: dict[str, str],
+    deferred: Sequence[Cleanup],
+) -> list[object]:
     remarks = []
     if migration.stuck_reason:
         remarks.append(f'stuck: {migration.stuck_reason}')
@@ -80,10 +104,12 @@ def _row(migration: Migration, servers: dict[str, str], deferred: Sequence[Clean
         migration.id,
         migration.uuid,
         migration.instance_uuid,
+        name,
         migration.status,
         migration.source_compute,
         migration.dest_compute,
         migration.created_at,
+        *of_line,
         servers.get(migration.owner or '', migration.owner),
         '; '.join(remarks),
     ]
@@ -95,11 +121,14 @@ def show(asked: Asked) -> int:
 
     facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
     explain = _narrative()
+    now, places = asked.database.places(asked.bounds, [facts.migration])
+    line = places[facts.migration.uuid]
     document = timeline.document(facts) | {
         'story': [dataclasses.asdict(line) for line in explain.lines(facts)],
         'next': explain.next_(facts, asked.command),
+        **_place(line, now),
     }
-    asked.answer(document, '\n'.join(text_of(facts, asked.command)))
+    asked.answer(document, '\n'.join(text_of(facts, line, asked.command)))
     return command.RIGHT
 
 
@@ -186,9 +215,10 @@ def _unstick() -> Any:
     return unstick
 
 
-def text_of(facts: Facts, program: str = command.PROG) -> Iterator[str]:
+def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
+    :param line: its place in line.
     :param program: the beginning of each command in the text.
     """
     from migrator.cli import timeline
@@ -202,14 +232,14 @@ def text_of(facts: Facts, program: str = command.PROG) -> Iterator[str]:
         f'from {migration.source_compute} to {destination}'
     )
     yield ''
-    for line in timeline.waits(facts):
-        yield command.printable(f'* {line}')
+    for wait in timeline.waits(facts):
+        yield command.printable(f'* {wait}')
     explain = _narrative()
     yield ''
     yield 'Timeline (UTC)'
     events = [[one.at, one.server, one.epoch, one.what] for one in explain.lines(facts)]
     yield command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), events)
-    for title, columns, rows in _sections(facts):
+    for title, columns, rows in _sections(facts, line):
         if rows:
             yield ''
             yield title
@@ -219,8 +249,12 @@ def text_of(facts: Facts, program: str = command.PROG) -> Iterator[str]:
     yield from map(command.printable, explain.next_(facts, program))
 
 
-def _sections(facts: Facts) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
+def _sections(facts: Facts, line: Place) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
     migration, owner, now = facts.migration, facts.owner, facts.now
+    times = [command.at(band, now) for band in (line.expected.start, line.expected.end)]
+    yield 'Place in line', ('PLACE', 'EXPECTED START (UTC)', 'EXPECTED END (UTC)', 'NOT KNOWN'), [
+        [line.position, *times, line.expected.reason] for _ in range(migration.in_progress)
+    ]  # fmt: skip
     yield 'Owner', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
         [
             facts.server_of(migration.owner),

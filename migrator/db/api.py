@@ -17,10 +17,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator import executors
+from migrator import executors, forecast
 from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
 from migrator.db.engine import Engine, OneSession, retried
-from migrator.objects import FINAL
+from migrator.objects import FINAL, Migration
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
 _A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
@@ -61,6 +62,45 @@ class Database:
         with self.engine.reader() as session:
             held: Any = OneSession(session)
             yield Database('', self.threads, engine=held)
+
+    def places(
+        self, bounds: slots.Bounds, found: Sequence[Migration]
+    ) -> tuple[datetime.datetime, dict[str, forecast.Place]]:
+        """Return the present time, and uuid -> the place in line and the expected times of some migrations.
+
+        Other migrations that leave the same hosts are in the result too. Those of one host are in their order.
+        """
+        sources = sorted({one.source_compute for one in found if one.in_progress})
+        leaving = self.migrations.list({'source_compute': sources}, in_progress=True) if sources else []
+        # Some may have ended since they were read.
+        rows = {one.uuid: one for one in [*found, *leaving]}
+        guests = sorted({one.instance_uuid for one in rows.values()})
+        sizes = {one.uuid: one.flavor.memory_mb for one in self.instances.list({'uuid': guests})} if guests else {}
+        by_source: dict[str, list[Migration]] = {}
+        for one in rows.values():
+            by_source.setdefault(one.source_compute, []).append(one)
+        now, limits, past = self.slots.recorded(sources)
+        places: dict[str, forecast.Place] = {}
+        for source, each in by_source.items():
+            outlook = forecast.Outlook(now, bounds.at_once(limits.get(source, 1)), past)
+            places |= forecast.of_host(outlook, each, sizes)
+        return now, places
+
+    def places_of_drain(
+        self, bounds: slots.Bounds, drain: Drain, members: Sequence[Member]
+    ) -> tuple[datetime.datetime, forecast.Expected, dict[str, forecast.Place], list[Migration]]:
+        """Return the present time, and the expected times of a drain and of each member by its guest.
+
+        :param members: all of the drain.
+        :returns: also the newest migrations of the members that move.
+        """
+        marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
+        rows = self.migrations.list({'uuid': marks}) if marks else []
+        now, limits, past = self.slots.recorded([drain.host])
+        is_back = drain.direction == Direction.BACK
+        at_once = bounds.of_drains().inbound if is_back else limits.get(drain.host, 1)
+        outlook = forecast.Outlook(now, bounds.at_once(at_once), past)
+        return now, *forecast.of_drain(outlook, drain, members, rows), rows
 
     def close(self) -> None:
         """Close every connection."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -115,6 +116,10 @@ class Bounds:
             cluster=conf.conductor.max_cluster_live_migrations,
             ahead=conf.conductor.prepare_ahead,
         )
+
+    def at_once(self, limit: int) -> int:
+        """Return the lower of a limit of migrations that run at once and of the bound of the cluster."""
+        return min(limit, self.cluster or limit)
 
     def of_drains(self) -> Bounds:
         """Return the bounds for the guests of drains, which have some where the site has none."""
@@ -398,14 +403,16 @@ class SlotReader:
         with self._engine.reader() as session:
             return int(session.execute(query).scalar() or 1)
 
-    def outlook(self, host: str, bounds: Bounds, is_back: bool = False) -> forecast.Outlook:
-        """Return what a forecast of the migrations of a host needs besides them.
+    def recorded(self, hosts: Sequence[str]) -> tuple[datetime.datetime, dict[str, int], list[forecast.Past]]:
+        """Return what forecasts follow from: the present time, host -> its limit, and what has completed.
 
-        :param is_back: whether they return to the host in a restore, and do not leave it.
+        :returns: the limit is how many live migrations may leave the host at once; a host that has not reported it is
+            left out.
         """
-        slots = bounds.of_drains().inbound if is_back else self.limit_of(host)
+        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_([*hosts]))
         with self._engine.reader() as session:
             now = models.aware(session.execute(sa.select(models.now())).scalar_one())
+            limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
             rows = session.execute(_COMPLETED).all()
         past = [
             forecast.Past(
@@ -417,7 +424,7 @@ class SlotReader:
             if row.migration_type == MigrationType.LIVE_MIGRATION and row.flavor is not None
             if row.running_at is not None and row.updated_at is not None
         ]
-        return forecast.Outlook(now, min(slots, bounds.cluster or slots), past)
+        return now, limits, past
 
 
 def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request) -> None:

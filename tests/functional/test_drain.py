@@ -9,6 +9,7 @@ import json
 import pytest
 
 from migrator.conductor.drains import plan
+from migrator.db.slots import Bounds
 from migrator.objects.drain import Drain
 from tests.functional import migration_requests
 from tests.functional.faults import faults
@@ -457,7 +458,7 @@ class TestPlan:
         drains = [Drain(uuid=host, host=host) for host in ('host1', 'host2')]
         with cloud.processes['conductor1'].acting():
             client = cloud.conductors['conductor1'].tools.placement
-            plans = plan.plan_together(cloud.database, client, drains)
+            plans = plan.plan_together(cloud.database, client, drains, Bounds())
         assert [one['host'] for one in plans] == ['host1', 'host2']
         assert {guest['destination'] for one in plans for guest in one['guests']} == {'host3'}
 

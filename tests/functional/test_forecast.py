@@ -3,13 +3,14 @@
 """Expected times and places in line, through REST."""
 
 import datetime
+import json
 
 import pytest
 
 from tests.functional import migration_requests
 from tests.functional.faults import faults
 from tests.functional.migration_requests import refused
-from tests.functional.test_drain import drain, ends, show
+from tests.functional.test_drain import DRAINS, drain, ends, show
 
 pytestmark = [
     pytest.mark.simulated(reason='it lets single seconds pass'),
@@ -19,7 +20,7 @@ pytestmark = [
 
 
 def at(text):
-    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+    return datetime.datetime.fromisoformat(text.removesuffix('+00:00')).replace(tzinfo=datetime.UTC)
 
 
 def seconds(cloud, band):
@@ -87,3 +88,28 @@ def test_unknown_migration_or_host_returns_404_and_a_member_of_a_project_403(clo
     refused(cloud.request('GET', '/migrator/v1/hosts/nowhere'), 404, 'nowhere')
     for path in ('hosts/host1', f'migrations/{cloud.new_uuid()}'):
         refused(cloud.request('GET', f'/migrator/v1/{path}', token='ada:blue'), 403)
+
+
+def test_commands_show_places_and_expected_times(cloud, operator):
+    for number in range(6):
+        cloud.boot(f'guest{number}', 'host1', memory_mb=640)
+    cloud.boot('other', 'host2', memory_mb=1280)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: show(cloud, uuid)['guests']['moved'] == 4)
+    status, text = operator('--json', 'drain', 'show', uuid)
+    shown = json.loads(text)
+    assert (status, [one['place'] for one in shown['members']]) == (0, [None] * 5 + [1])
+    assert seconds(cloud, shown['expected']['end']) == 20
+    text = operator('drain', 'show', uuid)[1]
+    assert 'It is expected to end at 2026-01-01 00:01:00, and in four of five cases before ' in text
+    (row,) = cloud.migrations(cloud.database.instances.get(shown['members'][5]['instance_uuid']))
+    listed = json.loads(operator('--json', 'migration', 'list', '--in-progress')[1])['migrations']
+    assert [(one['instance_name'], one['position']) for one in listed] == [('guest5', 1), ('guest4', None)]
+    assert seconds(cloud, listed[0]['expected']['end']) == 20
+    text = operator('migration', 'show', row.uuid)[1]
+    assert '2026-01-01 00:00:50, and in four of five cases before ' in text
+    ends(cloud, uuid)
+    plan = cloud.request('POST', DRAINS, {'host': 'host2', 'dry_run': True}).json['plan']
+    seconds_of = {guest['name']: guest['expected_seconds'] for guest in plan['guests']}
+    assert seconds_of['other'] == {'p50': 20, 'p80': 20}
+    assert plan['expected_seconds']['p50'] == 10 * (len(seconds_of) + 1)

@@ -183,6 +183,14 @@ def test_drain_that_requests_nothing_more_says_so(fields, whole, of_member):
     assert places['g1'].expected.reason == of_member
 
 
+def test_plan_has_the_seconds_of_each_copy_and_of_all():
+    drain = Drain(uuid='d', host='host1')
+    whole, each = forecast.of_plan(outlook(slots=2), drain, {'g1': 100, 'g2': 300, 'g3': 100})
+    assert (whole['p50'], {guest: band['p50'] for guest, band in each.items()}) == (30, {'g1': 10, 'g2': 30, 'g3': 10})
+    assert forecast.of_plan(outlook(STEADY[:2]), drain, {'g1': 100}) == (None, {})
+    assert forecast.of_plan(outlook(), drain, {}) == (None, {})
+
+
 def test_blocked_member_does_not_delay_the_others():
     members = [member(1, 'blocked', reason='It is locked by its owner.'), member(2)]
     whole, places = forecast.of_drain(outlook(), Drain(uuid='d', host='host1', status='running'), members, [])

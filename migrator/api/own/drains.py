@@ -10,7 +10,7 @@ from typing import Any
 import webob
 from oslo_log import log as logging
 
-from migrator import exception, forecast
+from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.own import overview
 from migrator.api.policies import base
@@ -18,7 +18,7 @@ from migrator.api.request import Request, answer
 from migrator.api.schemas import types
 from migrator.db.slots import Bounds
 from migrator.objects import Migration
-from migrator.objects.drain import Direction, Drain, DrainOrder, Member, MemberStatus, place
+from migrator.objects.drain import Drain, DrainOrder, Member, MemberStatus, place
 
 LOG = logging.getLogger(__name__)
 
@@ -253,21 +253,17 @@ def _forecast(
 
     :param members: all of the drain.
     """
-    database = request.services.database
-    marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
-    migrations = {one.uuid: one for one in database.migrations.list({'uuid': marks})} if marks else {}
-    bounds, is_back = Bounds.of(request.services.conf), drain.direction == Direction.BACK
-    outlook = database.slots.outlook(drain.host, bounds, is_back)
-    whole, places = forecast.of_drain(outlook, drain, members, migrations.values())
+    bounds = Bounds.of(request.services.conf)
+    now, whole, places, rows = request.services.database.places_of_drain(bounds, drain, members)
     lines = {
         guest: {
             'place': line.position,
             'waits_for': line.waits_for,
-            'expected': line.expected.document(outlook.now, common.iso),
+            'expected': line.expected.document(now, common.iso),
         }
         for guest, line in places.items()
     }
-    return migrations, whole.document(outlook.now, common.iso), lines
+    return {row.uuid: row for row in rows}, whole.document(now, common.iso), lines
 
 
 def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import webob
 
-from migrator import forecast
 from migrator.api import common, schemas
 from migrator.api.handlers.services import is_up
 from migrator.api.own import overview
@@ -35,12 +34,7 @@ def show(request: Request, uuid: str) -> webob.Response:
     request.authorize(SHOW)
     database = request.services.database
     migration = database.migrations.get(uuid)
-    leaving = [migration]
-    if migration.in_progress:
-        leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
-    found = _placed(request, migration.source_compute, leaving)
-    # It may have ended since it was read.
-    view = found.get(uuid) or _placed(request, migration.source_compute, [migration])[uuid]
+    (view,) = _placed(request, [migration])
     requested = {
         'requested_at': common.iso(migration.abort_requested_at),
         'requested_by': migration.abort_requested_by,
@@ -64,7 +58,7 @@ def show_host(request: Request, name: str) -> webob.Response:
     database = request.services.database
     service = database.services.get_compute(name)
     here = database.migrations.list({'host': name}, in_progress=True)
-    found = _placed(request, name, [one for one in here if one.source_compute == name])
+    leaving = _placed(request, [one for one in here if one.source_compute == name])
     cleanups = database.cleanups.list(host=name)
     return answer(
         {
@@ -75,7 +69,7 @@ def show_host(request: Request, name: str) -> webob.Response:
                 'disabled_reason': service.disabled_reason,
                 'boot_id': service.boot_id,
                 'limit': database.slots.limit_of(name),
-                'migrations': [*found.values()],
+                'migrations': leaving,
                 'inbound': [one.uuid for one in here if one.source_compute != name],
                 'cleanups': [
                     {'migration_uuid': one.migration_uuid, 'step': one.step, 'reason': one.reason, 'alarm': one.alarm}
@@ -89,20 +83,18 @@ def show_host(request: Request, name: str) -> webob.Response:
     )
 
 
-def _placed(request: Request, host: str, leaving: Sequence[Migration]) -> dict[str, dict[str, Any]]:
-    """Return uuid -> the migration as JSON, for migrations of one source, in their order."""
+def _placed(request: Request, found: Sequence[Migration]) -> list[dict[str, Any]]:
+    """Return migrations of one source as JSON, in their order."""
     database = request.services.database
-    uuids = [one.instance_uuid for one in leaving]
-    guests = database.instances.list({'uuid': uuids}) if uuids else []
-    outlook = database.slots.outlook(host, Bounds.of(request.services.conf))
-    places = forecast.of_host(outlook, leaving, {guest.uuid: guest.flavor.memory_mb for guest in guests})
-    views = {view['uuid']: view for view in overview.views(database, leaving)}
-    return {
-        uuid: views[uuid]
+    now, places = database.places(Bounds.of(request.services.conf), found)
+    views = {view['uuid']: view for view in overview.views(database, found)}
+    return [
+        views[uuid]
         | {
             'position': place.position,
             'waits_for': place.waits_for,
-            'expected': place.expected.document(outlook.now, common.iso),
+            'expected': place.expected.document(now, common.iso),
         }
         for uuid, place in places.items()
-    }
+        if uuid in views
+    ]

@@ -16,6 +16,7 @@ from migrator.conductor.drains import plan
 from migrator.conductor.drains.engine import ConductorEngine
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
+from migrator.db.slots import Bounds
 from migrator.drain import run
 from migrator.objects.drain import Drain
 from migrator.rpc import expose
@@ -88,7 +89,7 @@ class Drains:
 
     def plan(self, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain as JSON."""
-        return plan.plan(self._tools.database, self._tools.placement, drain)
+        return plan.plan(self._tools.database, self._tools.placement, drain, self._tools.options.bounds or Bounds())
 
     def _advance_while_woken(self, uuid: str) -> None:
         try:

@@ -15,10 +15,12 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from migrator import forecast
 from migrator.conductor.drains.engine import obstacle
 from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.services import Place
+from migrator.db.slots import Bounds
 from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.objects import Flavor, Instance
 from migrator.objects.drain import Drain, Member, place
@@ -29,18 +31,22 @@ from migrator.placement_client.client import PlacementClient
 _NAMED = 5
 
 
-def plan(database: Database, client: PlacementClient, drain: Drain) -> dict[str, Any]:
+def plan(database: Database, client: PlacementClient, drain: Drain, bounds: Bounds) -> dict[str, Any]:
     """Return the plan of a drain as JSON.
 
-    :returns: ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``, ``destination``
-        and ``obstacle`` (``kind``, ``reason``, ``remedy``, or null); ``can_move`` and ``cannot_move``, the numbers of
-        guests.
+    :param bounds: those of the site.
+    :returns: ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``, ``destination``,
+        ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and ``expected_seconds`` (how long its copy takes:
+        ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``, the numbers of guests; ``expected_seconds`` of
+        the whole drain.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
-    return plan_together(database, client, [drain])[0]
+    return plan_together(database, client, [drain], bounds)[0]
 
 
-def plan_together(database: Database, client: PlacementClient, drains: Sequence[Drain]) -> list[dict[str, Any]]:
+def plan_together(
+    database: Database, client: PlacementClient, drains: Sequence[Drain], bounds: Bounds
+) -> list[dict[str, Any]]:
     """Return the plans of drains that would run at the same time, in their order; see :func:`plan`.
 
     None sends a guest to the host of another one, and the guests of all of them use the same room.
@@ -48,7 +54,15 @@ def plan_together(database: Database, client: PlacementClient, drains: Sequence[
     rooms = _Rooms(database, client, {drain.host for drain in drains})
     chosen = [list(_choose(database, rooms, drain)) for drain in drains]
     # Why a guest has no destination is known once the room is given out.
-    return [_document(drain, rooms, guests) for drain, guests in zip(drains, chosen, strict=True)]
+    documents = [_document(drain, rooms, guests) for drain, guests in zip(drains, chosen, strict=True)]
+    now, limits, past = database.slots.recorded([drain.host for drain in drains])
+    for drain, found in zip(drains, documents, strict=True):
+        outlook = forecast.Outlook(now, bounds.at_once(limits.get(drain.host, 1)), past)
+        sizes = {guest['instance_uuid']: guest['size_mb'] for guest in found['guests'] if guest['can_move']}
+        found['expected_seconds'], each = forecast.of_plan(outlook, drain, sizes)
+        for guest in found['guests']:
+            guest['expected_seconds'] = each.get(guest['instance_uuid'])
+    return documents
 
 
 def _choose(database: Database, rooms: _Rooms, drain: Drain) -> Iterator[tuple[Instance, Obstacle | None, str | None]]:

@@ -42,7 +42,8 @@ def test_the_list_shows_status_hosts_and_owner(operator, three):
     ]
     for row, (instance, migration) in zip(rows, reversed(three), strict=True):
         assert (row['UUID'], row['INSTANCE']) == (migration.uuid, instance.uuid)
-        assert (row['CONDUCTOR'], row['REMARK']) == ('conductor1', '-')
+        assert (row['CONDUCTOR'], row['REMARK'], row['GUEST']) == ('conductor1', '-', instance.name)
+        assert (row['PLACE'], row['EXPECTED END']) == ('1' if row['STATUS'] == 'queued' else '-', '-')
         assert row['CREATED'].startswith('2026-01-01 00:00:0')
 
 

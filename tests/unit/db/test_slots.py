@@ -215,7 +215,7 @@ class TestAdmission:
             assert sum(pool.map(take, known)) == 3
 
 
-class TestOutlook:
+class TestRecorded:
     def moved(self, scene: Scene, seconds: float, memory_mb: int = 1024, **fields: Any) -> None:
         """Store a migration that has completed after some seconds of copying."""
         instance = scene.instance(flavor=Flavor(name='small', memory_mb=memory_mb))
@@ -230,16 +230,13 @@ class TestOutlook:
         self.moved(scene, 30)
         self.moved(scene, 60, 2048, drain='d1')
         scene.owned()
-        found = scene.database.slots.outlook('host1', Bounds())
-        assert found.past == [forecast.Past('d1', 2048, 60), forecast.Past('host1', 1024, 30)]
-        assert found.now == scene.clock.now()
+        now, _, past = scene.database.slots.recorded([])
+        assert past == [forecast.Past('d1', 2048, 60), forecast.Past('host1', 1024, 30)]
+        assert now == scene.clock.now()
 
-    def test_has_the_slots_of_the_source_within_the_bounds(self, scene: Scene) -> None:
+    def test_has_the_limits_that_hosts_have_reported(self, scene: Scene) -> None:
         scene.host('host1')
         with scene.database.engine.writer() as session:
             session.execute(sa.update(models.SERVICES).values(slots=4))
-        slots_ = scene.database.slots
-        assert slots_.outlook('host1', Bounds()).slots == 4
-        assert slots_.outlook('host1', Bounds(cluster=3)).slots == 3
-        assert slots_.outlook('host1', Bounds(), is_back=True).slots == slots.INBOUND_OF_DRAINS
-        assert slots_.outlook('unknown', Bounds()).slots == 1
+        assert scene.database.slots.recorded(['host1', 'unknown'])[1] == {'host1': 4}
+        assert (Bounds().at_once(4), Bounds(cluster=3).at_once(4)) == (4, 3)
