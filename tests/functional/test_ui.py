@@ -36,8 +36,9 @@ def page(tmp_path, monkeypatch):
     monkeypatch.setenv('NO_PROXY', '127.0.0.1,localhost')
     with browser.started(tmp_path) as started:
         yield started
-        # The browser logs each 401, which the page takes as an answer.
-        assert [line for line in started.logged() if ' 401 ' not in line] == []
+        # The browser logs each 401 and each refused connection, and the page shows them.
+        known = (' 401 ', 'ERR_CONNECTION_REFUSED')
+        assert [line for line in started.logged() if not any(text in line for text in known)] == []
 
 
 def nothing_is_stuck(page):
@@ -123,7 +124,8 @@ def only_admin(handle):
 class Site:
     """The API with a database in which a test writes what it wants to see.
 
-    :ivar url: where it is served.
+    :ivar server: the HTTP server.
+    :ivar url: its address.
     """
 
     def __init__(self, directory):
@@ -192,10 +194,10 @@ class Site:
 @pytest.fixture
 def site(tmp_path):
     site = Site(tmp_path)
-    server = http_server.listen(site.app, '127.0.0.1', 0)
-    site.url = server.url
+    site.server = http_server.listen(site.app, '127.0.0.1', 0)
+    site.url = site.server.url
     yield site
-    server.stop()
+    site.server.stop()
     site.database.close()
 
 
@@ -241,6 +243,22 @@ def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
     site.change(one.uuid, stuck_reason=None)
     page.wait(lambda: nothing_is_stuck(page))
     assert 'No longer: Stuck: vm-0, running, host1 to host2.' in page.text('#news-list')
+
+
+def test_last_known_state_stays_while_the_api_is_away(site, page):
+    one = site.migration()
+    site.change(one.uuid, stuck_reason='host2 does not report')
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#trouble-list code'))
+    site.server.stop()
+    page.wait(lambda: page.text('#error').startswith('The API does not answer'))
+    assert 'Below is the last known state.' in page.text('#error')
+    assert page.rows('#migration-rows tr')[0][0] == 'vm-0'
+    assert 'host2 does not report' in page.text('#trouble-list')
+    host, port = site.server.url.removeprefix('http://').split(':')
+    site.server = http_server.listen(site.app, host, int(port))
+    page.wait(lambda: page.text('#error') == '')
 
 
 def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page):

@@ -290,6 +290,12 @@ function ofDifference(one) {
   };
 }
 
+/** Show commands. Those that are there already stay, and so does the focus on their buttons. */
+function showCommands(box, commands) {
+  const shown = [...box.querySelectorAll('code')].map((code) => code.textContent);
+  if (shown.join('\n') !== commands.join('\n')) box.replaceChildren(...commands.map(command));
+}
+
 const troubleRows = new Rows($('trouble-list'), null,
   () => make('li', {}, make('h3'), make('p'), make('div'), make('p', {class: 'quiet'}), make('div')),
   (item, {bad, title, text, commands, hint, last}) => {
@@ -297,10 +303,10 @@ const troubleRows = new Rows($('trouble-list'), null,
     setClass(item, bad ? 'bad' : '');
     setText(heading, title);
     setText(paragraph, text);
-    box.replaceChildren(...commands.map(command));
+    showCommands(box, commands);
     setText(more, hint);
     more.hidden = !hint;
-    lastBox.replaceChildren(...(last ?? []).map(command));
+    showCommands(lastBox, last ?? []);
   });
 
 async function loadTrouble(drains, hosts) {
@@ -315,7 +321,7 @@ async function loadTrouble(drains, hosts) {
   }));
   const found = [
     ...stuck.migrations.map(ofStuck), ...hosts.flatMap(ofHost), ...members.flat(), ...differences.map(ofDifference),
-  ];
+  ].sort((one, other) => other.bad - one.bad);
   troubleRows.show(found, (one) => one.key);
   const more = stuck.migrations_links ? 'More are stuck: migrator-manage migration list --in-progress' : '';
   note('trouble', more);
@@ -407,7 +413,7 @@ async function refresh() {
     setText($('fresh'), `As of ${clock(now())} UTC`);
   } catch (error) {
     if (error.status === 401) forget(error.message);
-    else if (error.status !== -1) complain(`${error.message} This is the state of before; the next try follows.`);
+    else if (error.status !== -1) complain(`${error.message} Below is the last known state. The page tries again.`);
   } finally {
     running = false;
     plan();
