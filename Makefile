@@ -1,7 +1,7 @@
 # Thin on purpose: a machine with python3, python3-venv, make and git needs nothing else.
 #
-#   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
-#   make demo-libvirt [ARGS=--json]       real guests leave a libvirt host (as root: installs libvirt and QEMU)
+#   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process drains one of its hosts
+#   make demo-libvirt [ARGS=--json]       a drain moves real guests from a libvirt host (as root: installs libvirt and QEMU)
 #   make test                             lint, unit tests, functional tests, a short simulation: minutes
 #   make test-long                        everything there is, whole: a day (doc/source/testing.rst says when)
 #   make test-simulation [SEEDS=3000]     the slow tests, the crash matrix, the model, planted bugs, every step again, random runs

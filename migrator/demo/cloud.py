@@ -117,6 +117,11 @@ class DemoCloud(counting.CountingCloud):
                 definitions.store(one.host, {one.uuid: {}}, age=PATIENCE * 1000)
             self.world.threads.sleep(2 * SWEEP_INTERVAL)
 
+    def break_a_migration(self) -> None:
+        """Make the first migration of one guest fail: the stream breaks just before the guest would move."""
+        guest = self.leaving()[0]
+        self.world.hypervisors[self.settings.source].faults.fail('cutover', instance_uuid=guest.uuid)
+
     def kill(self, host: str) -> None:
         """Cut the power of a host, which ends its guests and its compute service, and declare it forced down."""
         compute = self.computes.pop(host)

@@ -93,11 +93,12 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog=PROG,
         allow_abbrev=False,
-        description='A whole cloud in one process: it empties one of its hosts while you watch, and audits every '
-        'allocation. With --kill the host dies, and its guests are evacuated. With --serve it stays up, for the '
-        'openstack client.',
-        epilog='Exit status: 0 every migration completed and no finding; 1 otherwise; 2 an option is not possible; 3 '
-        'a part of it is not installed; 130 interrupted.',
+        description='A whole cloud in one process: a drain empties one of its hosts while you watch, and every '
+        'allocation is audited. The first migration of one guest fails, and the drain tries it elsewhere. With --kill '
+        'the host dies, and its guests are evacuated. With --serve the cloud stays up, for the openstack client and '
+        'migrator-manage.',
+        epilog='Exit status: 0 the drain, or every evacuation, completed and no finding; 1 otherwise; 2 an option is '
+        'not possible; 3 a part of it is not installed; 130 interrupted.',
     )
     add = parser.add_argument
     add('--hosts', type=_whole(2), default=default.hosts, metavar='N', help='compute hosts (%(default)s)')
@@ -157,7 +158,12 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar='HOST:PORT',
         help='migrate nothing, and serve the REST API until SIGINT or SIGTERM; loopback only, port 0 is any free one',
     )
-    add('--placement', type=_address, metavar='HOST:PORT', help='with --serve: serve Placement too')
+    add(
+        '--placement',
+        type=_address,
+        metavar='HOST:PORT',
+        help='with --serve: where to serve Placement; default any free port',
+    )
     return parser
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from migrator.demo.cloud import DemoCloud
 from migrator.objects import Migration, MigrationStatus
+from migrator.objects.drain import DrainStatus
 from migrator.placement_client.audit import compare, read_all
 from migrator.testing import counting
 
@@ -39,6 +40,7 @@ class Report:
     :ivar source: the host that the guests leave.
     :ivar killed: whether it was killed.
     :ivar left: how many guests it still runs.
+    :ivar drain: the drain at its end, as the API shows it; None: there was none.
     """
 
     migrations: list[dict[str, Any]]
@@ -52,6 +54,7 @@ class Report:
     source: str
     killed: bool
     left: int
+    drain: dict[str, Any] | None
 
     @property
     def completed(self) -> int:
@@ -59,9 +62,17 @@ class Report:
         return sum(one['status'] == _S.COMPLETED for one in self.migrations)
 
     @property
+    def retried(self) -> list[str]:
+        """The names of the guests that the drain has tried again."""
+        return [one['name'] for one in self.drain['members'] if one['attempts'] > 1] if self.drain else []
+
+    @property
     def right(self) -> bool:
-        """Whether every migration completed, and there is no finding."""
-        all_of_them = self.completed == len(self.migrations) > 0
+        """Whether the drain, or every evacuation, completed, and there is no finding."""
+        if self.drain is not None:
+            all_of_them = self.drain['status'] == DrainStatus.COMPLETED
+        else:
+            all_of_them = self.completed == len(self.migrations) > 0
         return all_of_them and not (self.refused or self.findings or self.violations or self.left)
 
     def per_migration(self) -> dict[str, float]:
@@ -71,17 +82,19 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document of ``--json``."""
         return {
+            'drain': self.drain,
             'migrations': self.migrations,
             'refused': [dataclasses.asdict(one) for one in self.refused],
             'audit': {'findings': self.findings, 'looked_at': self.looked_at},
             'counts': {'per_migration': self.per_migration(), 'in_all': self.costs, 'aside': self.asides},
             'violations': self.violations,
             'killed': self.source if self.killed else None,
+            'left': self.left,
             'seconds': round(self.seconds, 3),
         }
 
 
-def make_report(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
+def make_report(cloud: DemoCloud, *, refused: Sequence[Refusal] = (), drain: dict[str, Any] | None = None) -> Report:
     """Return the report after the migrations have ended."""
     # Read the counters first, because the audit sends requests to Placement too.
     costs, asides = cloud.costs(), cloud.asides()
@@ -119,6 +132,7 @@ def make_report(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
         source=cloud.settings.source,
         killed=cloud.settings.kill is not None,
         left=cloud.population()[cloud.settings.source],
+        drain=drain,
     )
 
 

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The main part of the demo: it empties or kills one host, by requests to the REST API, and reports."""
+"""The main part of the demo: it drains or kills one host, by requests to the REST API, and reports."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TextIO
+from urllib import parse
 
 import rich.console
-import webob
 
 from migrator.demo import options, summary
 from migrator.demo.cloud import DemoCloud
 from migrator.demo.options import PROG
 from migrator.demo.report import Refusal, make_report
-from migrator.demo.screen import Lines, Screen, View, look
-from migrator.objects import FINAL, Instance, Migration
+from migrator.objects import ENDS, FINAL
+from migrator.testing import counting
+from migrator.testing.client import Face
+from migrator.watch import commands, errors, screen, subjects
 
 WRONG, INTERRUPTED = 1, 130
 
@@ -50,22 +53,23 @@ def run(settings: options.Settings, directory: str) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     console = make_console()
-    screen = console.is_terminal and not settings.json
-    if screen:
+    shows = console.is_terminal and not settings.json
+    if shows:
         console.print(f'Starting a cloud of {settings.hosts} hosts and {settings.instances} guests ...', style='dim')
     cloud = DemoCloud(directory, settings)
     try:
         cloud.populate()
-        view: View = Lines(sys.stderr if settings.json else sys.stdout)
-        if screen:
-            view = Screen(console, summary.title(settings))
-        refused = _kill_the_source(cloud, view) if settings.kill else _empty_the_source(cloud, view)
-        report = make_report(cloud, refused)
+        out = sys.stderr if settings.json else sys.stdout
+        view: screen.View = screen.Screen(console) if shows else screen.Lines(out, sys.stderr)
+        if settings.kill:
+            report = make_report(cloud, refused=_kill_the_source(cloud, view))
+        else:
+            report = make_report(cloud, drain=_drain_the_source(cloud, view, console if shows else plain(out)))
     except KeyboardInterrupt as stop:
         _ignore_signals()
         print(f'{PROG}: interrupted, stopping ...', file=sys.stderr)
         cloud.stop_services()
-        print(f'{PROG}: {summary.interrupted(look(cloud))}', file=sys.stderr)
+        print(f'{PROG}: {summary.interrupted(cloud.migrations())}', file=sys.stderr)
         return getattr(stop, 'status', INTERRUPTED)
     else:
         _ignore_signals()
@@ -84,21 +88,82 @@ def make_console() -> rich.console.Console:
     """Return a console for stdout: for a terminal, or for plain lines in a file."""
     if sys.stdout.isatty() and os.environ.get('TERM') != 'dumb':
         return rich.console.Console(highlight=False)
+    return plain(sys.stdout)
+
+
+def plain(out: TextIO) -> rich.console.Console:
+    """Return a console that writes plain lines into a file."""
     # Without these arguments, environment variables could make it write escape sequences into a file.
-    return rich.console.Console(force_terminal=False, color_system=None, highlight=False, width=500)
+    return rich.console.Console(file=out, force_terminal=False, color_system=None, highlight=False, width=500)
 
 
-def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
-    """Request a live migration of each guest of the source, and wait until all have ended.
+def ask(cloud: Face, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """Send a request to the REST API of a cloud, and return the answer.
 
-    :returns: the requests that the API refused.
+    The cost of this counts as an aside.
+
+    :param path: below ``/migrator/v1``.
+    :raises migrator.watch.errors.ApiRefused: the API refuses the request.
     """
+    with counting.aside():
+        answer = cloud.request(method, f'/migrator/v1{path}', body)
+    if answer.status_int >= 400:
+        raise errors.ApiRefused(url=path, reason=answer.text)
+    found: dict[str, Any] = answer.json
+    return found
+
+
+class Shown:
+    """A drain or a host of a cloud in this process. Its picture counts the guests on each host.
+
+    :param kind: the class in :mod:`migrator.watch.subjects`.
+    :param population: returns host -> the number of its guests.
+    :ivar note: what happens to a host.
+    """
+
+    def __init__(
+        self, cloud: Face, kind: Callable[..., subjects.Subject], name: str, population: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._cloud = cloud
+        self._subject = kind(self.get, cloud.world.threads.clock.now, name)
+        self._population = population
+        self.note = ''
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Return the answer to a GET; see :func:`ask`."""
+        return ask(self._cloud, 'GET', f'{path}?{parse.urlencode(query)}' if query else path)
+
+    def look(self) -> screen.Picture:
+        """Return the present picture."""
+        picture = self._subject.look()
+        hosts = [f'{host} {count}' for host, count in self._population().items()]
+        more = [f'and {len(hosts) - 12} more'] if len(hosts) > 12 else []
+        return dataclasses.replace(
+            picture,
+            notes=[*picture.notes, *filter(None, [self.note])],
+            foot=f'{picture.foot}     guests on   {"   ".join([*hosts[:12], *more])}',
+        )
+
+
+def _drain_the_source(cloud: DemoCloud, view: screen.View, console: rich.console.Console) -> dict[str, Any]:
+    """Show the plan of a drain, request the drain, and show it until it ends.
+
+    The first migration of one guest fails, so that the drain tries it elsewhere.
+
+    :returns: the drain at its end, as the API shows it.
+    """
+    wanted = {'host': cloud.settings.source, 'reason': 'a demo'}
+    summary.show_plan(console, ask(cloud, 'POST', '/drains', wanted | {'dry_run': True})['plan'])
+    cloud.break_a_migration()
     cloud.begin_counting()
-    with view:
-        return _request_all(cloud, view, lambda guest: cloud.live_migrate(guest), 202)
+    uuid = ask(cloud, 'POST', '/drains', wanted)['drain']['uuid']
+    shown = Shown(cloud, subjects.Drain, uuid, cloud.population)
+    commands.follow(shown, view, cloud.world.threads.sleep, _TICK)
+    ended: dict[str, Any] = shown.get(f'/drains/{uuid}')['drain']
+    return ended
 
 
-def _kill_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
+def _kill_the_source(cloud: DemoCloud, view: screen.View) -> list[Refusal]:
     """Kill the source, evacuate its guests, and let it come back to clean up.
 
     :returns: the requests that the API refused.
@@ -106,63 +171,32 @@ def _kill_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
     host = cloud.settings.source
     cloud.wait_for_definitions(cloud.leaving())
     cloud.begin_counting()
+    shown = Shown(cloud, subjects.Host, host, cloud.population)
     with view:
         cloud.kill(host)
-        view.note(f'{host} has lost its power, and is declared forced down')
-
-        def evacuate(guest: Instance) -> webob.Response:
-            return cloud.request('POST', f'/servers/{guest.uuid}/action', {'evacuate': {}})
-
-        refused = _request_all(cloud, view, evacuate, 200)
+        shown.note = f'{host} has lost its power, and is declared forced down'
+        refused = []
+        for guest in cloud.leaving():
+            answer = cloud.request('POST', f'/servers/{guest.uuid}/action', {'evacuate': {}})
+            if answer.status_int != 200:
+                refused.append(Refusal(guest.name, f'{answer.status}: {answer.text}'))
+        _show_until(cloud, shown, view, ENDS)
         cloud.revive(host)
-        view.note(f'{host} has power again, and removes what was evacuated from it')
-        while not _watch(cloud, view, _is_final):
-            cloud.world.threads.sleep(_TICK)
+        shown.note = f'{host} has power again, and removes what was evacuated from it'
+        _show_until(cloud, shown, view, FINAL)
         cloud.take_back(host)
     return refused
 
 
-def _request_all(
-    cloud: DemoCloud, view: View, request: Callable[[Instance], webob.Response], right: int
-) -> list[Refusal]:
-    refused: list[Refusal] = []
-    asked, enough = cloud.world.threads.event(), cloud.world.threads.event()
-
-    def ask() -> None:
-        try:
-            for guest in cloud.leaving():
-                if enough.is_set():
-                    return
-                answer = request(guest)
-                if answer.status_int != right:
-                    refused.append(Refusal(guest.name, f'{answer.status}: {answer.text}'))
-        finally:
-            asked.set()
-
-    cloud.world.threads.start(ask, name='demo-client')
-    try:
-        while True:
-            # Read the flag before the look. Otherwise the look could miss the last migrations.
-            complete = asked.is_set()
-            if _watch(cloud, view, lambda one: one.ended) and complete:
-                return refused
-            cloud.world.threads.sleep(_TICK)
-    finally:
-        # The client thread must not write to a database that is being removed.
-        enough.set()
-        asked.wait()
-
-
-def _watch(cloud: DemoCloud, view: View, is_right: Callable[[Migration], bool]) -> bool:
-    """Show the cloud, and return whether each migration is in the right status or stuck."""
-    seen = look(cloud)
-    view.show(seen)
-    # A stuck migration waits for an operator, and the demo has none.
-    return all(is_right(one) or one.stuck_reason for one in seen.migrations)
-
-
-def _is_final(migration: Migration) -> bool:
-    return migration.status in FINAL
+def _show_until(cloud: DemoCloud, shown: Shown, view: screen.View, statuses: Collection[str]) -> None:
+    """Show the cloud until each migration has one of these statuses, or is stuck."""
+    while True:
+        picture = shown.look()
+        view.show(picture)
+        # A stuck migration waits for an operator, and the demo has none.
+        if all(row.status in statuses or row.is_stuck for row in picture.rows):
+            return
+        cloud.world.threads.sleep(_TICK)
 
 
 def _ignore_signals() -> None:

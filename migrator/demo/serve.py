@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib import parse
 
 from migrator.api import devidentity
 from migrator.demo import options
@@ -20,8 +22,15 @@ _LINES = """\
 A cloud of {hosts} hosts and {instances} guests is up, with nothing migrating.
 
   Compute API  {compute}
-{placement}
-For the openstack client, in another terminal. FOR DEVELOPMENT ONLY: this identity service listens on loopback, and
+  Placement    {placement}
+  Page         {page}   (token: admin)
+
+Empty a host, in another terminal:
+
+migrator-manage --config-file {config} drain plan {source}
+migrator-manage --config-file {config} drain start {source} --watch
+
+For the openstack client. FOR DEVELOPMENT ONLY: this identity service listens on loopback, and
 does not check passwords.
 
 export OS_AUTH_TYPE=password OS_AUTH_URL={identity}/v3 OS_IDENTITY_API_VERSION=3
@@ -56,19 +65,45 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
             compute = _listen('--serve', address, _beside(cloud.app, identity))
             stack.callback(compute.stop)
             endpoints['compute'] = f'{compute.url}/v2.1'
-            if settings.placement:
-                placement = _listen('--placement', settings.placement, cloud.placement.app)
-                stack.callback(placement.stop)
-                endpoints['placement'] = placement.url
+            placement = _listen(
+                '--placement', settings.placement or options.Address('127.0.0.1', 0), cloud.placement.app
+            )
+            stack.callback(placement.stop)
+            endpoints['placement'] = placement.url
         except OSError as error:
             print(f'{options.PROG}: {error}', file=sys.stderr)
             return options.USAGE
         cloud.populate()
         cloud.wait_for_definitions(cloud.guests)
-        print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
+        config = _write_config(cloud, compute.url, placement.url)
+        print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}', config), flush=True)
         asked_to_stop.next()
         print('Stopping.', flush=True)
     return 0
+
+
+def _write_config(cloud: DemoCloud, compute: str, placement: str) -> pathlib.Path:
+    """Write the configuration with which migrator-manage works on the cloud, and return its path."""
+    path = cloud.backend.directory / 'migrator.conf'
+    api = parse.urlsplit(compute)
+    # The services share this process, so no command reaches them by a broker. A sweep finds each request.
+    path.write_text(
+        f"""\
+[DEFAULT]
+transport_url = fake:/
+[database]
+connection = {cloud.backend.url}
+[placement]
+auth_type = none
+endpoint_override = {placement}
+[api]
+auth_strategy = noauth2
+listen = {api.hostname}
+listen_port = {api.port}
+""",
+        encoding='utf-8',
+    )
+    return path
 
 
 def _listen(option: str, address: options.Address, app: Callable[..., Any]) -> http_server.Server:
@@ -93,13 +128,16 @@ def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[.
     return dispatch
 
 
-def _instructions(cloud: DemoCloud, endpoints: dict[str, str], identity: str) -> str:
+def _instructions(cloud: DemoCloud, endpoints: dict[str, str], identity: str, config: pathlib.Path) -> str:
     leaving = cloud.leaving()
     return _LINES.format(
         hosts=cloud.settings.hosts,
         instances=cloud.settings.instances,
         compute=endpoints['compute'],
-        placement=f'  Placement    {endpoints["placement"]}\n' if 'placement' in endpoints else '',
+        placement=endpoints['placement'],
+        page=endpoints['compute'].replace('/v2.1', '/migrator/v1/ui'),
+        config=config,
+        source=cloud.settings.source,
         identity=identity,
         project=cloud.guests[0].project_id,
         guest=leaving[0].name,

@@ -4,12 +4,17 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import rich.box
 import rich.console
 import rich.table
 
-from migrator.demo import cloud, options, screen
+from migrator.demo import cloud
 from migrator.demo.report import BUDGET, Report
+from migrator.objects import Migration
 
 _NAMES = {
     'placement_requests': 'Placement requests',
@@ -20,46 +25,47 @@ _NAMES = {
 _GOOD, _BAD = 'bold green', 'bold red'
 
 
-def title(settings: options.Settings) -> str:
-    """Return the title of the run."""
-    if settings.kill:
-        return f'Killing {settings.kill} and evacuating its guests'
-    return (
-        f'Emptying {settings.source}: {settings.leaving} guests of {settings.guest_memory} MiB, '
-        f'{settings.max_concurrent} at a time over {settings.bandwidth:g} MiB/s'
+def show_plan(console: rich.console.Console, plan: Mapping[str, Any]) -> None:
+    """Print the plan of a drain: where each guest would go, or what is in the way."""
+    table = rich.table.Table(
+        box=_box(console), title=f'Plan: empty {plan["host"]}', title_justify='left', title_style='bold'
     )
+    for head in ('Guest', 'MiB', 'To', 'In the way'):
+        table.add_column(head, justify='right' if head == 'MiB' else 'left')
+    for guest in plan['guests']:
+        obstacle = guest['obstacle']
+        in_the_way = f'{obstacle["reason"]} {obstacle["remedy"]}' if obstacle else ''
+        table.add_row(guest['name'], str(guest['size_mb']), guest['destination'] or '', in_the_way)
+    console.print(table)
+    console.print(f'{plan["can_move"]} guests can move, {plan["cannot_move"]} cannot. Nothing was changed yet.')
+    console.print()
 
 
-def interrupted(seen: screen.Look) -> str:
+def interrupted(migrations: Sequence[Migration]) -> str:
     """Return the message for an interruption, with the state of the migrations."""
-    counts = dict(seen.counts())
-    never = seen.asked - len(seen.migrations)
-    parts = [f'{count} {status}' for status, count in counts.items()]
-    parts += [f'{never} never requested'] if never > 0 else []
-    statuses = ', '.join(parts) or 'none'
+    counts = collections.Counter(str(one.status) for one in migrations)
+    statuses = ', '.join(f'{count} {status}' for status, count in counts.items()) or 'none'
     return f'interrupted; migrations: {statuses}. The simulated cloud is gone, and leaves nothing behind.'
 
 
 def show(console: rich.console.Console, report: Report) -> None:
     """Print the summary."""
-    total = len(report.migrations) + len(report.refused)
     console.print()
-    what = 'evacuations' if report.killed else 'migrations'
-    console.print(
-        f'{report.completed} of {total} {what} completed in {report.seconds:.1f} s; '
-        + (f'{report.source} still has {report.left} guests.' if report.left else f'{report.source} is empty.'),
-        style=_GOOD if report.completed == total and not report.left else _BAD,
-    )
+    console.print(_result(report), style=_GOOD if report.right else _BAD)
+    if report.drain is not None:
+        for check in report.drain['checks']:
+            found = ', '.join(check['left']) or 'none'
+            console.print(f'  {check["what"]}: {found}', style=_BAD if check['left'] else '', markup=False)
     for refusal in report.refused:
         console.print(f'  {refusal.instance} was refused: {refusal.answer}', style=_BAD, markup=False)
     for migration in report.migrations:
         if migration['status'] != 'completed':
             line = f'  {migration["name"]} ended {migration["status"]}: {migration["failure"] or "no reason is known"}'
-            console.print(line, style=_BAD, markup=False)
+            console.print(line, style='' if migration['name'] in report.retried else _BAD, markup=False)
     for violation in report.violations:
         console.print(f'  the hypervisors report: {violation}', style=_BAD, markup=False)
     console.print()
-    console.print(_costs(report, rich.box.SIMPLE_HEAD if console.is_terminal else None))
+    console.print(_costs(report, _box(console)))
     noticed = [one['noticed_after'] for one in report.migrations if one['noticed_after'] is not None]
     if noticed:
         console.print(
@@ -72,6 +78,21 @@ def show(console: rich.console.Console, report: Report) -> None:
     _audit(console, report)
 
 
+def _box(console: rich.console.Console) -> rich.box.Box | None:
+    return rich.box.SIMPLE_HEAD if console.is_terminal else None
+
+
+def _result(report: Report) -> str:
+    left = f'{report.source} still has {report.left} guests.' if report.left else f'{report.source} is empty.'
+    if report.drain is None:
+        total = len(report.migrations) + len(report.refused)
+        return f'{report.completed} of {total} evacuations completed in {report.seconds:.1f} s; {left}'
+    guests, again = report.drain['guests'], report.retried
+    moved = f'Drain {report.drain["status"]}: {guests["moved"]} of {sum(guests.values())} guests moved'
+    retried = f', {" and ".join(again)} at a second attempt' if again else ''
+    return f'{moved} in {report.seconds:.1f} s{retried}; {left}'
+
+
 def _costs(report: Report, box: rich.box.Box | None) -> rich.table.Table:
     table = rich.table.Table(
         box=box,
@@ -79,7 +100,11 @@ def _costs(report: Report, box: rich.box.Box | None) -> rich.table.Table:
         title_justify='left',
         title_style='bold',
         caption=('' if report.killed else 'at most: one migration of an idle cloud; ')
-        + 'besides: polls, heartbeats and this screen, in all',
+        + (
+            'besides: polls, heartbeats and this screen, in all'
+            if report.killed
+            else 'besides: polls, heartbeats, the drain and this screen, in all'
+        ),
         caption_justify='left',
     )
     table.add_column('')

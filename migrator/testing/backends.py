@@ -69,6 +69,11 @@ class Backend:
         if found:
             self.writes[found[1]] += 1
 
+    @property
+    def url(self) -> str:
+        """The URL of the database, for another process."""
+        return f'sqlite:///{self.directory}/{_FILE}'
+
     def second_engine(self, threads: executors.Threads) -> Engine:
         """Return an engine on the same database for observers; its writes are not counted."""
         return self._new_engine(threads)
@@ -95,8 +100,7 @@ class Backend:
     def _new_engine(self, threads: executors.Threads) -> Engine:
         # A cloud in one process need not survive a crash of the machine, so commits do not wait for the disk. oslo.db's
         # thread_checkin yields the processor after each transaction, and no other thread needs it.
-        url = f'sqlite:///{self.directory}/{_FILE}'
-        self._engines.append(Engine(url, threads, sqlite_synchronous=False, thread_checkin=False))
+        self._engines.append(Engine(self.url, threads, sqlite_synchronous=False, thread_checkin=False))
         return self._engines[-1]
 
 
@@ -126,6 +130,11 @@ class SharedBackend(Backend):
             sync.sync(engine)
             self._watch(engine)
         return engine
+
+    @property
+    def url(self) -> str:
+        """The URL of the database, for another process."""
+        return f'sqlite:///{self.directory}/{_FILE}'
 
     def second_engine(self, threads: executors.Threads) -> Engine:
         """Return the shared engine for observers."""

@@ -11,6 +11,7 @@ from keystoneauth1 import adapter, exceptions, session, token_endpoint
 from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import service
 from migrator.watch import errors
 
 #: Seconds without an answer after which the API counts as unreachable.
@@ -83,6 +84,7 @@ def client_from_conf(conf: cfg.ConfigOpts) -> Client:
 
     :raises migrator.exception.ConfigurationError: neither names a cloud.
     """
+    service.register_opts(conf)
     if conf.api.auth_strategy == 'noauth2':
         host = f'[{conf.api.listen}]' if ':' in conf.api.listen else conf.api.listen
         auth = token_endpoint.Token(f'http://{host}:{conf.api.listen_port}/v2.1', _NOAUTH_TOKEN)

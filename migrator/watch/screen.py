@@ -163,6 +163,7 @@ class Lines:
         self._errors = errors
         self._as_json = as_json
         self._notes: Sequence[str] = ()
+        self._events: Sequence[Event] = ()
         self._error = ''
 
     def __enter__(self) -> Lines:
@@ -173,13 +174,14 @@ class Lines:
         """Do nothing: there is nothing to restore."""
 
     def show(self, picture: Picture) -> None:
-        """Print the events, and the notes that are new and in none of these events."""
+        """Print the events, and the notes that are new and in none of the last events."""
         self._error = ''
+        self._events = picture.events or self._events
         for event in picture.events:
             print(json.dumps(event.document) if self._as_json else event, file=self._out, flush=True)
         if not self._as_json:
             for text in picture.notes:
-                if text not in self._notes and not any(text in event.text for event in picture.events):
+                if text not in self._notes and not any(text in event.text for event in self._events):
                     print(f'{picture.now:%H:%M:%S}  {base.printable(text)}', file=self._out, flush=True)
             self._notes = picture.notes
 

@@ -109,8 +109,8 @@ class Served:
         return self.process.returncode
 
     def url(self, name):
-        """Return an endpoint that it has printed: ``Compute API`` or ``Placement``."""
-        return re.search(rf'^ +{name} +(\S+)$', self.said, re.MULTILINE)[1]
+        """Return an address that it has printed: ``Compute API``, ``Placement`` or ``Page``."""
+        return re.search(rf'^ +{name} +(\S+)', self.said, re.MULTILINE)[1]
 
     def exports(self):
         """Return the environment that its ``export`` lines make."""

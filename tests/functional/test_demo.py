@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 #: What one migration may cost, on average.
 LIMITS = {'placement_requests': 4, 'rpc_messages': 20, 'sql_statements': 40, 'commits': 16}
+CHECK = commands.ROOT / '.ci' / 'check_demo.py'
 SMALL = ('--hosts', '3', '--instances', '4', '--guest-memory', '512')
 
 
@@ -29,24 +32,51 @@ def ask(url, token=None):
     return answer
 
 
+#: Done before a demo: without the pause before a second attempt the same happens, and sooner.
+AT_ONCE = 'from migrator.drain import run; run.FIRST_PAUSE = 0.1'
+
+
+def failed_of(report):
+    """Return the migration of a report that has failed."""
+    (failed,) = (one for one in report['migrations'] if one['status'] == 'failed')
+    return failed
+
+
 def wrapped(first, *words):
     """Return the command line of a demo before which something else is done."""
     program = f'import signal, sys\nfrom migrator.cmd import demo\n{first}\nsys.exit(demo.main())'
     return [sys.executable, '-u', '-c', program, *words]
 
 
+def drains(tmp_path, *words, **more):
+    """Run a demo that empties a host, to its end."""
+    options = {'env': commands.environment(tmp_path, **more), 'cwd': tmp_path, 'timeout': commands.PATIENCE}
+    return forked.run(wrapped(AT_ONCE, *words), **options)
+
+
 def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(tmp_path):
     ended = commands.demo(tmp_path, *SMALL, '--json', fresh=True)
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
-    assert [one['status'] for one in report['migrations']] == ['completed'] * 2
+    assert (report['drain']['status'], report['drain']['host'], report['left']) == ('completed', 'host1', 0)
+    assert [check['left'] for check in report['drain']['checks']] == [[]] * 4
+    assert sorted((one['status'], one['attempts']) for one in report['drain']['members']) == [
+        ('moved', 1),
+        ('moved', 2),
+    ]
+    assert sorted(one['status'] for one in report['migrations']) == ['completed', 'completed', 'failed']
     for one in report['migrations']:
         assert {'uuid', 'instance', 'source', 'destination', 'status', 'history'} <= set(one)
         assert one['source'] == 'host1' != one['destination']
         statuses = [entry['status'] for entry in one['history']]
-        assert statuses == ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
+        if one['status'] == 'completed':
+            assert statuses == ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
         moments = [entry['at'] for entry in one['history']]
         assert moments == sorted(moments)
+    first, second = [one for one in report['migrations'] if one['instance'] == failed_of(report)['instance']]
+    assert first['destination'] != second['destination']
+    judged = subprocess.run([sys.executable, CHECK], input=ended.stdout, capture_output=True, text=True, check=False)
+    assert judged.returncode == 0, judged.stderr
     assert report['audit']['findings'] == []
     assert report['audit']['looked_at']['consumers'] == 4
     counts = report['counts']['per_migration']
@@ -73,16 +103,16 @@ def test_killed_host_has_its_guests_evacuated_and_cleans_up_when_it_is_back(tmp_
 def test_lines_of_a_killed_host_say_what_happens_to_it(tmp_path):
     ended = commands.demo(tmp_path, *SMALL, '--kill', 'host2')
     assert ended.returncode == 0, ended.stderr
-    lines = [line.split() for line in ended.stdout.splitlines()]
     assert 'host2 has lost its power, and is declared forced down' in ended.stdout
     assert '1 of 1 evacuations completed' in ended.stdout
-    statuses = [line[-1] for line in lines if line[3:4] == ['host2']]
+    statuses = re.findall(r'vm-\d+: ([a-z]+), host2 to ', ended.stdout)
     assert statuses == ['accepted', 'preparing', 'done', 'completed']
 
 
 def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
     command = wrapped(
-        'from migrator.demo import cloud; cloud.POLL_INTERVAL = 600',
+        'from migrator.demo import cloud\ncloud.POLL_INTERVAL = 600\n'
+        'cloud.DemoCloud.break_a_migration = lambda self: None',
         *('--hosts', '2', '--instances', '1', '--json'),
     )
     env = commands.environment(tmp_path)
@@ -95,13 +125,15 @@ def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
 
 
 def test_output_that_is_no_terminal_has_plain_lines_in_any_environment(tmp_path):
-    ended = commands.demo(tmp_path, *SMALL, FORCE_COLOR='1', TTY_COMPATIBLE='1', TERM='xterm-256color', COLUMNS='40')
+    ended = drains(tmp_path, *SMALL, FORCE_COLOR='1', TTY_COMPATIBLE='1', TERM='xterm-256color', COLUMNS='40')
     assert ended.returncode == 0, ended.stderr
     assert '\x1b' not in ended.stdout + ended.stderr
     assert ended.stdout.isascii()
     lines = ended.stdout.splitlines()
-    assert sum(line.endswith('  completed') for line in lines) == 2
-    assert '2 of 2 migrations completed' in ended.stdout
+    assert lines[0].startswith('Plan: empty host1')
+    assert len(re.findall(r': moved to host[23]', ended.stdout)) == 2
+    assert len(re.findall(r': waiting \(.* ended as failed', ended.stdout)) == 1
+    assert re.search(r'Drain completed: 2 of 2 guests moved in .* at a second attempt; host1 is empty', ended.stdout)
     assert 'no findings.' in lines[-1]
 
 
@@ -114,7 +146,7 @@ def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(t
     process = forked.Process(command, env=commands.environment(tmp_path), **streams)
     try:
         for line in process.stdout:
-            if line.rstrip().endswith('running'):
+            if line.rstrip().endswith(': moving'):
                 break
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=commands.PATIENCE)
@@ -122,7 +154,6 @@ def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(t
         process.kill()
     assert process.returncode == 130
     assert 'interrupted; migrations: ' in said
-    assert 'running' in said
     assert 'Traceback' not in said
     assert commands.left_behind(tmp_path) == []
 
@@ -136,7 +167,8 @@ def and_plant(cloud):
     populate(cloud)
     new_uuid = cloud.world.threads.new_uuid()
     stranger = allocation_state.Consumer(uuid=new_uuid, consumer_type='X', project_id='p', user_id='u')
-    provider = cloud.database.services.list_nodes()[0].uuid
+    # at the drained host it would be in the way of the drain
+    (provider,) = (node.uuid for node in cloud.database.services.list_nodes() if node.host == 'host2')
     allocations.claim(cloud.placement_client, stranger, {provider: {'VCPU': 1}}, generation=None)
 
 demo_cloud.DemoCloud.populate = and_plant
@@ -146,9 +178,9 @@ demo_cloud.DemoCloud.populate = and_plant
 @pytest.mark.nova_bug(1793569)
 def test_wrong_allocations_are_reported_and_the_exit_status_is_1(tmp_path):
     env = commands.environment(tmp_path)
-    ended = forked.run(wrapped(PLANT, *SMALL), env=env, timeout=commands.PATIENCE)
+    ended = forked.run(wrapped(f'{AT_ONCE}\n{PLANT}', *SMALL), env=env, timeout=commands.PATIENCE)
     assert ended.returncode == 1, ended.stderr
-    assert '2 of 2 migrations completed' in ended.stdout
+    assert 'Drain completed: 2 of 2 guests moved' in ended.stdout
     assert ' 1 finding.' in ended.stdout
     assert 'unknown consumer' in ended.stdout
     assert 'Remedy: ' in ended.stdout
@@ -160,12 +192,31 @@ def test_a_served_cloud_answers_until_a_signal_stops_it(tmp_path, number):
     with commands.Served(tmp_path, *SMALL, '--placement', '127.0.0.1:0', fresh=fresh) as served:
         answer = ask(served.url('Compute API') + '/servers', token='admin:demo')
         assert len(answer.json()['servers']) == 4
+        assert '<html' in ask(served.url('Page')).text
         answer = ask(served.url('Placement') + '/resource_providers', token='admin')
         assert len(answer.json()['resource_providers']) == 3
         assert len(commands.left_behind(tmp_path)) == 1
         assert served.stop(number) == 0
         assert 'Traceback' not in served.said
     assert commands.left_behind(tmp_path) == []
+
+
+def test_config_file_of_a_served_cloud_makes_migrator_manage_work_on_it(tmp_path):
+    with commands.Served(tmp_path, *SMALL) as served:
+        file = re.search(r'--config-file (\S+) drain start host1 --watch', served.said)[1]
+
+        def manage(*words):
+            command = [sys.executable, '-m', 'migrator.cmd.manage', '--config-file', file, *words]
+            return forked.run(command, env=commands.environment(tmp_path), timeout=commands.PATIENCE)
+
+        planned = manage('drain', 'plan', 'host1')
+        assert '2 guests of host1 can move, 0 cannot.' in planned.stdout, planned.stderr
+        started = manage('drain', 'start', 'host1', '--watch')
+        assert (started.returncode, started.stderr) == (0, '')
+        assert 'drain: completed' in started.stdout
+        (drain,) = json.loads(manage('--json', 'drain', 'list').stdout)['drains']
+        watched = manage('--json', 'watch', 'drain', drain['uuid'])
+        assert (watched.returncode, json.loads(watched.stdout.splitlines()[-1])['status']) == (0, 'completed')
 
 
 def test_the_identity_of_a_served_cloud_is_marked_as_what_it_is(tmp_path):

@@ -2,7 +2,7 @@
 
 """``make demo-libvirt``: real guests leave a libvirt host while you watch.
 
-They go through the queue of a whole cloud. The cloud has two hosts with four guests on the first, all in namespaces of
+A drain of a whole cloud moves them. The cloud has two hosts with four guests on the first, all in namespaces of
 their own on this machine. A guest is judged by what it writes to its console. Nothing listens but on loopback, and
 nothing is left.
 """
@@ -44,8 +44,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog=PROG,
         allow_abbrev=False,
-        description='Four real guests of QEMU leave one libvirt host for another: one by post-copy, one after its move '
-        'was aborted half way. Their own output shows whether they have noticed.',
+        description='A drain moves four real guests of QEMU from one libvirt host to another: one by post-copy, one '
+        'after its first move has failed half way. The longest silence of each guest is measured and judged.',
         epilog='Exit status: 0 everything is as it should be; 1 something is not; 2 it cannot be shown here; 130 '
         'interrupted.',
     )

@@ -12,7 +12,6 @@ import libvirt
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.demo import screen
 from migrator.testing.cloud import Cloud
 from migrator.virt.libvirt.driver import LibvirtDriver
 from tests.real.libvirt.lab import guests, hosts
@@ -98,16 +97,12 @@ class LibvirtCloud(Cloud):
         """Whether libvirt has reported, on both hosts, that a guest was in post-copy."""
         return all((guest.uuid, host) in self._post_copied for host in self.lab.hosts)
 
-    def look(self, names: dict[str, str]) -> screen.Look:
-        """Look at the cloud, as its database has it.
-
-        :param names: of the guests, by uuid; padded, so that what is shown of them stands in columns.
-        """
+    def population(self) -> dict[str, int]:
+        """Return how many guests the database has on each host."""
         population = dict.fromkeys(self.lab.hosts, 0)
         for instance in self.database.instances.list():
             population[instance.host] += 1
-        now = self.world.threads.clock.now()
-        return screen.Look(self.migrations(), self.histories(), names, population, len(names), now)
+        return population
 
     def stop(self) -> None:
         """Stop every service as planned, and close what was opened."""

@@ -8,8 +8,7 @@ import json
 import logging
 import signal
 import sys
-import time
-from typing import TextIO
+from typing import Any, TextIO
 
 import rich.box
 import rich.console
@@ -18,7 +17,8 @@ import rich.text
 
 from migrator import exception
 from migrator.demo import run as plain_demo
-from migrator.demo.screen import Lines, Screen, View
+from migrator.demo import summary
+from migrator.watch.screen import Lines, Screen, View
 from tests.real.libvirt import demo_cloud, demo_scenario
 from tests.real.libvirt.lab import hosts
 from tests.real.servers import process
@@ -39,27 +39,22 @@ class _Teller:
         self.console = console
         self.screen = screen
         self._out = out
-        self._began: float | None = None
 
     def say(self, text: str) -> None:
         """Say it."""
         if self.screen:
             self.console.print(f'{text} ...', style='dim', markup=False)
         else:
-            # as the lines of the migrations, which count from the first of them
-            seconds = '' if self._began is None else f'{time.monotonic() - self._began:8.3f} s  '
-            print(f'{seconds}{text}', file=self._out, flush=True)
+            print(text, file=self._out, flush=True)
 
     def view(self) -> View:
-        """Return what shows the migrations, the first of which is asked for next."""
-        self._began = time.monotonic()
-        if not self.screen:
-            return Lines(self._out)
-        title = (
-            f'Emptying {demo_cloud.SOURCE}: {len(demo_cloud.CAST)} guests of {demo_cloud.MEMORY} MiB, '
-            f'{demo_cloud.AT_ONCE} at a time, {demo_cloud.BANDWIDTH} MiB/s each'
-        )
-        return Screen(self.console, title)
+        """Return what shows the drain."""
+        return Screen(self.console) if self.screen else Lines(self._out, sys.stderr)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        """Show the plan of the drain."""
+        console = self.console if self.screen else plain_demo.plain(self._out)
+        summary.show_plan(console, plan)
 
 
 class _LogHandler(logging.Handler):
@@ -105,8 +100,10 @@ def _play(teller: _Teller) -> demo_scenario.Report:
         teller.say('Starting migrator around them: it adopts the guests')
         cloud = demo_cloud.LibvirtCloud(lab)
         cloud.start_computes(adopted=len(those))
+        scenario = demo_scenario.Scenario(cloud, those, teller.say)
+        teller.show_plan(scenario.plan())
         with teller.view() as view:
-            report = demo_scenario.Scenario(cloud, those, teller.say).run(view)
+            report = scenario.run(view)
         cloud.stop()
         return report
     except KeyboardInterrupt:
@@ -137,7 +134,7 @@ def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
     table.add_column('Guest', no_wrap=True)
     table.add_column('What happened')
     table.add_column('Seconds', justify='right', no_wrap=True)
-    table.add_column('Downtime', justify='right', no_wrap=True)
+    table.add_column('Silence', justify='right', no_wrap=True)
     table.add_column('Verdict')
     for move in report.moves:
         verdict = rich.text.Text('; '.join(move.wrong), style=_BAD)
@@ -152,7 +149,7 @@ def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
         )
     console.print(table)
     console.print(
-        'Downtime: the longest time without output of a guest, which writes a line every 20 ms, while it was moved.',
+        'Silence: the longest time without output of a guest, which writes a line every 20 ms, while it was moved.',
         style='dim',
     )
     console.print()
@@ -173,8 +170,12 @@ def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
         style=_BAD if count else _GOOD,
     )
     if report.right:
+        longest = max(report.moves, key=lambda move: move.downtime or 0)
         console.print(
-            f'{demo_cloud.SOURCE} is empty after {report.seconds:.0f} s, and no guest has noticed.', style=_GOOD
+            f'{demo_cloud.SOURCE} is empty after {report.seconds:.0f} s. The longest silence of a guest was '
+            f'{(longest.downtime or 0) * 1000:.0f} ms ({longest.guest.name}); at most {demo_scenario.SILENCE:g} s are '
+            'right.',
+            style=_GOOD,
         )
     else:
         console.print('Something is not as it should be.', style=_BAD)
@@ -182,8 +183,8 @@ def _show(console: rich.console.Console, report: demo_scenario.Report) -> None:
 
 def _praise(move: demo_scenario.Move, report: demo_scenario.Report) -> str:
     counted = report.counted[move.guest.name]
-    if move.plan == 'aborted':
-        return f'went on at {demo_cloud.SOURCE} as it was'
+    if move.plan == 'failed':
+        return f'went on at {demo_cloud.SOURCE}, and was tried again'
     return f'counted on to {counted["last"]}, no page wrong'
 
 

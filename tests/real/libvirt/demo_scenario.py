@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the demo does: all guests leave one host; one move is aborted, one is made to end by post-copy."""
+"""What the demo does: a drain empties a host, with one move that fails first, and one by post-copy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from migrator.demo import report, screen
+from migrator.demo import report, run
 from migrator.objects import Migration, MigrationStatus
+from migrator.objects.drain import DrainStatus
+from migrator.watch import screen, subjects
 from tests.real.libvirt import demo_cloud
 from tests.real.libvirt.lab import guests
 
 _S = MigrationStatus
 
-#: The order in which the moves are requested, so that the first two are under way when the operator intervenes.
-ORDER = ('database', 'cache', 'web', 'worker')
-BY_POST_COPY, CHANGES_ITS_MIND = 'database', 'cache'
+#: The guest whose move is made to end by post-copy, and the one whose first move fails.
+BY_POST_COPY, FAILS_ONCE = 'database', 'cache'
 #: After how many MiB.
 AFTER = 30
+#: The longest silence of a guest, in seconds, that counts as right. A client of a guest notices a longer one.
+SILENCE = 2.0
 
-_WIDTH = max(map(len, ORDER))
 #: Seconds in which everything has to have happened, on the slowest of machines.
 PATIENCE = 400.0
 _TICK = 0.1
@@ -36,10 +38,9 @@ _TICK = 0.1
 class Move:
     """One migration, as it was asked for and as it was seen.
 
-    :ivar plan: the result that is wanted: ``moved``, ``aborted`` or ``post-copy``.
-    :ivar at_mib: how much had been copied when the operator intervened.
+    :ivar plan: the result that is wanted: ``moved``, ``failed`` or ``post-copy``.
+    :ivar at_mib: how much had been copied when something intervened.
     :ivar history: each status that the migration has had.
-    :ivar checked: whether its guest was looked at afterwards.
     :ivar wrong: what is not as it should be.
     """
 
@@ -49,7 +50,6 @@ class Move:
     watch: guests.Watch | None = None
     downtime: float | None = None
     at_mib: int | None = None
-    checked: bool = False
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
 
@@ -68,8 +68,6 @@ class Move:
         status = str(self.migration.status)
         if status == _S.COMPLETED:
             return f'moved, by post-copy{mib}' if self.plan == 'post-copy' else 'moved while it ran'
-        if status == _S.CANCELLED:
-            return f'aborted{mib}: stayed'
         return f'{status}{mib}'
 
     def end_watch(self) -> None:
@@ -83,10 +81,12 @@ class Move:
 class Report:
     """How the demo went.
 
+    :ivar drain: the drain at its end, as the API shows it.
     :ivar counted: guest -> what it has said of itself, on both hosts together.
     :ivar wrong: what is not as it should be, and belongs to no single move.
     """
 
+    drain: dict[str, Any]
     moves: list[Move]
     seconds: float
     counted: dict[str, dict[str, int]]
@@ -103,6 +103,7 @@ class Report:
         """Return it as ``--json`` prints it."""
         return {
             'right': self.right,
+            'drain': self.drain,
             'seconds': round(self.seconds, 3),
             'moves': [
                 {
@@ -138,122 +139,102 @@ class Scenario:
         self._cloud = cloud
         self._source = cloud.lab.hosts[demo_cloud.SOURCE]
         self._destination = cloud.lab.hosts[demo_cloud.DESTINATION]
-        self._guests = {guest.name: guest for guest in those}
-        self._names = {guest.uuid: f'{guest.name:{_WIDTH}}' for guest in those}
+        self._guests = {guest.uuid: guest for guest in those}
         self._say = say
-        self._moves: list[Move] = []
+        self._moves: dict[str, Move] = {}
         self._wrong: list[str] = []
-        #: How many guests are being looked at, and go again then.
-        self._coming = 0
+
+    def plan(self) -> dict[str, Any]:
+        """Return the plan of the drain."""
+        wanted = {'host': demo_cloud.SOURCE, 'dry_run': True}
+        plan: dict[str, Any] = _undisturbed(lambda: run.ask(self._cloud, 'POST', '/drains', wanted))['plan']
+        return plan
 
     def run(self, view: screen.View) -> Report:
         """Do it, show it, and look at what came of it."""
         began = time.monotonic()
-        for name in ORDER:
-            self._ask(name, {BY_POST_COPY: 'post-copy', CHANGES_ITS_MIND: 'aborted'}.get(name, 'moved'))
+        wanted = {'host': demo_cloud.SOURCE, 'reason': 'a demo'}
+        uuid = _undisturbed(lambda: run.ask(self._cloud, 'POST', '/drains', wanted))['drain']['uuid']
+        shown = run.Shown(self._cloud, subjects.Drain, uuid, self._cloud.population)
+        ended = False
         try:
-            while not self._look(view):
+            while not ended:
+                picture = shown.look()
+                view.show(picture)
+                self._follow()
+                ended = picture.status is not None
                 if time.monotonic() - began > PATIENCE:
-                    self._wrong.append(f'not everything has ended within {PATIENCE:g} s')
+                    self._wrong.append(f'the drain has not ended within {PATIENCE:g} s')
                     break
                 time.sleep(_TICK)
         finally:
-            for move in self._moves:
+            for move in self._moves.values():
                 move.end_watch()
         took = time.monotonic() - began
-        self._judge()
+        drain = shown.get(f'/drains/{uuid}')['drain']
+        self._judge(drain)
         findings, looked_at = report.audit(self._cloud)  # type: ignore[arg-type] -- it reads only the records
-        counted = {name: self._counted(guest) for name, guest in self._guests.items()}
-        return Report(self._moves, took, counted, findings, looked_at, self._wrong)
-
-    # --- what an operator does ---------------------------------------------------------------------------------------
-
-    def _ask(self, name: str, plan: str) -> None:
-        guest = self._guests[name]
-        answer = _undisturbed(lambda: self._cloud.live_migrate(guest.uuid))
-        if answer.status_int != 202:
-            self._wrong.append(f'the move of {name} was refused: {answer.status} {_text(answer)}')
-            return
-        instance = self._cloud.database.instances.get(guest.uuid)
-        self._moves.append(Move(guest, plan, self._cloud.migrations(instance)[-1]))
-
-    def _intervene(self, move: Move, copied: int) -> None:
-        move.at_mib = copied
-        path = f'/servers/{move.guest.uuid}/migrations/{move.migration.id}'
-        if move.plan == 'aborted':
-            self._say(f'{move.guest.name} is aborted, with {copied} of its {demo_cloud.MEMORY} MiB copied')
-            answer = _undisturbed(lambda: self._cloud.request('DELETE', path))
-        else:
-            self._say(f'{move.guest.name} writes faster than it is copied: it is to complete by post-copy')
-            answer = _undisturbed(lambda: self._cloud.request('POST', f'{path}/action', {'force_complete': None}))
-        if answer.status_int != 202:
-            move.wrong.append(f'that was refused: {answer.status} {_text(answer)}')
+        counted = {guest.name: self._counted(guest) for guest in self._guests.values()}
+        return Report(drain, [*self._moves.values()], took, counted, findings, looked_at, self._wrong)
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def _look(self, view: screen.View) -> bool:
-        """Take in what is new, and act on it; return whether there is no more to come."""
-        seen = self._cloud.look(self._names)
-        view.show(seen)
-        known = {one.uuid: one for one in seen.migrations}
-        complete = not self._coming
-        for move in list(self._moves):
-            move.migration = known.get(move.migration.uuid, move.migration)
-            move.history = self._cloud.history_of(move.migration)
-            self._follow(move)
-        return (
-            complete
-            and not self._coming
-            and all(move.migration.ended or move.migration.stuck_reason for move in self._moves)
-        )
+    def _follow(self) -> None:
+        """Take in the migrations of the drain, listen to the guests that move, and intervene."""
+        for migration in self._cloud.migrations():
+            guest = self._guests[migration.instance_uuid]
+            move = self._moves.setdefault(migration.uuid, Move(guest, self._plan_of(guest), migration))
+            move.migration, move.history = migration, self._cloud.history_of(migration)
+            if migration.status == _S.RUNNING:
+                if move.watch is None:
+                    move.watch = guest.watch()
+                    move.watch.__enter__()
+                copied = int(migration.memory_processed or 0) >> 20
+                if move.plan != 'moved' and move.at_mib is None and copied >= AFTER:
+                    self._intervene(move, copied)
+            elif migration.ended:
+                move.end_watch()
 
-    def _follow(self, move: Move) -> None:
-        migration = move.migration
-        if migration.status == _S.RUNNING:
-            if move.watch is None:
-                move.watch = move.guest.watch()
-                move.watch.__enter__()
-            copied = int(migration.memory_processed or 0) >> 20
-            if move.plan != 'moved' and move.at_mib is None and copied >= AFTER:
-                self._intervene(move, copied)
-        elif migration.ended and move.watch is not None:
-            move.end_watch()
-            if move.plan == 'aborted' and migration.status == _S.CANCELLED:
-                self._coming += 1
-                self._cloud.world.threads.start(self._go_again, move, name='demo-again')
+    def _plan_of(self, guest: guests.Guest) -> str:
+        if guest.name == FAILS_ONCE and all(move.guest is not guest for move in self._moves.values()):
+            return 'failed'
+        return 'post-copy' if guest.name == BY_POST_COPY else 'moved'
 
-    def _go_again(self, move: Move) -> None:
-        """Look at a guest that was to stay, which takes a second or two, and have it move after all."""
-        try:
-            move.wrong += _found(lambda: move.guest.unharmed(self._source))
-            move.checked = True
-            if not move.wrong:
-                self._say(f'{move.guest.name} goes on at {demo_cloud.SOURCE} as it was; its move is asked for again')
-            self._ask(move.guest.name, 'moved')
-        except Exception as error:  # noqa: BLE001 -- it is reported in the end, and the others go on
-            move.wrong.append(str(error))
-        finally:
-            self._coming -= 1
+    def _intervene(self, move: Move, copied: int) -> None:
+        """Stop a move behind the back of migrator, or have it end by post-copy, as an operator does."""
+        move.at_mib = copied
+        if move.plan == 'failed':
+            self._say(f'the move of {move.guest.name} is stopped by virsh, with {copied} MiB copied')
+            _undisturbed(lambda: self._source.virsh('domjobabort', move.guest.name))
+            return
+        self._say(f'{move.guest.name} writes faster than it is copied: it is to complete by post-copy')
+        path = f'/servers/{move.guest.uuid}/migrations/{move.migration.id}/action'
+        answer = _undisturbed(lambda: self._cloud.request('POST', path, {'force_complete': None}))
+        if answer.status_int != 202:
+            move.wrong.append(f'that was refused: {answer.status} {_text(answer)}')
 
     # --- what came of it ---------------------------------------------------------------------------------------------
 
-    def _judge(self) -> None:
+    def _judge(self, drain: dict[str, Any]) -> None:
         self._say('Looking at what every guest has said, at its pages, and at the allocations')
-        wanted = {'moved': _S.COMPLETED, 'post-copy': _S.COMPLETED, 'aborted': _S.CANCELLED}
-        for move in self._moves:
+        if drain['status'] != DrainStatus.COMPLETED:
+            self._wrong.append(f'the drain is {drain["status"]}: {drain["message"] or drain["waits_for"]}')
+        wanted = {'moved': _S.COMPLETED, 'post-copy': _S.COMPLETED, 'failed': _S.FAILED}
+        for move in self._moves.values():
             migration = move.migration
             if migration.status != wanted[move.plan]:
                 why = migration.stuck_reason or migration.failure or 'no reason is known'
                 move.wrong.append(f'it is {migration.status}, and not {wanted[move.plan]}: {why}')
-            elif not move.checked:
+            elif move.plan != 'failed':
                 move.wrong += _found(lambda guest=move.guest: guest.survived(self._source, self._destination))
-                move.checked = True
             if move.plan == 'post-copy' and not self._cloud.went_by_post_copy(move.guest):
                 move.wrong.append('libvirt has reported no post-copy')
+            if (move.downtime or 0) > SILENCE:
+                move.wrong.append(f'its longest silence was {move.downtime:.1f} s, and at most {SILENCE:g} s are right')
         if left := self._source.domains():
             self._wrong.append(f'{demo_cloud.SOURCE} is not empty: {len(left)} guests are left')
         running = demo_cloud.running_on(self._destination, list(self._guests.values()))
-        if missing := sorted(set(self._guests) - set(running)):
+        if missing := sorted({guest.name for guest in self._guests.values()} - set(running)):
             self._wrong.append(f'{", ".join(missing)} not running on {demo_cloud.DESTINATION}')
 
     def _counted(self, guest: guests.Guest) -> dict[str, int]:

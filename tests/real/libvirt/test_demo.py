@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The demo: no guest notices a move, it can be interrupted anywhere, and nothing is left."""
+"""The demo: each silence of a guest is short, it can be interrupted anywhere, and nothing is left."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def left(root):
     return process.left_of(root) or mounted(root) or root.exists()
 
 
-def test_the_source_is_emptied_and_no_guest_has_noticed(lab):
+def test_source_is_emptied_and_the_silence_of_each_guest_is_short(lab):
     before = of_the_machine()
     done = subprocess.run([*COMMAND, '--json'], cwd=TREE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -48,16 +48,17 @@ def test_the_source_is_emptied_and_no_guest_has_noticed(lab):
     assert report['wrong'] == report['audit']['findings'] == []
     came = [(move['guest'], move['plan'], move['status']) for move in report['moves']]
     assert sorted(came) == [
-        ('cache', 'aborted', 'cancelled'),
+        ('cache', 'failed', 'failed'),
         ('cache', 'moved', 'completed'),
         ('database', 'post-copy', 'completed'),
         ('web', 'moved', 'completed'),
         ('worker', 'moved', 'completed'),
     ]
-    assert all(0 < move['downtime'] < move['seconds'] for move in report['moves'])
+    assert report['drain']['status'] == 'completed'
+    assert all(0 < move['downtime'] <= demo_scenario.SILENCE for move in report['moves'])
     assert all(counted['bad_pages'] == 0 and counted['longest_step'] <= 100 for counted in report['guests'].values())
     assert report['audit']['looked_at'] == {'allocations': 4, 'consumers': 4, 'instances': 4, 'migrations': 5}
-    assert 'cache     alpha -> beta     cancelled' in done.stderr
+    assert 'cache: waiting (Migration ' in done.stderr
     assert of_the_machine() == before
 
 
@@ -65,8 +66,8 @@ def test_the_source_is_emptied_and_no_guest_has_noticed(lab):
     ('when', 'number'),
     [
         ('Starting 4 guests', signal.SIGTERM),
-        ('worker    alpha -> beta     queued', signal.SIGTERM),
-        ('is aborted', signal.SIGINT),
+        ('worker: moving', signal.SIGTERM),
+        ('is stopped by virsh', signal.SIGINT),
     ],
 )
 def test_interrupted_it_leaves_nothing(lab, when, number):
@@ -93,7 +94,7 @@ def test_ctrl_c_at_its_terminal_leaves_nothing_and_the_cursor_is_back(lab):
     ) as child:  # fmt: skip
         os.close(other)
         said = b''
-        while b'is aborted' not in said:
+        while b'is stopped by virsh' not in said:
             said += os.read(own, 65536)
         roots = backends_of(child.pid)
         assert len(roots) == 1
@@ -145,7 +146,7 @@ def test_an_option_that_there_is_not(capsys):
 
 def test_a_report_with_anything_wrong_is_not_right():
     def report(**fields):
-        made = {'moves': [], 'seconds': 1.0, 'counted': {}, 'findings': [], 'looked_at': {}, 'wrong': []}
+        made = {'drain': {}, 'moves': [], 'seconds': 1.0, 'counted': {}, 'findings': [], 'looked_at': {}, 'wrong': []}
         return demo_scenario.Report(**{**made, **fields})
 
     wrong = demo_scenario.Move(guest=None, plan='moved', migration=None, wrong=['it has a gap'])

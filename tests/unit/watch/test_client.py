@@ -8,7 +8,7 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import api, service
+from migrator.conf import api
 from migrator.runtime import http_server
 from migrator.watch import client, errors
 
@@ -42,21 +42,20 @@ def no_cloud(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
 
 
-def make_conf(**options):
+def make_conf(tmp_path, **options):
     conf = cfg.ConfigOpts()
     api.register_opts(conf)
-    service.register_opts(conf)
-    conf([], default_config_files=[])
-    for name, value in options.items():
-        conf.set_override(name, value, 'api')
+    file = tmp_path / 'migrator.conf'
+    file.write_text('[api]\n' + ''.join(f'{name} = {value}\n' for name, value in options.items()))
+    conf(['--config-file', str(file)], project='migrator')
     return conf
 
 
 @pytest.fixture
-def asked(server):
+def asked(server, tmp_path):
     """The client of the server, which a configuration without Keystone names."""
     host, port = server.url.removeprefix('http://').split(':')
-    return client.client_from_conf(make_conf(auth_strategy='noauth2', listen=host, listen_port=int(port)))
+    return client.client_from_conf(make_conf(tmp_path, auth_strategy='noauth2', listen=host, listen_port=int(port)))
 
 
 def test_configuration_without_keystone_names_its_own_api(server, asked):
@@ -64,17 +63,17 @@ def test_configuration_without_keystone_names_its_own_api(server, asked):
     assert server.asked == [('GET', '/migrator/v1/drains/1/events?after=3', 'admin')]
 
 
-def test_environment_names_a_cloud_as_for_the_openstack_client(server, monkeypatch):
+def test_environment_names_a_cloud_as_for_the_openstack_client(server, monkeypatch, tmp_path):
     monkeypatch.setenv('OS_AUTH_TYPE', 'admin_token')
     monkeypatch.setenv('OS_ENDPOINT', f'{server.url}/compute/v2.1')
     monkeypatch.setenv('OS_TOKEN', 'mine')
-    client.client_from_conf(make_conf()).get('/drains/1')
+    client.client_from_conf(make_conf(tmp_path)).get('/drains/1')
     assert server.asked == [('GET', '/compute/migrator/v1/drains/1', 'mine')]
 
 
-def test_no_cloud_at_all_is_an_error_that_says_what_to_set():
+def test_no_cloud_at_all_is_an_error_that_says_what_to_set(tmp_path):
     with pytest.raises(exception.ConfigurationError, match='OS_CLOUD'):
-        client.client_from_conf(make_conf())
+        client.client_from_conf(make_conf(tmp_path))
 
 
 def test_refused_request_has_the_url_and_the_message_of_the_api(server, asked):
