@@ -97,6 +97,7 @@ def test_changes_by_hand_are_found_within_a_minute_and_reported_once_by_name(clo
     for kind, instance in guests.items():
         (message,) = (one for one in reported(caplog) if f'Guest {kind}-guest ({instance.uuid})' in one)
         assert 'Remedy: ' in message
+    assert [record.args['name'] for record in caplog.records if record.levelname == 'ERROR'] == ['twice-guest']
     assert len(reported(caplog)) == len(CASES)
 
 

@@ -189,7 +189,8 @@ class Watch:
         }
         new = database.differences.replace([one for one in found.differences if one.instance_uuid not in kept], kept)
         for one in new[:_LOGGED]:
-            LOG.warning(
+            LOG.log(
+                logging.ERROR if len(one.runs_on) > 1 else logging.WARNING,
                 'Guest %(name)s (%(guest)s) is not as the database has it: %(difference)s. Remedy: %(remedy)s',
                 {'name': one.name, 'guest': one.instance_uuid, 'difference': one.text, 'remedy': one.remedy},
             )
