@@ -4,21 +4,25 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from tests.real.cloud import ProcessCloud
-from tests.real.site import Shape, Site
+from tests.real.site import TREE, Shape, Site
 from tests.real.test_evacuation import Operator
 from tests.real.test_kills import Killer
 
 #: The guests of the host; the acceptance of this test is 200.
 GUESTS = int(os.environ.get('MIGRATOR_DRAINED', '24'))
+#: Seconds for the kills, and then for the rest of the drain.
+PATIENCE = 250 + 6 * GUESTS
 MEMORY, LINK = 256, 256
 KILLS = {'conductor1': 3, 'conductor2': 3, 'host1': 2, 'host2': 2, 'host3': 2, 'api1': 1, 'rabbitmq': 1, 'placement': 1}
 PAUSES = {'conductor1': 1, 'conductor2': 1}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE + 200)]
 
 
 @pytest.fixture
@@ -47,6 +51,24 @@ def cloud(workspace, postgresql, rabbitmq, placement_http):
     site.end()
 
 
+def watch(cloud, uuid):
+    """Start ``migrator-manage watch`` on a drain, at the API that is killed, and return its process."""
+    file = cloud.site.services['api1'].file
+    command = [
+        sys.executable,
+        '-m',
+        'migrator.cmd.manage',
+        '--config-file',
+        str(file),
+        '--json',
+        'watch',
+        'drain',
+        uuid,
+    ]
+    env = os.environ | {'PYTHONPATH': str(TREE), 'NO_PROXY': '*'}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
 def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, placement_http):
     servers = {one.name: one for one in (rabbitmq, placement_http)}
     guests = [cloud.boot(f'vm-{number}', 'host1', MEMORY, dirty_rate=20) for number in range(GUESTS)]
@@ -56,9 +78,15 @@ def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, 
         assert {one['Destination'] for one in planned} == {'host2', 'host3'}
         shown = operator.run('openstack', 'host', 'drain', 'create', '--max-attempts', '20', 'host1', '-f', 'json')
         uuid = json.loads(shown[shown.index('{') :])['uuid']
-        with Killer(cloud, servers, 7, KILLS, PAUSES) as killer:
-            cloud.simulation.run_until(lambda: killer.finished, timeout=400)
-        cloud.simulation.run_until(lambda: cloud.database.drains.get(uuid).ended, timeout=400)
+        with watch(cloud, uuid) as watching:
+            with Killer(cloud, servers, 7, KILLS, PAUSES) as killer:
+                cloud.simulation.run_until(lambda: killer.finished, timeout=PATIENCE)
+            cloud.simulation.run_until(lambda: cloud.database.drains.get(uuid).ended, timeout=PATIENCE)
+            output, errors = watching.communicate(timeout=60)
+        events = [json.loads(line) for line in output.splitlines()]
+        moved = {one['instance'] for one in events if one.get('status') == 'moved'}
+        assert (watching.returncode, moved) == (0, {guest.uuid for guest in guests}), errors
+        assert [one['seq'] for one in events] == list(range(1, len(events) + 1))
         listed = json.loads(operator.run('openstack', 'host', 'drain', 'list', '--host', 'host1', '-f', 'json'))
         assert [(one['Status'], one['Moved']) for one in listed] == [('completed', GUESTS)], listed
     finally:
