@@ -78,7 +78,7 @@ class Drain:
         while found := self._get(f'{self._path}/events', after=self._seen)['events']:
             self._seen = found[-1]['seq']
             for one in found:
-                yield Event(datetime.datetime.fromisoformat(one['at']), _text_of(one), one)
+                yield Event(_moment(one['at']), _text_of(one), one)
 
 
 class _Migrations:
@@ -187,7 +187,7 @@ def _event(migration: Mapping[str, Any], one: Mapping[str, Any]) -> Event:
     if one['status'] in FINAL and migration['failure']:
         document['failure'] = migration['failure']
         text += f' ({migration["failure"]})'
-    return Event(datetime.datetime.fromisoformat(one['at']), text, document)
+    return Event(_moment(one['at']), text, document)
 
 
 class _Rates:
@@ -240,8 +240,8 @@ def _ends(shown: Mapping[str, Any]) -> str:
     end = (shown.get('expected') or {}).get('end')
     if not end:
         return ''
-    p50, p80 = (datetime.datetime.fromisoformat(end[name]).strftime('%H:%M:%S') for name in ('p50', 'p80'))
-    return f'   ends at about {p50}, and with 80 % certainty by {p80} UTC'
+    p50, p80 = (f'{_moment(end[name]):%H:%M:%S}' for name in ('p50', 'p80'))
+    return f'   ends at about {p50}, or by {p80} (80 %)'
 
 
 def _expected_end(shown: Mapping[str, Any]) -> datetime.datetime | None:
@@ -250,4 +250,10 @@ def _expected_end(shown: Mapping[str, Any]) -> datetime.datetime | None:
 
 
 def _time(text: str | None) -> datetime.datetime | None:
-    return None if text is None else datetime.datetime.fromisoformat(text)
+    return None if text is None else _moment(text)
+
+
+def _moment(text: str) -> datetime.datetime:
+    """Return a time of the API. Times without a zone are in UTC."""
+    found = datetime.datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

@@ -9,6 +9,7 @@ import types
 from urllib import parse
 
 import pytest
+import rich.console
 
 from migrator.osc import drain as osc
 from migrator.watch import commands, errors, screen, subjects
@@ -39,6 +40,13 @@ class Watch:
     @property
     def lines(self):
         return self.out.getvalue().splitlines()
+
+
+def drawn(picture):
+    """Return what a terminal shows of a picture."""
+    console = rich.console.Console(file=io.StringIO(), width=120, height=30)
+    console.print(screen.draw(picture, console))
+    return console.file.getvalue()
 
 
 def start(cloud, **more):
@@ -110,6 +118,7 @@ def test_picture_of_a_drain_has_the_progress_of_its_moving_guests(cloud):
     assert (row.name, row.status, row.destination) == ('moving', 'running', migration.dest_compute)
     assert (row.total, row.processed) == (migration.memory_total, migration.memory_processed)
     assert row.share > 0
+    assert 'moving' in drawn(subjects.Drain(watch.get, cloud.world.threads.clock.now, uuid).look())
     faults(cloud, 'host1').clear()
     assert watch(subjects.Drain, uuid) == 0
 
@@ -122,6 +131,8 @@ def test_migration_is_shown_status_by_status_and_completed_exits_with_0(cloud):
     assert watch(subjects.Migration, migration.uuid) == 0
     shown = [line.split(maxsplit=3)[2].rstrip(',') for line in watch.lines if '  guest0: ' in line]
     assert shown == [one['status'] for one in cloud.history_of(migration)]
+    ended = subjects.Migration(watch.get, cloud.world.threads.clock.now, migration.uuid).look()
+    assert 'completed' in drawn(ended)
     assert shown[-1] == 'completed'
 
 
