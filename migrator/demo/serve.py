@@ -56,23 +56,22 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
     with contextlib.ExitStack() as stack:
         # Receive the signals here, because a shell starts a background process with SIGINT ignored.
         asked_to_stop = stack.enter_context(signals.Signals())
-        cloud = DemoCloud(directory, settings)
-        stack.callback(cloud.close)
-        stack.callback(cloud.stop_services)
-        endpoints: dict[str, str] = {}
-        identity = devidentity.make_app(endpoints)
+        apps = _Later(), _Later()
         try:
-            compute = _listen('--serve', address, _beside(cloud.app, identity))
-            stack.callback(compute.stop)
-            endpoints['compute'] = f'{compute.url}/v2.1'
-            placement = _listen(
-                '--placement', settings.placement or options.Address('127.0.0.1', 0), cloud.placement.app
-            )
-            stack.callback(placement.stop)
-            endpoints['placement'] = placement.url
+            # Before a cloud starts, which would log that it is closed in the middle of that.
+            compute = _listen('--serve', address, apps[0])
+            placement = _listen('--placement', settings.placement or options.Address('127.0.0.1', 0), apps[1])
         except OSError as error:
             print(f'{options.PROG}: {error}', file=sys.stderr)
             return options.USAGE
+        endpoints = {'compute': f'{compute.url}/v2.1', 'placement': placement.url}
+        cloud = DemoCloud(directory, settings)
+        stack.callback(cloud.close)
+        stack.callback(cloud.stop_services)
+        stack.callback(compute.stop)
+        stack.callback(placement.stop)
+        apps[0].app = _beside(cloud.app, devidentity.make_app(endpoints))
+        apps[1].app = cloud.placement.app
         cloud.populate()
         cloud.wait_for_definitions(cloud.guests)
         config = _write_config(cloud, compute.url, placement.url)
@@ -80,6 +79,22 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
         asked_to_stop.next()
         print('Stopping.', flush=True)
     return 0
+
+
+class _Later:
+    """An application that answers 503 until there is a cloud.
+
+    :ivar app: the application of the cloud.
+    """
+
+    app: Callable[..., Iterable[bytes]] | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+        if self.app is not None:
+            return self.app(environ, start_response)
+        start_response('503 Service Unavailable', [])
+        return []
 
 
 def _write_config(cloud: DemoCloud, compute: str, placement: str) -> pathlib.Path:

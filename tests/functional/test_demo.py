@@ -227,14 +227,15 @@ def test_the_identity_of_a_served_cloud_is_marked_as_what_it_is(tmp_path):
 
 
 @pytest.mark.parametrize('option', ['--serve', '--placement'])
-def test_port_in_use_is_reported_in_one_line(tmp_path, option):
+def test_port_in_use_is_reported_in_one_line_before_a_cloud_starts(tmp_path, option):
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))
         taken.listen()
         address = f'127.0.0.1:{taken.getsockname()[1]}'
         words = ['--serve', address] if option == '--serve' else ['--serve', '127.0.0.1:0', '--placement', address]
-        ended = commands.demo(tmp_path, *words)
-    assert ended.returncode == 2
+        command = wrapped('from migrator.demo import serve; serve.DemoCloud = None', *words)
+        ended = forked.run(command, env=commands.environment(tmp_path), timeout=commands.PATIENCE)
+    assert ended.returncode == 2, ended.stderr
     assert ended.stdout == ''
     assert ended.stderr.count('\n') == 1, ended.stderr
     assert f'{option} is {address}' in ended.stderr
