@@ -2,10 +2,11 @@
 
 """Expected times: when migrations start and end, from how long recent ones took.
 
-The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB as
-a recorded one did, and starts when a slot of its source is free. The 50th and 80th percentiles of the runs are the
-answer. A migration that runs takes a time that is longer than what it has run already, mixed with what the hypervisor's
-rate says about the rest. The runs draw their random numbers from a fixed seed, so equal facts give equal answers.
+The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB
+as a recorded one did, and starts when a slot of its source is free. The 50th and 80th percentiles of the runs are the
+answer. A migration that runs takes longer than it has run already and than the hypervisor's rate leaves for the rest,
+but not twice as long as these. The runs draw their random numbers from a fixed seed, so equal facts give equal
+answers.
 
 Nothing here reads the database; :meth:`migrator.db.slots.SlotReader.outlook` does.
 """
@@ -17,6 +18,7 @@ import dataclasses
 import datetime
 import heapq
 import random
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +28,7 @@ from migrator.objects.drain import Drain, Member, MemberStatus, place
 _S, _M = MigrationStatus, MemberStatus
 #: The number of ended migrations that a forecast looks at, the newest ones.
 RECORDED = 200
-#: The fewest recorded or running migrations from which a forecast is made.
+#: The fewest recorded migrations from which a forecast is made.
 LEAST = 3
 #: The number of runs, and the greatest number of migrations that all runs together play.
 _RUNS, _PLAYED = 200, 10_000
@@ -76,7 +78,6 @@ class Job:
 
     :ivar elapsed: the seconds since its copy has started; None: it waits.
     :ivar left: the seconds that the hypervisor's remaining bytes take at the rate so far; None: not known.
-    :ivar done: the share of the bytes that was copied, from 0 to 1.
     :ivar not_before: the seconds for which it does not start.
     """
 
@@ -84,7 +85,6 @@ class Job:
     size_mb: int
     elapsed: float | None = None
     left: float | None = None
-    done: float = 0.0
     not_before: float = 0.0
 
 
@@ -96,10 +96,15 @@ class Band:
     p80: float
 
     @classmethod
-    def of(cls, runs: Sequence[float]) -> Band:
-        """Return the percentiles of the results of the runs."""
-        found = sorted(runs)
-        return cls(found[int(0.5 * (len(found) - 1))], found[int(0.8 * (len(found) - 1) + 0.5)])
+    def of(cls, runs: Sequence[float], recorded: int) -> Band:
+        """Return the percentiles of the results of the runs.
+
+        :param recorded: from how many migrations they were drawn. The fewer, the less they show of the slowest, so p80
+            is a higher percentile: the next one is as likely between any two of them as beyond the last.
+        """
+        found, last = sorted(runs), len(runs) - 1
+        share = min(1.0, 0.8 * (recorded + 1) / recorded)
+        return cls(found[int(0.5 * last)], found[int(share * last + 0.5)])
 
     def seconds(self) -> dict[str, int]:
         """Return the band as JSON, in whole seconds."""
@@ -212,7 +217,7 @@ def _job(one: Migration, size_mb: int, now: datetime.datetime) -> Job:
         return Job(one.uuid, size_mb, elapsed)
     whole = remains * reported / copied  # from the report on
     left = max(0.0, whole - (elapsed - reported))
-    return Job(one.uuid, size_mb, elapsed, left, copied / (copied + remains))
+    return Job(one.uuid, size_mb, elapsed, left)
 
 
 def _positions(uuids: Iterable[str]) -> dict[str, int]:
@@ -279,7 +284,7 @@ def of_plan(
     slots = min(outlook.slots, drain.parallel or outlook.slots)
     jobs = [Job(uuid, size_mb) for uuid, size_mb in sizes.items()]
     _, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
-    of_a_mib = Band.of([one.rate for one in outlook.past])
+    of_a_mib = Band.of([one.rate for one in outlook.past], len(outlook.past))
     each = {uuid: Band(of_a_mib.p50 * size_mb, of_a_mib.p80 * size_mb).seconds() for uuid, size_mb in sizes.items()}
     return (whole.seconds() if whole is not None else None), each
 
@@ -313,6 +318,39 @@ def _seconds_until(moment: datetime.datetime | None, now: datetime.datetime) -> 
     return 0.0 if moment is None else max(0.0, (moment - now).total_seconds())
 
 
+# --- how right it was ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """An expected end that was recorded, and the end.
+
+    :ivar made_at: when it was recorded.
+    """
+
+    made_at: datetime.datetime
+    p50: datetime.datetime
+    p80: datetime.datetime
+    ended_at: datetime.datetime
+
+    @property
+    def error(self) -> float:
+        """The distance of p50 from the end, as a share of the time that it really took."""
+        took = (self.ended_at - self.made_at).total_seconds()
+        return abs((self.p50 - self.ended_at).total_seconds()) / max(took, 1.0)
+
+
+def calibration(found: Sequence[Prediction]) -> dict[str, Any]:
+    """Return the median error of predictions, and the shares of ends by p50 and by p80, as JSON."""
+    number = len(found)
+    return {
+        'samples': number,
+        'median_error': round(statistics.median(one.error for one in found), 3) if found else None,
+        'p50_held': round(sum(one.ended_at <= one.p50 for one in found) / number, 3) if found else None,
+        'p80_held': round(sum(one.ended_at <= one.p80 for one in found) / number, 3) if found else None,
+    }
+
+
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 #: The reason if too little was recorded.
@@ -325,7 +363,7 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     :param jobs: those that run, then those that wait, in their order.
     :param group: the drain, or the source, of most of the jobs.
     """
-    rates = _Rates(outlook.past, jobs, group)
+    rates = _Rates(outlook.past, group)
     if not jobs or rates.known < LEAST:
         return {job.uuid: Expected(reason=UNKNOWN) for job in jobs}, None
     # The answer to equal facts must not change from one request to the next.
@@ -336,10 +374,13 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     for _ in range(runs):
         _run(jobs, max(1, outlook.slots), rates.draw_group(dice), dice, starts, ends)
     found = {
-        job.uuid: Expected(None if job.elapsed is not None else Band.of(starts[number]), Band.of(ends[number]))
+        job.uuid: Expected(
+            None if job.elapsed is not None else Band.of(starts[number], rates.known),
+            Band.of(ends[number], rates.known),
+        )
         for number, job in enumerate(jobs)
     }
-    return found, Band.of([max(each) for each in zip(*ends, strict=True)])
+    return found, Band.of([max(each) for each in zip(*ends, strict=True)], rates.known)
 
 
 def _run(
@@ -368,10 +409,12 @@ def _run(
 
 def _left(job: Job, elapsed: float, rates: Sequence[float], dice: random.Random) -> float:
     """Return in how many seconds a running migration ends."""
-    longer = [rate * job.size_mb - elapsed for rate in rates if rate * job.size_mb > elapsed]
+    least = elapsed + (job.left or 0.0)
+    longer = [rate * job.size_mb - elapsed for rate in rates if rate * job.size_mb > least]
     # One that takes longer than all recorded ones is expected to take a quarter more.
-    drawn = dice.choice(longer) if longer else elapsed / 4
-    return drawn if job.left is None else (1 - job.done) * drawn + job.done * job.left
+    drawn = dice.choice(longer) if longer else (job.left or 0.0) + least / 4
+    # What a guest dirties meanwhile is sent again. A copy that comes to an end sends no more than as much again.
+    return drawn if job.left is None else min(drawn, job.left + least)
 
 
 class _Rates:
@@ -380,13 +423,10 @@ class _Rates:
     :ivar known: their number.
     """
 
-    def __init__(self, past: Iterable[Past], jobs: Iterable[Job], group: str) -> None:
+    def __init__(self, past: Iterable[Past], group: str) -> None:
         groups: dict[str, list[float]] = collections.defaultdict(list)
         for one in past:
             groups[one.group].append(one.rate)
-        for job in jobs:
-            if job.elapsed is not None and job.left is not None and job.size_mb:
-                groups[group].append((job.elapsed + job.left) / job.size_mb)
         self.known = sum(map(len, groups.values()))
         self._own = groups.pop(group, [])
         self._others = [*groups.values()]

@@ -137,6 +137,30 @@ def show(asked: Asked) -> int:
     return command.RIGHT
 
 
+def calibration(asked: Asked) -> int:
+    """Show how right the recorded expected ends of the guests were."""
+    from migrator import forecast
+
+    drains = asked.database.drains
+    predictions = drains.predictions(asked.arguments.drains)
+    whole = forecast.calibration([one for each in predictions.values() for one in each])
+    found = [
+        {'drain': uuid, 'host': drains.get(uuid).host} | forecast.calibration(each)
+        for uuid, each in predictions.items()
+    ]
+    shares = ('median_error', 'p50_held', 'p80_held')
+    rows = [
+        [one['drain'], one['host'], one['samples'], *(f'{one[name]:.0%}' for name in shares)]
+        for one in [*found, {'drain': 'all', 'host': None} | whole]
+        if one['samples']
+    ]
+    text = 'No expected end of a guest that has moved was recorded.'
+    if whole['samples']:
+        text = command.table(('DRAIN', 'HOST', 'SAMPLES', 'MEDIAN ERROR', 'BEFORE P50', 'BEFORE P80'), rows)
+    asked.answer(whole | {'drains': found}, text)
+    return command.RIGHT
+
+
 def _members(asked: Asked, drain: Drain) -> list[Member]:
     return sorted(asked.database.drains.read_members(drain.uuid), key=lambda member: place(drain, member))
 
@@ -228,6 +252,11 @@ def _uuid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('uuid', metavar='DRAIN', type=command.uuid, help='the uuid of a drain')
 
 
+def _calibration_arguments(parser: argparse.ArgumentParser) -> None:
+    help_ = 'how many of the newest drains count; default 50'
+    parser.add_argument('--drains', type=command.at_least(1), default=50, metavar='N', help=help_)
+
+
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     _uuid(parser)
     parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
@@ -290,6 +319,7 @@ VERBS: tuple[Verb, ...] = (
     Verb('start', 'begin to empty a host', start, _start_arguments),
     Verb('list', 'list drains, the newest first', list_, _list_arguments),
     Verb('show', 'show a drain with its guests', show, _uuid),
+    Verb('calibration', 'show how right the expected ends were', calibration, _calibration_arguments),
     Verb(
         'pause',
         'request no further migrations; those in progress go on',

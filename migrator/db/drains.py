@@ -22,6 +22,7 @@ from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.db.models import Json, Text, Whole
 from migrator.db.services import alive
+from migrator.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
     DRAIN_ENDS,
@@ -359,6 +360,32 @@ class Drains:
         query = sa.select(_L).where(_L.c.drain == uuid, _L.c.seq > after).order_by(_L.c.seq).limit(limit)
         with self._engine.reader() as session:
             return [Event(row.seq, row.at, row.kind, row.payload) for row in session.execute(query)]
+
+    def predictions(self, drains: int) -> builtins.dict[str, builtins.list[Prediction]]:
+        """Return drain -> the expected ends that were recorded, with the times at which the guests have moved.
+
+        :param drains: how many of the newest drains are read.
+        """
+        newest = sa.select(_T.c.uuid).order_by(_T.c.created_at.desc(), _T.c.id.desc()).limit(drains)
+        found: dict[str, builtins.list[Prediction]] = {}
+        with self._engine.reader() as session:
+            for uuid in session.execute(newest).scalars().all():
+                open_: dict[str, Any] = {}
+                query = sa.select(_L).where(_L.c.drain == uuid, _L.c.kind == 'member').order_by(_L.c.seq)
+                for row in session.execute(query):
+                    guest, status = row.payload['instance'], row.payload['status']
+                    if row.payload.get('expected_end'):
+                        open_[guest] = row
+                    elif status == MemberStatus.MOVED and guest in open_:
+                        made = open_.pop(guest)
+                        p50, p80 = (
+                            datetime.datetime.fromisoformat(made.payload['expected_end'][name])
+                            for name in ('p50', 'p80')
+                        )
+                        found.setdefault(uuid, []).append(Prediction(made.at, p50, p80, row.at))
+                    elif status != MemberStatus.MOVING:  # it was tried again, or has ended otherwise
+                        open_.pop(guest, None)
+        return found
 
     def hints(self, uuid: str, instance_uuid: str) -> Hints:
         """Return the hosts that a drain allows or avoids as the destination of one of its guests."""

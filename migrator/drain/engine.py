@@ -125,6 +125,14 @@ class Engine(Protocol):
     def marks(self, guests: Sequence[Guest]) -> Mapping[str, str]:
         """Return guest -> a mark that will identify its next migration. It is committed before :meth:`ask`."""
 
+    def expected_ends(self, drain: Drain, members: Sequence[Member]) -> Mapping[str, Mapping[str, str]]:
+        """Return guest -> ``p50`` and ``p80``, the times of the expected end of its migration, if known.
+
+        The drain only writes them to its log, so that they can be compared with the ends.
+
+        :param members: those whose migrations are in progress, and those that are about to be requested.
+        """
+
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
         """Request the migration that ``member.mark`` identifies. A repeated call requests it once.
 

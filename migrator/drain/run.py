@@ -240,6 +240,8 @@ class _Run:
         chosen = list(self._due())
         if chosen:
             marks = self._engine.marks([Guest(one.instance_uuid, one.name, one.source, one.size_mb) for one in chosen])
+            # Those that wait longer do not count: they come later.
+            ends = self._engine.expected_ends(drain, [*self._with(_M.MOVING), *chosen])
             for member in chosen:
                 self._change(
                     member,
@@ -250,6 +252,8 @@ class _Run:
                     not_before=None,
                     reason=None,
                 )
+                if member.instance_uuid in ends:
+                    self._events[-1][1]['expected_end'] = ends[member.instance_uuid]
         self._commit()
         for member in (*again, *chosen):
             self._ask(self._members[member.instance_uuid])

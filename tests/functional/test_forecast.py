@@ -113,3 +113,22 @@ def test_commands_show_places_and_expected_times(cloud, operator):
     seconds_of = {guest['name']: guest['expected_seconds'] for guest in plan['guests']}
     assert seconds_of['other'] == {'p50': 20, 'p80': 20}
     assert plan['expected_seconds']['p50'] == 10 * (len(seconds_of) + 1)
+
+
+def test_calibration_compares_the_recorded_ends_with_the_real_ones(cloud, operator):
+    for number in range(6):
+        cloud.boot(f'guest{number}', 'host1', memory_mb=640)
+    uuid = drain(cloud)['uuid']
+    assert operator('drain', 'calibration')[1] == 'No expected end of a guest that has moved was recorded.\n'
+    ends(cloud, uuid)
+    found = json.loads(operator('--json', 'drain', 'calibration')[1])
+    # The first ones were requested before enough was recorded.
+    assert [one['drain'] for one in found['drains']] == [uuid]
+    assert 1 <= found['samples'] <= 4
+    assert found['median_error'] < 0.2
+    assert f'{found["samples"]}' in operator('drain', 'calibration')[1].splitlines()[-1]
+    faults(cloud, 'host2').fail('cutover', sticky=True)
+    cloud.boot('bad', 'host2', memory_mb=640)
+    ends(cloud, drain(cloud, 'host2', max_attempts=1)['uuid'])
+    after = json.loads(operator('--json', 'drain', 'calibration', '--drains', '1')[1])
+    assert after['samples'] == 0

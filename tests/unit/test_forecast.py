@@ -75,6 +75,11 @@ def test_band_is_as_wide_as_the_recorded_times_differ():
     assert found['a'].end.p80 == pytest.approx(80, abs=10)
 
 
+def test_p80_is_later_where_few_are_recorded():
+    few = forecast.play(outlook([Past('host1', 100, seconds) for seconds in range(1, 6)]), [Job('a', 100)], 'host1')
+    assert (few[0]['a'].end.p50, few[0]['a'].end.p80) == (3, 5)
+
+
 def test_the_same_facts_give_the_same_answer():
     past = [Past(f'host{seconds % 7}', 100, seconds) for seconds in range(1, 101)]
     jobs = [Job(str(number), 100) for number in range(5)]
@@ -96,10 +101,20 @@ def test_migration_that_runs_takes_longer_than_it_has_run_already():
     assert middle(beyond['a']) == (None, 10)
 
 
-def test_the_rate_of_the_hypervisor_counts_the_more_the_more_is_copied():
-    places = forecast.of_host(outlook(), [running(1, 30, copied=90, remains=10)], {'g1': 1000})
-    # 90 MiB in 30 s leave 3.3 s for 10 MiB; the recorded rate would leave 70 s.
-    assert places['m1'].expected.end.p50 == pytest.approx(0.9 * 10 / 3 + 0.1 * 70)
+@pytest.mark.parametrize(
+    ('copied', 'remains', 'seconds'),
+    [
+        # About 10 MiB/s as recorded: the rest takes 70 s.
+        (310, 690, 70),
+        # 30 MiB/s leave 3.3 s for the rest, and at most 33 s for what is dirtied meanwhile; not the recorded 70 s.
+        (900, 100, 3.3 + 33.3),
+        # 2 MiB/s leave 470 s, which is longer than any recorded; a quarter more.
+        (60, 940, 470 + 125),
+    ],
+)
+def test_rate_of_the_hypervisor_bounds_the_rest(copied, remains, seconds):
+    places = forecast.of_host(outlook(), [running(1, 30, copied, remains)], {'g1': 1000})
+    assert places['m1'].expected.end.p50 == pytest.approx(seconds, abs=0.2)
 
 
 def test_queue_of_a_host_is_in_its_order_with_positions():
@@ -212,3 +227,10 @@ def test_document_has_times():
 )
 def test_ordinal(number, text):
     assert forecast.ordinal(number) == text
+
+
+def test_calibration_has_the_median_error_and_how_often_each_percentile_held():
+    after = [NOW + datetime.timedelta(seconds=seconds) for seconds in (100, 110, 120, 130)]
+    found = [forecast.Prediction(NOW, after[1], after[2], ended) for ended in (after[0], after[1], after[2], after[3])]
+    assert forecast.calibration(found) == {'samples': 4, 'median_error': 0.092, 'p50_held': 0.5, 'p80_held': 0.75}
+    assert forecast.calibration([]) == {'samples': 0, 'median_error': None, 'p50_held': None, 'p80_held': None}

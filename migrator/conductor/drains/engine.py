@@ -71,6 +71,13 @@ class ConductorEngine:
         """Return guest -> the uuid of its next migration."""
         return {guest.uuid: self._tools.threads.new_uuid() for guest in guests}
 
+    def expected_ends(self, drain: Drain, members: Sequence[Member]) -> dict[str, dict[str, str]]:
+        """Return guest -> when its migration is expected to end, as far as known."""
+        bounds = self._tools.options.bounds or slots.Bounds()
+        now, _, places, _ = self._tools.database.places_of_drain(bounds, drain, members)
+        documents = {guest: line.expected.document(now, lambda at: at.isoformat()) for guest, line in places.items()}
+        return {guest: found['end'] for guest, found in documents.items() if found['end'] is not None}
+
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
         """Accept the migration whose uuid is ``member.mark``, unless it was accepted before.
 
