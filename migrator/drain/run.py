@@ -147,7 +147,7 @@ class _Run:
 
     def _fail(self, member: Member, move: Move) -> None:
         """Decide whether a guest is tried again."""
-        reason = move.reason or 'Its migration failed.'
+        reason = f'{(move.reason or "Its migration failed").rstrip(".")}.'
         tried = sorted({*member.tried, *move.tried})
         if move.is_of_guest and member.attempts >= REFUSALS:
             self._change(member, status=_M.FAILED.value, reason=f'{reason} It is not tried again.', tried=tried)

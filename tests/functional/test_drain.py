@@ -103,7 +103,7 @@ def test_guest_that_fails_is_tried_elsewhere_a_limited_number_of_times(cloud):
     assert statuses(ended) == {'bad': 'failed', 'good': 'moved'}
     (failed,) = (member for member in ended['members'] if member['name'] == 'bad')
     assert sorted(failed['tried']) == ['host2', 'host3']
-    assert 'attempt 2 of 2' in failed['reason']
+    assert failed['reason'].endswith('could not move the guest. This was attempt 2 of 2.')
     assert 'bad' in ended['message']
 
 
