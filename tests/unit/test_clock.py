@@ -17,7 +17,9 @@ READERS = {
     'conductor/migration/settle.py': 'how long a copy has lasted, from a column',
     'conductor/migration/waiting.py': 'a column for operators',
     'demo/report.py': 'the report of the demo',
-    'demo/screen.py': 'the screen of the demo',
+    'demo/run.py': 'the picture of the demo',
+    'osc/drain.py': 'the picture of a watch',
+    'watch/commands.py': 'the picture of a watch',
 }
 #: The one place where it is read.
 CLOCK = 'executors.py'
