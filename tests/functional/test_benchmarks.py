@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import alone, check, control_plane, databases, makespan
+from benchmarks import alone, check, control_plane, databases, forecast, makespan
 from tests import forked
 from tests.functional import test_cost
 
@@ -139,3 +139,23 @@ def test_check_on_a_database_that_is_not_served_is_refused(capsys):
 def test_makespan_with_bounds_is_near_the_shortest_time(capsys):
     assert makespan.main(['--quick']) == 0
     assert '2 to 3 hosts' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('results', 'good'),
+    [
+        ([(1, 0.1, False, True)] * 8 + [(1, -0.1, True, False)] * 2, True),
+        ([(1, 0.2, False, True)] * 8 + [(1, -0.2, True, False)] * 2, False),
+        ([(1, 0.1, False, True)] * 7 + [(1, -0.1, True, False)] * 3, False),
+        ([(1, 0.1, False, True)] * 9 + [(1, -0.1, True, False)] * 1, False),
+        ([], False),
+    ],
+)
+def test_forecast_is_judged_by_its_median_error_and_by_the_ends_before_p80(capsys, results, good):
+    assert forecast.show('10 seeds', results) is good
+    assert ('MISSES ITS GOAL' in capsys.readouterr().out) is (bool(results) and not good)
+
+
+def test_forecast_of_one_cloud_is_compared_with_what_happens(capsys):
+    assert forecast.main(['--seeds', '1', '--first', '2']) == 0
+    assert 'median error' in capsys.readouterr().out
