@@ -42,7 +42,7 @@ def page(tmp_path, monkeypatch):
 
 
 def nothing_is_stuck(page):
-    return page.text('#trouble-none') == '✓ Nothing is stuck.' and page.text('#trouble-list') == ''
+    return page.text('#trouble-none') == '✓ Nothing needs an operator.' and page.text('#trouble-list') == ''
 
 
 # --- a drain of the demo's cloud -------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         page.wait(lambda: any(row[1] == 'moved' for row in page.rows('#guest-rows tr')))
         page.wait(lambda: page.run("return document.querySelectorAll('#guest-rows .bar rect.moving').length") >= 3)
         hosts = {row[0]: row for row in page.rows('#host-rows tr')}
-        assert 'is drained' in hosts['host1'][1]
+        assert 'drain in progress' in hosts['host1'][1]
         assert hosts['host1'][2].endswith(' of 2')
         if os.environ.get('MIGRATOR_SCREENSHOTS'):
             page.wait(lambda: page.run("return document.querySelector('#guest-rows .bar rect.expected')"))
@@ -269,10 +269,10 @@ def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page):
         instance_uuid=str(uuid.uuid4()), name='vm-7', host='host1', kind='moved', seen={'host2': 'running'}
     )
     site.database.differences.replace([moved])
-    page.wait(lambda: 'By hand: vm-7 is on host2' in page.text('#trouble-list'))
+    page.wait(lambda: 'Not as in the database: vm-7 is on host2' in page.text('#trouble-list'))
     assert 'it is on host2 (running), but the database has it on host1' in page.text('#trouble-list')
     assert page.text('#trouble-list code') == 'migrator-manage instance reconcile --dry-run'
-    assert 'By hand: vm-7 is on host2.' in page.text('#news-list')
+    assert 'Not as in the database: vm-7 is on host2.' in page.text('#news-list')
 
 
 def test_five_thousand_migrations_are_shown_in_pages_and_only_changed_rows_are_written(site, page):

@@ -42,7 +42,7 @@ export async function get(path, query = {}) {
   if (used !== token) throw new Refused(-1, 'The token was forgotten meanwhile.');
   if (response.ok && document_) return document_;
   if (response.status === 401) {
-    throw new Refused(401, 'The token is not valid, or has expired. A new one: openstack token issue -f value -c id');
+    throw new Refused(401, 'The token is not valid, or has expired. Get another one: openstack token issue -f value -c id');
   }
   const fault = document_ && Object.values(document_)[0];
   const message = fault?.message ?? `The API answered ${response.status} ${response.statusText}.`;

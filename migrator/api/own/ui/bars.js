@@ -12,7 +12,7 @@ export const PHASES = {
   cancelled: 'cancelled', waiting: 'waiting', blocked: 'blocked', moving: 'moving', moved: 'tidied', gone: 'gone',
 };
 export const WORDS = {
-  waiting: 'waiting', preparing: 'preparing', moving: 'moving', switched: 'switched over', tidied: 'tidied up',
+  waiting: 'waiting', preparing: 'preparing', moving: 'moving', switched: 'switched over', tidied: 'completed',
   failed: 'failed', cancelled: 'cancelled', expected: 'expected',
 };
 

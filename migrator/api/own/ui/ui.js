@@ -188,14 +188,14 @@ const hostRows = new Rows($('host-rows'), 'No host is busy.',
     const [name, state, running, prepared, waiting, inbound, cleanups] = row.children;
     setText(name, host.name);
     const words = [host.up ? 'up' : host.forced_down ? '! forced down' : '! down'];
-    if (host.drain) words.push('is drained');
+    if (host.drain) words.push('drain in progress');
     if (host.disabled) words.push(`disabled${host.disabled_reason ? ` (${host.disabled_reason})` : ''}`);
     setText(state, words.join(', '));
     setText(running, `${host.out.running} of ${host.out.limit}`);
     setText(prepared, String(host.out.prepared));
     setText(waiting, String(host.out.waiting));
     const {taken, bound, bound_of_drains: ofDrains} = host.in;
-    setText(inbound, bound ? `${taken} of ${bound}` : `${taken} of ${ofDrains} for drains`);
+    setText(inbound, bound ? `${taken} of ${bound}` : `${taken} (drains: at most ${ofDrains})`);
     const {pending, blocked} = host.cleanups;
     setText(cleanups, blocked ? `${pending}, ! ${blocked} blocked` : String(pending));
   });
@@ -246,7 +246,7 @@ function ofStuck(one) {
     text: one.stuck_reason,
     commands: [`migrator-manage migration show ${one.uuid}`, `migrator-manage migration retry ${one.uuid}`],
     hint: 'It goes on by itself once the cause is fixed. If it cannot be fixed, find out at the hypervisors which one '
-      + 'has the guest. Then the command with that host shows a plan. It changes nothing:',
+      + 'has the guest. The command with that host shows what to do next, and changes nothing:',
     last: hosts.map((host) => `migrator-manage migration abandon ${one.uuid} --guest-on ${host}`),
   };
 }
@@ -275,7 +275,7 @@ function ofHost(host) {
     found.push({
       key: `cleanups ${host.name}`, bad: false,
       title: `Blocked: ${plural(host.cleanups.blocked, 'cleanup')} at ${host.name}`,
-      text: 'A blocked cleanup does not run until an operator has looked at it.',
+      text: 'It does not run until an operator retries it: migrator-manage cleanup retry ID. The list has the ID and the reason:',
       commands: [`migrator-manage cleanup list --host ${host.name}`],
     });
   }
@@ -284,8 +284,8 @@ function ofHost(host) {
 
 function ofDifference(one) {
   return {
-    key: `difference ${one.instance_uuid}`, bad: one.kind === 'twice', title: `By hand: ${one.name} ${one.short}`,
-    text: `Found at ${clock(parse(one.since))} UTC: ${one.difference}. What helps: ${one.remedy}.`,
+    key: `difference ${one.instance_uuid}`, bad: one.kind === 'twice', title: `Not as in the database: ${one.name} ${one.short}`,
+    text: `Found at ${clock(parse(one.since))} UTC: ${one.difference}. Remedy: ${one.remedy}.`,
     commands: ['migrator-manage instance reconcile --dry-run'],
   };
 }
