@@ -71,7 +71,7 @@ class Move:
     """A requested migration.
 
     :ivar is_of_guest: whether a check of the guest itself has failed, and not one of a destination.
-    :ivar is_stuck: whether it gets on only after an operator has looked at it.
+    :ivar is_stuck: whether it is stuck, so that an operator should look at it.
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
     :ivar tried: the hosts where it has failed.
     :ivar waits_for: what it waits for.

@@ -41,7 +41,7 @@ class Client:
         :raises migrator.watch.errors.ApiRefused: the API refuses the request, or the credentials are not accepted.
         :raises migrator.watch.errors.ApiUnreachable: the API does not answer now; the same request may succeed later.
         """
-        url = 'the compute endpoint'
+        url = 'the identity service'  # until it has named the compute endpoint
         more = {} if body is None else {'json': body}
         try:
             url = self._url(path)
@@ -61,7 +61,10 @@ class Client:
         return found
 
     def _url(self, path: str) -> str:
-        endpoint = parse.urlsplit(str(self._adapter.get_endpoint()))
+        found = self._adapter.get_endpoint()
+        if found is None:
+            raise exceptions.EndpointNotFound('The catalog has no compute endpoint for this region and interface.')
+        endpoint = parse.urlsplit(str(found))
         root = endpoint.path.partition('/v2')[0].rstrip('/')
         return endpoint._replace(path=f'{root}/migrator/v1{path}').geturl()
 

@@ -8,12 +8,14 @@ from migrator import exception
 
 
 class ApiUnreachable(exception.ServiceUnreachable):
-    """The REST API does not answer, or answers that it cannot serve the request now."""
+    """The REST API or the identity service does not answer, or cannot serve the request now."""
 
-    msg_fmt = '{url} does not answer: {reason}. Check that migrator-api runs there, and that this machine reaches it.'
+    msg_fmt = (
+        'The request to {url} failed: {reason}. Check that the service runs there, and that this machine reaches it.'
+    )
 
 
 class ApiRefused(exception.MigratorException):
-    """The REST API refuses the request."""
+    """The REST API refuses the request, or the cloud has no such API."""
 
-    msg_fmt = '{url} refuses the request: {reason}'
+    msg_fmt = 'The request to {url} failed: {reason}'

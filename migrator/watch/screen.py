@@ -79,7 +79,7 @@ class Row:
 
     :ivar key: identifies the row in the next picture.
     :ivar status: the status of its migration in progress; else that of the guest in its drain.
-    :ivar is_stuck: whether its migration gets on only after an operator has looked at it.
+    :ivar is_stuck: whether its migration is stuck, so that an operator should look at it.
     :ivar total: its memory in bytes, and of that what was sent and what is still to be sent; None: not known.
     :ivar place: its place among those that wait, from 1.
     :ivar rate: how fast its memory is sent, in bytes per second.

@@ -96,8 +96,8 @@ def test_api_that_is_away_is_reported_once_and_the_watch_goes_on(cloud):
     assert commands.follow(subject, watch._view, passes) == 0
     assert len(passed) > 3
     assert watch.errors.getvalue() == (
-        'http://api/ does not answer: refused. Check that migrator-api runs there, and that this machine reaches it. '
-        'Trying again every 1 s.\n'
+        'The request to http://api/ failed: refused. Check that the service runs there, and that this machine reaches '
+        'it. Trying again every 1 s.\n'
     )
 
 

@@ -5,6 +5,7 @@
 import json
 
 import pytest
+from keystoneauth1 import noauth, session
 from oslo_config import cfg
 
 from migrator import exception
@@ -80,7 +81,7 @@ def test_refused_request_has_the_url_and_the_message_of_the_api(server, asked):
     server.status, server.document = '404 Not Found', {'itemNotFound': {'code': 404, 'message': 'No such drain.'}}
     with pytest.raises(errors.ApiRefused) as raised:
         asked.get('/drains/1')
-    assert str(raised.value) == f'{server.url}/migrator/v1/drains/1 refuses the request: No such drain. (HTTP 404)'
+    assert str(raised.value) == f'The request to {server.url}/migrator/v1/drains/1 failed: No such drain. (HTTP 404)'
 
 
 @pytest.mark.parametrize('status', ['500 Internal Server Error', '503 Service Unavailable'])
@@ -100,3 +101,8 @@ def test_answer_that_is_not_json_is_refused(server, asked):
     server.document = b'<html>hello</html>'
     with pytest.raises(errors.ApiRefused, match='is it the API of migrator'):
         asked.get('/drains/1')
+
+
+def test_catalog_without_a_compute_endpoint_is_refused_by_that_name():
+    with pytest.raises(errors.ApiRefused, match='no compute endpoint'):
+        client.Client(session.Session(auth=noauth.NoAuth())).get('/drains/1')
