@@ -156,7 +156,7 @@ def delete(asked: Asked) -> int:
 def reconcile(asked: Asked) -> int:
     """Let the database and Placement follow the guests that were moved by hand; touch no guest.
 
-    Without a yes only show what would be done. Exit 1 if a difference is left.
+    Without ``--yes``, and without a yes at the prompt, only show what would be done. Exit 1 if a difference is left.
     """
     given = asked.arguments
     if given.host is not None:
@@ -166,14 +166,14 @@ def reconcile(asked: Asked) -> int:
     yes, now = given.yes and not given.dry_run, cases
     if asks and any(case.act for case in cases):
         _show(cases, {case.uuid: case.says() for case in cases})
-        yes = input('Do what is shown as to do? [y/N] ').strip().lower() in ('y', 'yes')
+        yes = input('Carry out each line that begins with "To do"? [y/N] ').strip().lower() in ('y', 'yes')
         if yes:  # the operator may have taken long
             now, unanswered = _compare(asked)
     done, says = dict[str, bool](), dict[str, str]()
     for case in cases:
         if yes and case.act is not None:
             done[case.uuid], text = _act(case, now)
-            says[case.uuid] = f'Done: {text}' if done[case.uuid] else f'Left: {text}'
+            says[case.uuid] = f'Done: {text}' if done[case.uuid] else f'Left alone: {text}'
         else:
             says[case.uuid] = case.says()
     documents = [
@@ -215,11 +215,11 @@ def _act(case: Case, now: Sequence[Case]) -> tuple[bool, str]:
     """Do what was shown for a guest, unless it has changed meanwhile."""
     same = next((one for one in now if (one.uuid, one.shown) == (case.uuid, case.shown)), None)
     if same is None or same.act is None:
-        return False, 'it has changed meanwhile: look again'
+        return False, 'it has changed meanwhile: run this command again'
     try:
         return same.act()
     except exception.MigratorException as error:
-        return False, f'it may or may not be done ({error.message.rstrip(".")}): run this again'
+        return False, f'it may or may not be done ({error.message.rstrip(".")}): run this command again'
 
 
 def _show(cases: Sequence[Case], says: Mapping[str, str]) -> None:
@@ -234,7 +234,7 @@ def _result(cases: Sequence[Case], done: int, yes: bool) -> str:
     if not cases:
         return 'Every guest is where the database and Placement have it.'
     if yes:
-        return f'{done} done, {len(cases) - done} left. No guest was touched.'
+        return f'{done} done, {len(cases) - done} left alone. No guest was touched.'
     return f'Nothing was changed.{" To do it: the same with --yes." if any(case.act for case in cases) else ""}'
 
 

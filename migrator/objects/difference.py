@@ -94,6 +94,8 @@ class Difference:
         """What an operator can do about it."""
         reconcile = 'migrator-manage instance reconcile'
         match self.kind:
+            case _ if len(self.runs_on) > 1:
+                return 'stop it at once on all hosts but the right one: two that run write to the same disks'
             case DifferenceKind.MOVED if self.runs_on:
                 return f'{reconcile} lets the database and Placement follow'
             case DifferenceKind.MOVED:
@@ -101,8 +103,6 @@ class Difference:
             case DifferenceKind.MISSING:
                 delete = f'migrator-manage instance delete {self.instance_uuid}'
                 return f'start it on {self.host} again; or, if it is gone for good: {delete}'
-            case DifferenceKind.TWICE if len(self.runs_on) > 1:
-                return 'stop it at once on all hosts but the right one: two that run write to the same disks'
             case DifferenceKind.TWICE:
                 return 'undefine the copies that do not run, after a look at which one is right'
             case DifferenceKind.UNKNOWN:

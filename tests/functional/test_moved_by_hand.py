@@ -187,7 +187,7 @@ def test_interactive_reconcile_asks_first(cloud, operator, monkeypatch):
     for answer, after in (('no', AT_1), ('yes', AT_2)):
         monkeypatch.setattr('sys.stdin', Terminal(f'{answer}\n'))
         text = operator('instance', 'reconcile')[1]
-        assert 'To do: the database and its allocation follow to host2' in text
+        assert 'To do: change its host in the database, and its allocation, to host2' in text
         assert place(cloud, instance) == after
 
 

@@ -46,7 +46,7 @@ class Case:
 
     def says(self) -> str:
         """Return the plan as an operator reads it."""
-        return f'To do: {self.plan}' if self.act is not None else f'Left: {self.plan}'
+        return f'To do: {self.plan}' if self.act is not None else f'Left alone: {self.plan}'
 
 
 def compare(database: Database, client: PlacementClient, ask: differences.Ask) -> tuple[list[Case], dict[str, str]]:
@@ -91,7 +91,8 @@ def _case(
         return Case(uuid, difference.name, shown, hosts, why, None)
     (host,) = difference.runs_on
     act = functools.partial(follow, database, client, found.placed[uuid], host)
-    return Case(uuid, difference.name, shown, hosts, f'the database and its allocation follow to {host}', act)
+    plan = f'change its host in the database, and its allocation, to {host}'
+    return Case(uuid, difference.name, shown, hosts, plan, act)
 
 
 def _of_allocation(database: Database, client: PlacementClient, wrong: audit.Wrong, instance: Instance) -> Case:
@@ -111,7 +112,8 @@ def why_left(found: differences.Comparison, difference: Difference) -> str | Non
         return difference.remedy
     states = set(difference.seen.values())
     if len(difference.runs_on) != 1 or not states <= RUNS | {GuestState.SHUTDOWN.value}:
-        return f'it runs on {len(difference.runs_on)} hosts: exactly one host has to run it'
+        seen = ', '.join(f'{host} ({state})' for host, state in sorted(difference.seen.items()))
+        return f'it is on {seen}: exactly one host has to run it, and any other one must have it shut off'
     if found.unanswered:
         hosts = ', '.join(f'{host} ({why.rstrip(".")})' for host, why in sorted(found.unanswered.items()))
         return (
@@ -135,7 +137,7 @@ def follow(database: Database, client: PlacementClient, placed: Placed, host: st
     registry.write_providers(database, client, host)
     try:
         if not database.differences.begin_to_follow(placed, host):
-            return False, 'it has changed meanwhile, or a migration of it is in progress: look again'
+            return False, 'it has changed meanwhile, or a migration of it is in progress: run this command again'
     except exception.CleanupInProgress as error:
         return False, error.message
     try:
@@ -147,7 +149,8 @@ def follow(database: Database, client: PlacementClient, placed: Placed, host: st
         return False, 'other clients have changed its allocation meanwhile: try again'
     if held is None:
         database.differences.give_up(placed)
-        return False, f'{host} has no room for it, or several of its providers have: make room, or move the guest back'
+        why = f'{host} has no room for it, or more than one of its providers has'
+        return False, f'{why}: make room, or move the guest back'
     if not database.differences.follow(placed, host, node):
         return False, 'it has changed meanwhile: try again, and look at migrator-manage placement audit'
     return True, f'the database has it on {host}, and its allocation is there: {audit.describe(held)}'
