@@ -197,11 +197,11 @@ def _why_unknown(one: Migration) -> str | None:
     if one.ended:
         return f'It has ended: {one.status}.'
     if one.stuck_reason is not None:
-        return 'It is stuck, and goes on only after an operator has looked at it.'
+        return 'It is stuck. It goes on once the cause of that is fixed.'
     if one.is_evacuation:
         return 'It is an evacuation, which copies no memory. How long one takes is not recorded.'
     if one.abort_requested_at is not None:
-        return 'Its abort was requested.'
+        return 'An abort of it was requested.'
     return None
 
 
@@ -354,7 +354,7 @@ def calibration(found: Sequence[Prediction]) -> dict[str, Any]:
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 #: The reason if too little was recorded.
-UNKNOWN = f'Fewer than {LEAST} live migrations were recorded, so it is not known how long one takes.'
+UNKNOWN = f'Fewer than {LEAST} live migrations have completed, so it is not known how long one takes.'
 
 
 def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, Expected], Band | None]:

@@ -59,7 +59,7 @@ def _plan_text(found: dict[str, Any]) -> str:
 
 def _takes(seconds: Mapping[str, int] | None) -> str:
     if seconds is None:
-        return 'How long that takes is not known: too few live migrations were recorded.'
+        return 'How long that takes is not known: too few live migrations have completed.'
     half, most = (command.span(seconds[name]) for name in ('p50', 'p80'))
     return f'That is expected to take {half}, and in four of five cases at most {most}.'
 
@@ -280,7 +280,7 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
     help_ = 'with --order priority: guests with a greater number leave sooner, others have 0; may be repeated'
     parser.add_argument(
-        '--guest-priority', action='append', type=_guest_priority, default=[], metavar='INSTANCE=N', help=help_
+        '--guest-priority', action='append', type=_guest_priority, default=[], metavar='UUID=N', help=help_
     )
     help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
     parser.add_argument('--priority', type=int, default=0, metavar='N', help=help_)
@@ -298,7 +298,7 @@ def _guest_priority(text: str) -> tuple[str, int]:
     try:
         return command.uuid(uuid), int(number)
     except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10') from None
+        raise argparse.ArgumentTypeError(f'{text!r} is not the uuid of a guest with =N, such as =10') from None
 
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -339,5 +339,5 @@ VERBS: tuple[Verb, ...] = (
         _act('restore', 'being restored.'),
         _uuid,
     ),
-    Verb('purge', 'delete drains that have ended; a restore of them is not possible any more', purge, _purge_arguments),
+    Verb('purge', 'delete drains that have ended; a purged drain cannot be restored', purge, _purge_arguments),
 )

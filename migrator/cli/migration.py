@@ -218,7 +218,7 @@ def _unstick() -> Any:
 def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
-    :param line: its place in line.
+    :param line: its place in the queue.
     :param program: the beginning of each command in the text.
     """
     from migrator.cli import timeline
@@ -252,7 +252,7 @@ def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[
 def _sections(facts: Facts, line: Place) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
     migration, owner, now = facts.migration, facts.owner, facts.now
     times = [command.at(band, now) for band in (line.expected.start, line.expected.end)]
-    yield 'Place in line', ('PLACE', 'EXPECTED START (UTC)', 'EXPECTED END (UTC)', 'NOT KNOWN'), [
+    yield 'Place in the queue', ('PLACE', 'EXPECTED START (UTC)', 'EXPECTED END (UTC)', 'WHY NOT KNOWN'), [
         [line.position, *times, line.expected.reason] for _ in range(migration.in_progress)
     ]  # fmt: skip
     yield 'Owner', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [

@@ -66,7 +66,7 @@ class Database:
     def places(
         self, bounds: slots.Bounds, found: Sequence[Migration]
     ) -> tuple[datetime.datetime, dict[str, forecast.Place]]:
-        """Return the present time, and uuid -> the place in line and the expected times of some migrations.
+        """Return the present time, and uuid -> the place of a migration in its queue, with its times.
 
         Other migrations that leave the same hosts are in the result too. Those of one host are in their order.
         """

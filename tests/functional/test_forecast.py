@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Expected times and places in line, through REST."""
+"""Expected times and places in the queue, through REST."""
 
 import datetime
 import json

@@ -56,7 +56,7 @@ OPERATIONS = {
     'purge': lambda database: database.purge.next(database.services.now(), 0, 100),
     'purge, nothing left': lambda database: database.purge.next(database.services.now(), ENDED + IN_PROGRESS, 100),
     'what a forecast follows from': lambda database: database.slots.recorded(['host7']),
-    'places in line': lambda database: database.places(Bounds(), [database.migrations.get('p7')]),
+    'places in the queue': lambda database: database.places(Bounds(), [database.migrations.get('p7')]),
     'a service is deleted': lambda database: database.services.delete(database.services.get_compute('host9')),
 }
 

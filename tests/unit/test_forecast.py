@@ -141,7 +141,7 @@ def test_queue_of_a_host_is_in_its_order_with_positions():
     [
         (migration(1, stuck_reason='both hosts run it'), 'It is stuck'),
         (migration(1, 'preparing', migration_type='evacuation'), 'It is an evacuation'),
-        (migration(1, abort_requested_at=NOW), 'Its abort was requested'),
+        (migration(1, abort_requested_at=NOW), 'An abort of it was requested'),
         (migration(1, 'failed'), 'It has ended: failed.'),
     ],
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``/migrator/v1/migrations/{uuid}`` and ``/migrator/v1/hosts/{name}``: places in line, and times."""
+"""One migration or host at ``/migrator/v1``: places in the queue, and expected times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from migrator.objects import Migration
 SHOW, SHOW_HOST = 'migrator:migrations:show', 'migrator:hosts:show'
 
 RULES = [
-    base.rule(SHOW, base.ADMIN, 'Show a migration with its place in line.', 'GET /migrator/v1/migrations/{uuid}'),
+    base.rule(SHOW, base.ADMIN, 'Show a migration with its place in the queue.', 'GET /migrator/v1/migrations/{uuid}'),
     base.rule(SHOW_HOST, base.ADMIN, 'Show a host with its migrations.', 'GET /migrator/v1/hosts/{name}'),
 ]
 
@@ -29,7 +29,7 @@ NO_QUERY = {1: types.parameters({}, unknown=False)}
 
 
 def show(request: Request, uuid: str) -> webob.Response:
-    """Show a migration: its place in line, its expected times, its progress and its steps."""
+    """Show a migration: its place in the queue, its expected times, its progress and its steps."""
     schemas.query(request, NO_QUERY)
     request.authorize(SHOW)
     database = request.services.database

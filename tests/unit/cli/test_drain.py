@@ -9,7 +9,7 @@ def test_plan_shows_how_long_it_takes_once_that_is_known(operator):
     cloud = operator.cloud  # its links carry 1024 MiB/s
     guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=10240) for number in range(3)]
     out = operator.observed('drain', 'plan', 'host1')
-    assert out.splitlines()[-1].endswith('How long that takes is not known: too few live migrations were recorded.')
+    assert out.splitlines()[-1].endswith('How long that takes is not known: too few live migrations have completed.')
     for guest in guests:
         assert cloud.live_migrate(guest, 'host2').status_int == 202
     cloud.wait()
