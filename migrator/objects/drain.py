@@ -73,7 +73,7 @@ LEGAL_DRAIN_MOVES: dict[tuple[DrainStatus, DrainStatus], str] = {
     (_D.RUNNING, _D.COMPLETED): 'the host is empty',
     (_D.RUNNING, _D.INCOMPLETE): 'something is left that it cannot move',
     (_D.RUNNING, _D.CANCELLED): 'a user has cancelled it, and its migrations have ended',
-    (_D.RUNNING, _D.RESTORED): 'the restore has brought back what it could',
+    (_D.RUNNING, _D.RESTORED): 'the restore has no guest left to bring back',
     **{(end, _D.ACCEPTED): 'a user has requested a restore' for end in sorted(DRAIN_ENDS)},
 }
 
