@@ -6,13 +6,12 @@
 
 In each cloud a first host is emptied, whose migrations are what is recorded. Then one or two hosts are drained at
 once. At random moments each guest that moves or waits has an expected end, which is compared with its end. The clouds
-have guests of 512 to 4096 MiB, which dirty their memory at different rates, one or two slots for each source, and two
-to four destinations. A host's migrations share its link.
+have guests of 512 to 4096 MiB, which dirty their memory at different rates, one, two or four slots for each source, and
+two to four destinations. A host's migrations share its link.
 
 The error is the distance of ``p50`` from the end, as a share of the time that was left. With ``--check``, the exit
 status is 1 if the median error is above 15 %, or if fewer than 75 % or more than 85 % of the ends come before
-``p80``. Some seeds below
-2000 were used to fit the model.
+``p80``. Seeds below 3000 had a part in the choice of the model.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def run(seed: int) -> Iterator[Result]:
     from migrator.testing.cloud import SimulatedCloud
 
     dice = random.Random(seed)  # noqa: S311 -- it only makes the cloud
-    sources, destinations, slots = dice.randint(1, 2), dice.randint(2, 4), dice.choice((1, 1, 2))
+    sources, destinations, slots = dice.randint(1, 2), dice.randint(2, 4), dice.choice((1, 1, 2, 4))
     options = {**_OPTIONS, 'max_concurrent_live_migrations': slots}
     with tempfile.TemporaryDirectory() as directory:
         cloud = SimulatedCloud(directory, hosts=1 + sources + destinations, options=options, link=_LINK)
@@ -64,7 +63,7 @@ def _drain(cloud: Any, dice: random.Random, names: Sequence[str]) -> tuple[list[
     drains = cloud.database.drains
     for host in names:
         for number in range(dice.randint(5, 8)):
-            dirties = _LINK * min(0.25, dice.expovariate(16))
+            dirties = _LINK * min(0.5, dice.expovariate(16))
             memory = dice.choice((512, 1024, 1024, 2048, 4096))
             cloud.boot(f'{host}-{number}', host, memory_mb=memory, dirty_rate=dirties)
     for host in names[1:]:
@@ -111,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the clouds of the seeds, print how right the forecasts were, and return the exit status."""
     parser = argparse.ArgumentParser(prog='forecast.py', description=__doc__.partition('\n')[0])
     parser.add_argument('--seeds', type=int, default=200, metavar='N', help='how many clouds; default 200')
-    parser.add_argument('--first', type=int, default=2000, metavar='SEED', help='the first seed; default 2000')
+    parser.add_argument('--first', type=int, default=3000, metavar='SEED', help='the first seed; default 3000')
     parser.add_argument('--check', action='store_true', help='exit with 1 if a goal is missed')
     asked = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)

@@ -2,13 +2,13 @@
 
 """Expected times: when migrations start and end, from how long recent ones took.
 
-The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB
-as a recorded one did, and starts when a slot of its source is free. The 50th and 80th percentiles of the runs are the
-answer. A migration that runs takes longer than it has run already and than the hypervisor's rate leaves for the rest,
-but not twice as long as these. The runs draw their random numbers from a fixed seed, so equal facts give equal
-answers.
+The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB as
+a recorded one did, and starts when a slot of its source is free. Where the recorded times show that migrations of a
+source share its link, those of a run share it too. The 50th and 80th percentiles of the runs are the answer. A
+migration that runs takes longer than it has run already and than the hypervisor's rate leaves for the rest, but not
+twice as long as these. The runs draw their random numbers from a fixed seed, so equal facts give equal answers.
 
-Nothing here reads the database; :meth:`migrator.db.slots.SlotReader.outlook` does.
+Nothing here reads the database; :meth:`migrator.db.slots.SlotReader.recorded` does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import datetime
 import heapq
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,16 +47,45 @@ class Past:
 
     :ivar group: the drain that has requested it, or else its source. Migrations of one group take similar times.
     :ivar seconds: from the start of the copy to the end.
+    :ivar source: the host that it left.
+    :ivar began: when the copy started, in seconds from any moment that is the same for all.
     """
 
     group: str
     size_mb: int
     seconds: float
+    source: str = ''
+    began: float = 0.0
 
     @property
     def rate(self) -> float:
         """The seconds that it took for each MiB of the guest's memory."""
         return self.seconds / max(self.size_mb, 1)
+
+
+def alone(past: Sequence[Past]) -> list[Past]:
+    """Return migrations with the seconds that each takes if those of a source share its link equally.
+
+    While two of them run at the same time, each gets on by half a second in a second.
+    """
+    found = dict.fromkeys(range(len(past)), 0.0)
+    by_source: dict[str, list[tuple[float, bool, int]]] = collections.defaultdict(list)
+    for number, one in enumerate(past):
+        by_source[one.source] += [(one.began, True, number), (one.began + one.seconds, False, number)]
+    for events in by_source.values():
+        running: set[int] = set()
+        before = 0.0
+        for at, begins, number in sorted(events):
+            for each in running:
+                found[each] += (at - before) / len(running)
+            before = at
+            (running.add if begins else running.discard)(number)
+    return [dataclasses.replace(one, seconds=found[number]) for number, one in enumerate(past)]
+
+
+def _spread(past: Iterable[Past]) -> float:
+    """Return how much recorded rates differ, by their logarithms."""
+    return statistics.pstdev(math.log(max(one.rate, 1e-9)) for one in past)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,16 +393,19 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     :param jobs: those that run, then those that wait, in their order.
     :param group: the drain, or the source, of most of the jobs.
     """
-    rates = _Rates(outlook.past, group)
-    if not jobs or rates.known < LEAST:
+    if not jobs or len(outlook.past) < LEAST:
         return {job.uuid: Expected(reason=UNKNOWN) for job in jobs}, None
+    shared = alone(outlook.past)
+    # What explains the recorded times better is right. Without any that ran at the same time, both do.
+    shares = _spread(shared) < _spread(outlook.past)
+    rates = _Rates(shared if shares else outlook.past, group)
     # The answer to equal facts must not change from one request to the next.
     dice = random.Random(0)  # noqa: S311 -- nothing secret depends on it
     runs = max(20, min(_RUNS, _PLAYED // len(jobs)))
     starts: list[list[float]] = [[] for _ in jobs]
     ends: list[list[float]] = [[] for _ in jobs]
     for _ in range(runs):
-        _run(jobs, max(1, outlook.slots), rates.draw_group(dice), dice, starts, ends)
+        _run(jobs, max(1, outlook.slots), shares, rates.draw_group(dice), dice, starts, ends)
     found = {
         job.uuid: Expected(
             None if job.elapsed is not None else Band.of(starts[number], rates.known),
@@ -386,6 +419,7 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
 def _run(
     jobs: Sequence[Job],
     slots: int,
+    shares: bool,
     rates: Sequence[float],
     dice: random.Random,
     starts: list[list[float]],
@@ -393,18 +427,35 @@ def _run(
 ) -> None:
     """Play the queue once.
 
+    :param shares: whether the migrations that run share a link.
     :param rates: recorded seconds for each MiB.
     """
-    free: list[float] = []  # when each slot in use becomes free
+    copying = sum(job.elapsed is not None for job in jobs) if shares else 1
+    now = done = 0.0  # done: the seconds by which each migration that runs has got on
+    running: list[tuple[float, int]] = []  # the value of done at which each ends
+    ready: list[int] = []
+    later = sorted((job.not_before, number) for number, job in enumerate(jobs) if job.elapsed is None)
     for number, job in enumerate(jobs):
         if job.elapsed is not None:
-            start, end = 0.0, _left(job, job.elapsed, rates, dice)
+            left = None if job.left is None else job.left / copying
+            part = _left(dataclasses.replace(job, left=left), job.elapsed / copying, rates, dice)
+            running.append((part, number))
+            starts[number].append(0.0)
+    heapq.heapify(running)
+    while running or ready or later:
+        while later and later[0][0] <= now:
+            heapq.heappush(ready, heapq.heappop(later)[1])
+        while ready and len(running) < slots:
+            number = heapq.heappop(ready)
+            heapq.heappush(running, (done + dice.choice(rates) * jobs[number].size_mb, number))
+            starts[number].append(now)
+        each = len(running) if shares else 1
+        end = now + (running[0][0] - done) * each if running else math.inf
+        if later and len(running) < slots and later[0][0] < end:
+            now, done = later[0][0], done + (later[0][0] - now) / max(each, 1)
         else:
-            start = max(job.not_before, heapq.heappop(free) if len(free) >= slots else 0.0)
-            end = start + dice.choice(rates) * job.size_mb
-        heapq.heappush(free, end)
-        starts[number].append(start)
-        ends[number].append(end)
+            now, (done, number) = end, heapq.heappop(running)
+            ends[number].append(now)
 
 
 def _left(job: Job, elapsed: float, rates: Sequence[float], dice: random.Random) -> float:

@@ -419,6 +419,8 @@ class SlotReader:
                 row.drain or row.source_compute,
                 int(row.flavor['memory_mb']),
                 (row.updated_at - row.running_at).total_seconds(),
+                row.source_compute,
+                row.running_at.timestamp(),
             )
             for row in rows
             if row.migration_type == MigrationType.LIVE_MIGRATION and row.flavor is not None

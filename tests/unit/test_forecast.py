@@ -62,6 +62,31 @@ def test_as_many_run_at_once_as_the_source_has_slots():
     assert round(whole.p50) == 30
 
 
+def test_what_ran_at_the_same_time_shares_the_link():
+    past = [Past('d', 100, 20, 'host1', 0), Past('d', 100, 20, 'host1', 0), Past('d', 300, 30, 'host2', 0)]
+    assert [one.seconds for one in forecast.alone(past)] == [10, 10, 30]
+    overlapping = [Past('d', 100, 15, 'host1', 0), Past('d', 100, 15, 'host1', 5)]
+    assert [one.seconds for one in forecast.alone(overlapping)] == [10, 10]
+
+
+def test_where_migrations_share_a_link_more_slots_save_no_time():
+    together = [Past('host1', 100, 20, 'host1', 0), Past('host1', 100, 20, 'host1', 0)]
+    shared = [*together, Past('host1', 300, 30, 'host1', 50)]
+    found, whole = forecast.play(outlook(shared, slots=2), [Job('a', 100), Job('b', 300), Job('c', 100)], 'host1')
+    assert [middle(found[uuid]) for uuid in 'abc'] == [(0, 20), (0, 50), (20, 40)]
+    assert round(whole.p50) == 50
+    as_fast = [Past('host1', 100, 10, 'host1', 0), Past('host1', 100, 10, 'host1', 0), Past('host1', 300, 30, '', 50)]
+    _, whole = forecast.play(outlook(as_fast, slots=2), [Job('a', 100), Job('b', 300), Job('c', 100)], 'host1')
+    assert round(whole.p50) == 30
+
+
+def test_copies_that_run_together_have_each_a_part_of_the_link():
+    together = [Past('host1', 100, 20, 'host1', 0), Past('host1', 100, 20, 'host1', 0)]
+    jobs = [Job('a', 100, elapsed=10, left=8), Job('b', 200, elapsed=10, left=28)]
+    found, _ = forecast.play(outlook([*together, Past('host1', 300, 30, 'host1', 50)], slots=2), jobs, 'host1')
+    assert [middle(found[uuid])[1] for uuid in 'ab'] == [10, 20]
+
+
 def test_nothing_is_expected_while_too_little_is_recorded():
     found, whole = forecast.play(outlook(STEADY[:2]), [Job('a', 100)], 'host1')
     assert (found['a'].start, found['a'].end, whole) == (None, None, None)

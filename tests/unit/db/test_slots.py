@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from migrator import exception, forecast
+from migrator import exception
 from migrator.db import models, slots
 from migrator.db.migrations import Write
 from migrator.db.slots import CLUSTER, Bounds, Slots, Waiter, into, out_of
@@ -231,7 +231,11 @@ class TestRecorded:
         self.moved(scene, 60, 2048, drain='d1')
         scene.owned()
         now, _, past = scene.database.slots.recorded([])
-        assert past == [forecast.Past('d1', 2048, 60), forecast.Past('host1', 1024, 30)]
+        assert [(one.group, one.size_mb, one.seconds, one.source) for one in past] == [
+            ('d1', 2048, 60, 'host1'),
+            ('host1', 1024, 30, 'host1'),
+        ]
+        assert past[0].began - past[1].began == 30
         assert now == scene.clock.now()
 
     def test_has_the_limits_that_hosts_have_reported(self, scene: Scene) -> None:
