@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_utils import uuidutils
@@ -156,7 +156,8 @@ def delete(asked: Asked) -> int:
 def reconcile(asked: Asked) -> int:
     """Let the database and Placement follow the guests that were moved by hand; touch no guest.
 
-    Without ``--yes``, and without a yes at the prompt, only show what would be done. Exit 1 if a difference is left.
+    Without ``--yes``, and without a yes at the prompt, only show what would be done. Exit 1 if a difference is left, or
+    if a host did not list its guests.
     """
     given = asked.arguments
     if given.host is not None:
@@ -187,9 +188,9 @@ def reconcile(asked: Asked) -> int:
         _show(cases, says)
         for host, why in sorted(unanswered.items()):
             print(command.printable(f'Host {host} did not list its guests: {why}'))
-        print(_result(cases, sum(done.values()), yes))
+        print(_result(cases, unanswered, sum(done.values()), yes))
     left = [case for case in cases if not (done.get(case.uuid) if yes else case.act)]
-    return command.WRONG if left else command.RIGHT
+    return command.WRONG if left or unanswered else command.RIGHT
 
 
 def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
@@ -230,7 +231,10 @@ def _show(cases: Sequence[Case], says: Mapping[str, str]) -> None:
         print(flush=True)
 
 
-def _result(cases: Sequence[Case], done: int, yes: bool) -> str:
+def _result(cases: Sequence[Case], unanswered: Collection[str], done: int, yes: bool) -> str:
+    if not cases and unanswered:
+        hosts = command.printable(', '.join(sorted(unanswered)))
+        return f'No difference was found. Where the guests of {hosts} are is not known.'
     if not cases:
         return 'Every guest is where the database and Placement have it.'
     if yes:

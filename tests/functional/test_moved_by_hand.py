@@ -226,6 +226,16 @@ def test_guest_is_left_while_a_host_that_may_run_it_does_not_answer(cloud, opera
     assert (status, place(cloud, instance)) == (0, AT_2), text
 
 
+def test_reconcile_does_not_claim_where_the_guests_of_a_host_are_that_does_not_answer(cloud, operator):
+    boot(cloud)
+    state.kill(cloud, 'host3')
+    status, text = operator('instance', 'reconcile')
+    assert (status, text.splitlines()[-1]) == (
+        1, 'No difference was found. Where the guests of host3 are is not known.',
+    ), text  # fmt: skip
+    assert operator('--json', 'instance', 'reconcile')[0] == 1
+
+
 @pytest.mark.slow
 def test_guest_is_left_if_its_host_has_no_room(cloud, operator):
     instance = moved(cloud)
