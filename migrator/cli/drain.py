@@ -9,12 +9,14 @@ import dataclasses
 import datetime
 import getpass
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
+from migrator.objects import Migration
 from migrator.objects.drain import (
+    MOST,
     Drain,
     DrainOrder,
     Member,
@@ -129,11 +131,11 @@ def show(asked: Asked) -> int:
     """Show a drain with its guests."""
     drain = asked.database.drains.get(asked.arguments.uuid)
     members = _members(asked, drain)
-    now, whole, places, _ = asked.database.places_of_drain(asked.bounds, drain, members)
+    now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
     lines = _head(drain, members)
     if not drain.ended:
         lines.append(command.expected(whole, now))
-    asked.answer(_document(asked, drain), '\n'.join([*lines, _table(members, places, now)]))
+    asked.answer(_document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
     return command.RIGHT
 
 
@@ -195,12 +197,15 @@ def _head(drain: Drain, members: list[Member]) -> list[str]:
     return lines
 
 
-def _table(members: list[Member], places: Mapping[str, Place], now: datetime.datetime) -> str:
-    rows = []
+def _table(
+    members: list[Member], places: Mapping[str, Place], moving: Sequence[Migration], now: datetime.datetime
+) -> str:
+    rows, towards = [], {row.uuid: row.dest_compute for row in moving}
     for one in members:
+        destination = one.destination or towards.get(one.mark or '')
         line = places[one.instance_uuid]
         of_line = [line.position, command.expected_end(line.expected, now)]
-        rows.append([one.name, one.instance_uuid, one.status, one.attempts, *of_line, one.destination, one.reason])
+        rows.append([one.name, one.instance_uuid, one.status, one.attempts, *of_line, destination, one.reason])
     return command.table(_MEMBER_COLUMNS, rows)
 
 
@@ -283,22 +288,40 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
         '--guest-priority', action='append', type=_guest_priority, default=[], metavar='UUID=N', help=help_
     )
     help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
-    parser.add_argument('--priority', type=int, default=0, metavar='N', help=help_)
-    parser.add_argument('--parallel', type=command.at_least(1), metavar='N', help='at most N guests move at a time')
+    parser.add_argument('--priority', type=_priority, default=0, metavar='N', help=help_)
+    parser.add_argument('--parallel', type=_number, metavar='N', help='at most N guests move at a time')
     help_ = 'the greatest number of migrations of one guest; default 3'
-    parser.add_argument('--max-attempts', type=command.at_least(1), default=3, metavar='N', help=help_)
+    parser.add_argument('--max-attempts', type=_number, default=3, metavar='N', help=help_)
     help_ = 'a host that may receive guests; may be repeated; default: any'
     parser.add_argument('--destination', action='append', type=command.name, metavar='HOST', help=help_)
     help_ = 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'
     parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
 
 
-def _guest_priority(text: str) -> tuple[str, int]:
-    uuid, _, number = text.partition('=')
+def _number(text: str) -> int:
+    return _within(1, text)
+
+
+def _priority(text: str) -> int:
+    return _within(-MOST, text)
+
+
+def _within(least: int, text: str) -> int:
+    """Return a whole number of the command line, within the limits of the API."""
     try:
-        return command.uuid(uuid), int(number)
+        number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r} is not the uuid of a guest with =N, such as =10') from None
+        number = MOST + 1
+    if not least <= number <= MOST:
+        raise argparse.ArgumentTypeError(f'{text!r} is no whole number from {least} to {MOST}')
+    return number
+
+
+def _guest_priority(text: str) -> tuple[str, int]:
+    uuid, equals, number = text.partition('=')
+    if not equals:
+        raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10')
+    return command.uuid(uuid), _priority(number)
 
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:

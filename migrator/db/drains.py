@@ -26,6 +26,7 @@ from migrator.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
     DRAIN_ENDS,
+    NOT_MOVED,
     Direction,
     Drain,
     DrainOrder,
@@ -64,6 +65,7 @@ class DrainRow(models.Times, models.Base):
     paused: orm.Mapped[bool] = orm.mapped_column(default=False)
     has_disabled_host: orm.Mapped[bool] = orm.mapped_column(default=False)
     cancel_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    cancel_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     cancel_running: orm.Mapped[bool] = orm.mapped_column(default=False)
     owner: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
@@ -227,6 +229,15 @@ class Drains:
                 return True
         return False
 
+    def _take_over_disabling(self, session: Any, drain: Drain) -> bool:
+        """Return whether a drain of its host has disabled the host, and let this one be the one that has."""
+        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
+        reason = session.execute(sa.select(_S.c.disabled_reason).where(*here).with_for_update()).scalar()
+        if not self._replace_ended(session, drain.host, reason):
+            return drain.has_disabled_host
+        session.execute(sa.update(_S).where(*here).values(disabled_reason=disabled_reason(drain)))
+        return True
+
     def _in_progress(self, host: str) -> exception.DrainInProgress:
         with self._engine.reader() as session:
             uuid = session.execute(sa.select(_T.c.uuid).where(_T.c.in_progress_host == host)).scalar()
@@ -258,13 +269,15 @@ class Drains:
                 values: dict[str, Any] = {}
                 if action == 'cancel':
                     running = drain.cancel_running or abort_running
-                    values = {'cancel_requested_at': models.now(), 'cancel_running': running}
+                    values = {'cancel_requested_at': models.now(), 'cancel_requested_by': by, 'cancel_running': running}
                 elif action == 'restore':
                     check_drain_move(drain, DrainStatus.ACCEPTED)
-                    self._begin_restore(session, drain)
+                    disables = self._take_over_disabling(session, drain)
+                    self._begin_restore(session, drain, enables=disables)
                     values = {'in_progress_host': drain.host, 'owner': None, 'direction': Direction.BACK.value}
                     values |= {'status': DrainStatus.ACCEPTED.value, 'cancel_requested_at': None, 'paused': False}
                     values |= {'cancel_running': False, 'message': None, 'ended_at': None, 'deadline': None}
+                    values |= {'cancel_requested_by': None, 'has_disabled_host': disables}
                 else:
                     values = {'paused': action == 'pause'}
                 values['log_seq'] = drain.log_seq + 1
@@ -274,8 +287,11 @@ class Drains:
             raise self._in_progress(host) from None
 
     @staticmethod
-    def _begin_restore(session: Any, drain: Drain) -> None:
-        """Make the members that the drain has moved wait for a migration back. The others are ``gone``."""
+    def _begin_restore(session: Any, drain: Drain, enables: bool) -> None:
+        """Make the members that the drain has moved wait for a migration back. The others are ``gone``.
+
+        :param enables: whether the restore has to enable the host, also if it brings no guest back.
+        """
         mine = _P.c.drain == drain.uuid
         if drain.direction == Direction.BACK:
             # An earlier restore has not brought these back. They are still where the drain has put them.
@@ -285,7 +301,7 @@ class Drains:
             if session.execute(sa.update(_P).where(mine, again).values(**waits)).rowcount:
                 return
         there = sa.and_(_P.c.status == MemberStatus.MOVED, _P.c.destination != drain.host)
-        if session.execute(sa.select(sa.func.count()).where(mine, there)).scalar_one() == 0:
+        if not enables and session.execute(sa.select(sa.func.count()).where(mine, there)).scalar_one() == 0:
             raise exception.InvalidDrainState(
                 drain=drain.uuid,
                 status=drain.status,
@@ -293,9 +309,7 @@ class Drains:
                 do='it has moved no guest that a restore can still bring back',
             )
         session.execute(
-            sa.update(_P)
-            .where(mine, sa.not_(there))
-            .values(status=MemberStatus.GONE.value, reason='The drain had not moved it.')
+            sa.update(_P).where(mine, sa.not_(there)).values(status=MemberStatus.GONE.value, reason=NOT_MOVED)
         )
         # MariaDB assigns in the order of the columns: the source has the destination before that is cleared.
         waits = {'status': MemberStatus.WAITING.value, 'source': _P.c.destination, 'destination': None, 'attempts': 0}

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
 from migrator.objects.drain import (
+    NOT_MOVED,
     Direction,
     Drain,
     DrainStatus,
@@ -311,9 +312,10 @@ class _Run:
         left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
         if self.drain.cancel_requested_at is not None:
             self._end_cancelled()
+        elif self.drain.paused and self._with(_M.BLOCKED):
+            self._will(waits_for=f'It is paused. When it is resumed, it goes on or ends.{_names(left)}')
         elif self._goes_back:
-            back = len(self._with(_M.MOVED))
-            message = f'{back} of {len(self._members)} guests are back on {self.drain.host}.{_names(left)}'
+            message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
                 message += f' Move each: openstack server migrate --live-migration --host {self.drain.host} GUEST.'
             self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
@@ -335,6 +337,9 @@ class _Run:
 
     def _end_cancelled(self) -> None:
         message = f'Cancelled; {len(self._with(_M.MOVED))} of {len(self._members)} guests had moved.'
+        if self._goes_back:
+            left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
+            message = f'Cancelled. {_how_many_are_back(self.drain, self._members.values(), left)}'
         if self.drain.has_disabled_host and not self._goes_back:
             self._engine.enable(self.drain)
             self._will(has_disabled_host=False)
@@ -362,6 +367,14 @@ class _Run:
 
     def _finish(self, status: DrainStatus, message: str) -> None:
         self._will(status=status.value, message=message, waits_for=None, ended_at=self._now)
+
+
+def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence[Member]) -> str:
+    """Return in words how many guests a restore has brought back, and why the others are elsewhere."""
+    moved = [member for member in members if member.reason != NOT_MOVED]
+    elsewhere = [member for member in moved if member.status == _M.GONE]
+    back = sum(member.status == _M.MOVED for member in moved)
+    return f'{back} of {len(moved)} guests are back on {drain.host}.{_names([*left, *elsewhere])}'
 
 
 def _remains(checks: Sequence[Check]) -> str:

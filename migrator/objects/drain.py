@@ -101,6 +101,12 @@ LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
 }
 
 
+#: The greatest value of a whole number in the request of a drain.
+MOST = 1000
+#: Why a restore does not bring a guest back that has never left.
+NOT_MOVED = 'The drain had not moved it.'
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member(base.Versioned):
     """One guest of a drain.
@@ -178,6 +184,7 @@ class Drain(base.Versioned):
     paused: bool = False
     has_disabled_host: bool = False
     cancel_requested_at: datetime.datetime | None = None
+    cancel_requested_by: str | None = None
     cancel_running: bool = False
     owner: str | None = None
     epoch: int = 0

@@ -277,6 +277,64 @@ def test_next_drain_of_a_host_enables_it_again(cloud):
     assert not is_disabled(cloud, 'host1')
 
 
+def test_restore_enables_a_host_that_a_later_drain_has_kept_disabled(cloud):
+    locked, free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
+    cloud.database.instances.update(locked.uuid, locked_by='admin')
+    first = drain(cloud)['uuid']
+    assert ends(cloud, first)['status'] == 'incomplete'
+    cloud.database.instances.update(locked.uuid, locked_by=None)
+    assert cloud.live_migrate(locked, 'host2').status_int == 202
+    cloud.wait()
+    assert ends(cloud, drain(cloud)['uuid'])['status'] == 'completed'
+    assert act(cloud, first, 'restore').status_int == 202
+    restored = ends(cloud, first)
+    assert (restored['status'], host_of(cloud, free)) == ('restored', 'host1')
+    assert '1 of 1 guests are back on host1' in restored['message']
+    assert not is_disabled(cloud, 'host1')
+
+
+def test_restore_of_a_drain_that_has_moved_no_guest_enables_the_host(cloud):
+    uuid = drain(cloud)['uuid']
+    assert ends(cloud, uuid)['status'] == 'completed'
+    assert act(cloud, uuid, 'restore').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'restored'
+    assert not is_disabled(cloud, 'host1')
+    refused(act(cloud, uuid, 'restore'), 409, 'moved no guest')
+
+
+def test_paused_drain_does_not_end_while_a_guest_is_blocked(cloud):
+    locked, _free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
+    cloud.database.instances.update(locked.uuid, locked_by='admin')
+    faults(cloud, 'host1').stall('copying', sticky=True)
+    uuid = drain(cloud)['uuid']
+    cloud.simulation.run_until(lambda: 'moving' in statuses(show(cloud, uuid)).values())
+    assert act(cloud, uuid, 'pause').status_int == 202
+    migration_requests.go_on(cloud)
+    cloud.simulation.run_until(lambda: statuses(show(cloud, uuid)) == {'locked': 'blocked', 'free': 'moved'})
+    cloud.simulation.advance(60)
+    paused = show(cloud, uuid)
+    assert paused['status'] == 'paused'
+    assert 'It is paused.' in paused['waits_for']
+    assert 'openstack server unlock' in paused['waits_for']
+    cloud.database.instances.update(locked.uuid, locked_by=None)
+    assert act(cloud, uuid, 'resume').status_int == 202
+    assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_cancelled_restore_says_how_many_are_back_and_who_has_cancelled_it(cloud):
+    instances = [cloud.boot(f'guest{number}', 'host1') for number in range(2)]
+    uuid = drain(cloud, destinations=['host2'])['uuid']
+    ends(cloud, uuid)
+    faults(cloud, 'host2').stall('copying', sticky=True)
+    assert act(cloud, uuid, 'restore').status_int == 202
+    cloud.simulation.run_until(lambda: 'running' in [row.status for one in instances for row in cloud.migrations(one)])
+    cloud.database.drains.request(uuid, 'cancel', 'grace', abort_running=True)
+    ended = ends(cloud, uuid)
+    assert ended['status'] == 'cancelled'
+    assert 'Cancelled. 0 of 2 guests are back on host1.' in ended['message']
+    assert 'aborted by grace' in ended['message']
+
+
 def test_drain_goes_on_when_its_conductor_is_killed(cloud):
     cloud.start_conductor('conductor2')
     instances = [cloud.boot(f'guest{number}', 'host1') for number in range(4)]
@@ -376,7 +434,6 @@ class TestRefusals:
         uuid = drain(cloud)['uuid']
         ends(cloud, uuid)
         refused(act(cloud, uuid, 'pause'), 409, 'pause', 'completed')
-        refused(act(cloud, uuid, 'restore'), 409, 'moved no guest')
 
     def test_user_who_is_no_administrator(self, cloud):
         response = cloud.request('POST', DRAINS, {'host': 'host1'}, token='bob:shop')

@@ -18,7 +18,7 @@ from migrator.api.request import Request, answer
 from migrator.api.schemas import types
 from migrator.db.slots import Bounds
 from migrator.objects import Migration
-from migrator.objects.drain import Drain, DrainOrder, Member, MemberStatus, place
+from migrator.objects.drain import MOST, Drain, DrainOrder, Member, MemberStatus, place
 
 LOG = logging.getLogger(__name__)
 
@@ -43,16 +43,14 @@ RULES = [
     ),
 ]
 
-#: The greatest value of a whole number in a body.
-_MOST = 1000
 
 _ORDERS = [order.value for order in DrainOrder]
-_WHOLE = {'type': ['integer', 'null'], 'minimum': 1, 'maximum': _MOST}
+_WHOLE = {'type': ['integer', 'null'], 'minimum': 1, 'maximum': MOST}
 _PRIORITY = {
     'type': 'integer',
-    'minimum': -_MOST,
-    'maximum': _MOST,
-    'description': f'a whole number from -{_MOST} to {_MOST}',
+    'minimum': -MOST,
+    'maximum': MOST,
+    'description': f'a whole number from -{MOST} to {MOST}',
 }
 
 CREATE_BODY = {
@@ -64,19 +62,19 @@ CREATE_BODY = {
             'priorities': {
                 'type': ['object', 'null'],
                 'additionalProperties': _PRIORITY,
-                'maxProperties': _MOST,
-                'description': f'at most {_MOST} servers of the host by uuid, each with {_PRIORITY["description"]}',
+                'maxProperties': MOST,
+                'description': f'at most {MOST} servers of the host by uuid, each with {_PRIORITY["description"]}',
             },
             'priority': _PRIORITY,
-            'parallel': _WHOLE | {'description': f'a whole number from 1 to {_MOST}, or null'},
-            'max_attempts': _WHOLE | {'type': 'integer', 'description': f'a whole number from 1 to {_MOST}'},
+            'parallel': _WHOLE | {'description': f'a whole number from 1 to {MOST}, or null'},
+            'max_attempts': _WHOLE | {'type': 'integer', 'description': f'a whole number from 1 to {MOST}'},
             'destinations': {
                 'type': ['array', 'null'],
                 'items': types.HOST,
                 'minItems': 1,
-                'maxItems': _MOST,
+                'maxItems': MOST,
                 'uniqueItems': True,
-                'description': f'a list of 1 to {_MOST} different compute hosts, or null for any host',
+                'description': f'a list of 1 to {MOST} different compute hosts, or null for any host',
             },
             'deadline': {
                 'type': ['string', 'null'],

@@ -88,7 +88,7 @@ class ConductorEngine:
         try:
             instance = database.instances.get(member.instance_uuid)
             database.migrations.accept(
-                by := _requester(drain),
+                by := _requester(drain, drain.requested_by),
                 _migration(drain, member, instance, host, database.services.lowest_version(), by.request_id),
                 actions.LIVE_MIGRATION,
                 drain=drain,
@@ -120,7 +120,7 @@ class ConductorEngine:
         assert member.mark is not None
         database = self._tools.database
         statuses = _ABORTABLE if drain.cancel_running else _PENDING
-        by = _requester(drain)
+        by = _requester(drain, drain.cancel_requested_by)
         with contextlib.suppress(exception.InvalidMigrationState, exception.MigrationNotFound):
             migration = database.migrations.get(member.mark)
             if migration.abort_requested_at is None and database.requests.request_abort(by, migration, statuses):
@@ -187,9 +187,9 @@ def obstacle(instance: Instance) -> Obstacle | None:
     return None
 
 
-def _requester(drain: Drain) -> context.RequestContext:
-    """Return the user of a drain, with a request id of its own: an instance's actions are found by that."""
-    return context.RequestContext(user_id=drain.requested_by, project_id=drain.project_id, overwrite=False)
+def _requester(drain: Drain, by: str | None) -> context.RequestContext:
+    """Return a user of a drain, with a request id of its own: an instance's actions are found by that."""
+    return context.RequestContext(user_id=by, project_id=drain.project_id, overwrite=False)
 
 
 def _migration(

@@ -38,6 +38,7 @@ def upgrade() -> None:
         sa.Column('paused', sa.Boolean(), nullable=False),
         sa.Column('has_disabled_host', sa.Boolean(), nullable=False),
         sa.Column('cancel_requested_at', moment()),
+        sa.Column('cancel_requested_by', text(255)),
         sa.Column('cancel_running', sa.Boolean(), nullable=False),
         sa.Column('owner', text(36)),
         sa.Column('epoch', sa.Integer(), nullable=False),
