@@ -394,12 +394,13 @@ def test_a_heartbeat_between_every_step_changes_nothing(cloud):
 
 
 @pytest.mark.simulated(reason='it counts every message and request')
-def test_idle_cloud_sends_only_heartbeats(cloud):
+def test_idle_cloud_sends_only_heartbeats_and_asks_for_guests(cloud):
     cloud.simulation.advance(30)
     before = len(cloud.placement.requests), len(cloud.recorder.messages)
     cloud.simulation.advance(30)
     assert len(cloud.placement.requests) == before[0]
     assert {message.method for message in cloud.recorder.messages[before[1] :]} == {
         'compute_heartbeat',
+        'list_guests',
         'probe_returned',
     }

@@ -65,6 +65,7 @@ def call(method: str, api: rpcapi.ComputeAPI) -> None:
         'timeout': 2.0,
         'instance_uuids': ['i'],
         'runs_at': 'beta',
+        'version': None,
     }
     function = getattr(api, method)
     function(**{name: given[name] for name in inspect.signature(function).parameters})
