@@ -69,7 +69,7 @@ class Engine:
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
         self._facade.configure(connection=connection, **options)
-        # SQLite lets one transaction write at a time, and fails with "locked" if a reader then begins to write.
+        # SQLite lets one transaction write at a time. A thread that waits here does not poll the file.
         self._one_writer: Any = (
             executors.NativeThreads().lock() if connection.startswith('sqlite') else contextlib.nullcontext()
         )
@@ -179,7 +179,8 @@ class Engine:
         """
         engine = self.sa_engine
         self.boundary('begin')
-        with translated(), self._one_writer, engine.begin() as session:
+        begin = _begin_on_sqlite if engine.dialect.name == 'sqlite' else sa.Engine.begin
+        with translated(), self._one_writer, begin(engine) as session:
             yield session
         self.on_commit()
         self.boundary('committed')
@@ -188,6 +189,19 @@ class Engine:
         """Close every connection. The engine connects again when it is used again."""
         if 'sa_engine' in vars(self):
             self.sa_engine.dispose()
+
+
+@contextlib.contextmanager
+def _begin_on_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Open a transaction that no other process can write in.
+
+    SQLite refuses a write at once, with "locked", if another process has written since the transaction's first read.
+    """
+    with engine.connect() as session:
+        session.info['in_transaction'] = True  # oslo.db sends BEGIN otherwise
+        with session.begin():
+            session.exec_driver_sql('BEGIN IMMEDIATE')
+            yield session
 
 
 class OneSession:

@@ -45,7 +45,7 @@ class Meter:
 
     def _on_statement(self, _connection, _cursor, statement, *_rest):
         who = self._who()
-        if who and statement != 'BEGIN':
+        if who and not statement.startswith('BEGIN'):
             self.statements.append((who, statement))
 
     def _on_commit(self, _connection):

@@ -52,12 +52,12 @@ class TestUnreachable:
 
     def test_a_locked_database_is_unreachable(self, scene: conftest.Scene) -> None:
         engine = scene.database.engine
+        _without_patience(engine)
         other = sqlite3.connect(scene.connection.removeprefix('sqlite:///'))
         other.execute('BEGIN IMMEDIATE')
         try:
-            with pytest.raises(exception.DatabaseUnreachable) as caught:
-                _write_without_patience(engine)
-            assert 'locked' in str(caught.value)
+            with pytest.raises(exception.DatabaseUnreachable, match='locked'), engine.writer():
+                pass
         finally:
             other.close()
 
@@ -109,10 +109,10 @@ class TestUnreachable:
             session.execute(sa.text('INSERT INTO conductors SELECT * FROM conductors'))
 
 
-def _write_without_patience(engine: Engine) -> None:
-    with engine.writer() as session:
-        session.execute(sa.text('PRAGMA busy_timeout = 1'))
-        session.execute(sa.text("UPDATE instances SET name = ''"))
+def _without_patience(engine: Engine) -> None:
+    """Let the engine wait for no other writer of its file."""
+    sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: connection.execute('PRAGMA busy_timeout = 1'))
+    engine.dispose()
 
 
 def _write_and_raise(engine: Engine) -> None:
@@ -313,6 +313,24 @@ def test_a_fork_opens_a_sqlite_file_for_itself(tmp_path, threads):
         assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 2
     assert not opened
     engine.dispose()
+
+
+def test_a_transaction_that_reads_before_it_writes_lets_no_other_process_write_in_between(tmp_path, threads):
+    mine, other = (Engine(f'sqlite:///{tmp_path}/x.sqlite', threads) for _ in range(2))
+    with mine.writer() as session:
+        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+    _without_patience(other)
+    with mine.writer() as session:
+        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 0
+        with pytest.raises(exception.DatabaseUnreachable, match='locked'), other.writer() as late:
+            late.exec_driver_sql('INSERT INTO t VALUES (1)')
+        session.exec_driver_sql('INSERT INTO t VALUES (2)')
+    with other.writer() as late:
+        late.exec_driver_sql('INSERT INTO t VALUES (1)')
+    with mine.reader() as session:
+        assert session.exec_driver_sql('SELECT a FROM t').scalars().all() == [2, 1]
+    for engine in (mine, other):
+        engine.dispose()
 
 
 def test_a_database_in_memory_is_kept_between_transactions(threads):
