@@ -44,6 +44,8 @@ PROG = 'migrator-manage'
 _UNLIMITED_WIDTH = 10_000
 #: The greatest number that an argument accepts. It fits into every column and every limit of every database.
 MOST = 999_999_999
+#: The greatest age that an argument accepts. The year that it leads to has four digits.
+OLDEST = datetime.timedelta(days=365_000)
 #: The default maximum of rows that a list shows.
 LIMIT = 1000
 
@@ -207,16 +209,18 @@ def past(text: str) -> datetime.datetime | datetime.timedelta:
 
     A time without a zone is in UTC.
 
-    :raises argparse.ArgumentTypeError: the text is neither.
+    :raises argparse.ArgumentTypeError: the text is neither, or the age is above :data:`OLDEST`.
     """
-    age = re.fullmatch('([0-9]{1,6})([dhm])', text)
-    if age:
-        return datetime.timedelta(**{_UNITS[age[2]]: int(age[1])})
+    found = re.fullmatch('([0-9]{1,6})([dhm])', text)
+    age = datetime.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    if age is not None and age <= OLDEST:
+        return age
     try:
         at = datetime.datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
     except (ValueError, OverflowError):
-        examples = 'give one such as 2026-01-31 or 2026-01-31T12:00:00Z, or an age such as 30d, 12h or 90m'
+        ages = f'an age of at most {OLDEST.days}d, such as 30d, 12h or 90m'
+        examples = f'give one such as 2026-01-31 or 2026-01-31T12:00:00Z, or {ages}'
         raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a time: {examples}') from None
 
 

@@ -14,6 +14,7 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from migrator import executors
+from migrator.cli.command import uuid
 from migrator.objects.drain import DrainOrder, DrainStatus
 from migrator.watch import commands, screen, subjects
 
@@ -210,7 +211,7 @@ def _act(app: Any, parsed_args: argparse.Namespace, body: dict[str, Any]) -> Any
 
 
 def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument('drain', metavar='<drain>', help='the uuid of a drain')
+    parser.add_argument('drain', metavar='<drain>', type=uuid, help='the uuid of a drain')
     return parser
 
 

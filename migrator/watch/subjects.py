@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
+from urllib import parse
 
 from migrator.objects import ENDS, FINAL, MigrationStatus
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
@@ -140,7 +141,7 @@ class Host(_Migrations):
     def look(self) -> Picture:
         """Return the present picture, with the new statuses."""
         now = self._now()
-        host = self._get(f'/hosts/{self._name}')['host']
+        host = self._get(f'/hosts/{parse.quote(self._name, safe="")}')['host']
         found = self._get('/migrations', host=self._name, in_progress='true')['migrations']
         # Those that leave come first, in their order, and have a place.
         shown = {one['uuid']: one for one in host['migrations']}

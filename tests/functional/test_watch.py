@@ -161,6 +161,27 @@ def test_host_is_watched_until_no_migration_is_in_progress_there(cloud):
     assert Watch(cloud)(subjects.Host, 'host1') == 0
 
 
+def test_name_of_a_host_stays_one_part_of_the_path():
+    asked = []
+
+    def get(path, **_query):
+        asked.append(path)
+        raise errors.ApiRefused(url=path, reason='no such host')
+
+    for name in ('../hosts', 'a?b'):
+        with pytest.raises(errors.ApiRefused):
+            subjects.Host(get, lambda: None, name).look()
+    assert asked == ['/hosts/..%2Fhosts', '/hosts/a%3Fb']
+
+
+@pytest.mark.parametrize('text', ['', '../hosts', 'host1'])
+def test_openstack_host_drain_takes_only_the_uuid_of_a_drain(capsys, text):
+    for command in (osc.ShowDrain, osc.WatchDrain, osc.CancelDrain, osc.RestoreDrain):
+        with pytest.raises(SystemExit) as stopped:
+            command(types.SimpleNamespace(), None).get_parser('openstack host drain').parse_args([text])
+        assert (stopped.value.code, f'{text!r} is not a uuid' in capsys.readouterr().err) == (2, True)
+
+
 def test_openstack_host_drain_watch_exits_as_the_drain_has_ended(cloud, capsys):
     cloud.boot('guest0', 'host1')
     uuid, watch = start(cloud), Watch(cloud)

@@ -62,6 +62,17 @@ def test_a_uuid_is_spelled_as_the_database_has_it():
         manage_command.uuid('web')
 
 
+@pytest.mark.parametrize('text', ['999999d', '365001d', 'soon', '0001-01-01T00:00:00+14:00'])
+def test_time_that_no_calendar_has_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match='an age of at most 365000d'):
+        manage_command.past(text)
+
+
+def test_age_is_a_span():
+    assert manage_command.past('365000d') == datetime.timedelta(days=365000)
+    assert manage_command.past('90m') == datetime.timedelta(minutes=90)
+
+
 @pytest.mark.parametrize('text', ['0', '-1', '1.5', '1e3', '', '9999999999', '9' * 5000, '٣'])
 def test_the_refusal_of_an_invalid_number_names_both_bounds(text):
     with pytest.raises(argparse.ArgumentTypeError) as raised:
