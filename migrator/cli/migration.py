@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 from migrator.objects import Migration, MigrationStatus
-from migrator.runtime import concurrency
 
 if TYPE_CHECKING:
     from migrator.cli import timeline
@@ -117,10 +116,9 @@ def _row(
 
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
-    from migrator.cli import timeline
+    from migrator.cli import explain, timeline
 
     facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
-    explain = _narrative()
     now, places = asked.database.places(asked.bounds, [facts.migration])
     line = places[facts.migration.uuid]
     document = timeline.document(facts) | {
@@ -134,14 +132,16 @@ def show(asked: Asked) -> int:
 
 def retry(asked: Asked) -> int:
     """Request that a stuck migration is observed again."""
-    status: int = _unstick().retry(asked)
-    return status
+    from migrator.cli import unstick
+
+    return unstick.retry(asked)
 
 
 def abandon(asked: Asked) -> int:
     """Request that a stuck migration ends in error, with its guest on the host that the operator names."""
-    status: int = _unstick().abandon(asked)
-    return status
+    from migrator.cli import unstick
+
+    return unstick.abandon(asked)
 
 
 #: Migrations that one transaction deletes, so that no other transaction waits long for it.
@@ -198,30 +198,13 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
     return f'{text}\n\nNothing was changed. To do it:\n  {to_run}'
 
 
-# These modules import the modules of a conductor, which the other commands do not need.
-
-
-def _narrative() -> Any:
-    concurrency.native()
-    from migrator.cli import explain
-
-    return explain
-
-
-def _unstick() -> Any:
-    concurrency.native()
-    from migrator.cli import unstick
-
-    return unstick
-
-
 def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
     :param line: its place in the queue.
     :param program: the beginning of each command in the text.
     """
-    from migrator.cli import timeline
+    from migrator.cli import explain, timeline
 
     migration = facts.migration
     name = f' ({facts.instance.name})' if facts.instance is not None else ', which has been deleted'
@@ -234,7 +217,6 @@ def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[
     yield ''
     for wait in timeline.waits(facts):
         yield command.printable(f'* {wait}')
-    explain = _narrative()
     yield ''
     yield 'Timeline (UTC)'
     events = [[one.at, one.server, one.epoch, one.what] for one in explain.lines(facts)]

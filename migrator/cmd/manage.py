@@ -142,13 +142,22 @@ def main(
     :param client: the RPC to conductors and hosts; None: one over the configured broker.
     """
     try:
+        return _main(argv, threads, client)
+    except KeyboardInterrupt:
+        return _fail(130, 'interrupted')
+
+
+def _main(argv: Sequence[str] | None, threads: executors.Threads | None, client: rpc.RPC | None) -> int:
+    try:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     from oslo_config import cfg
 
     from migrator import executors
+    from migrator.runtime import concurrency
 
+    concurrency.native()  # before a verb imports the modules of a conductor
     # Without a handler, the libraries' log of an error would appear before its one line.
     handler = logging.StreamHandler() if arguments.debug else logging.NullHandler()
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
@@ -173,9 +182,6 @@ def main(
         return _fail(UNREACHABLE, _line(error))
     except exception.MigratorException as error:
         return _fail(WRONG, _line(error))
-    except KeyboardInterrupt:
-        print(f'{PROG}: interrupted', file=sys.stderr)
-        return 130
     except Exception as error:  # noqa: BLE001 -- an operator gets one line for any error, and never a traceback
         return _fail(WRONG, f'{type(error).__name__}: {_line(error)}')
 

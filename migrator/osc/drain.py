@@ -59,7 +59,11 @@ def _wait(client: Any, uuid: str) -> dict[str, Any]:
 
 def _follow(client: Any, uuid: str, view: screen.View) -> int:
     clock = executors.SystemClock()
-    return commands.follow(subjects.Drain(client.get, clock.now, uuid), view, time.sleep)
+    try:
+        return commands.follow(subjects.Drain(client.get, clock.now, uuid), view, time.sleep)
+    except KeyboardInterrupt:
+        sys.stderr.write(f'The drain goes on. To cancel it: openstack host drain cancel {uuid}\n')
+        raise
 
 
 def _check(drain: dict[str, Any]) -> None:

@@ -45,7 +45,12 @@ def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
     from migrator.watch import subjects
 
     subject: subjects.Subject = getattr(subjects, kind)(get, asked.threads.clock.now, name)
-    return follow(subject, make_view(asked.arguments.json), asked.threads.sleep)
+    try:
+        return follow(subject, make_view(asked.arguments.json), asked.threads.sleep)
+    except KeyboardInterrupt:
+        if kind == 'Drain':
+            sys.stderr.write(f'The drain goes on. To cancel it: {asked.command} drain cancel {name}\n')
+        raise
 
 
 def connect(asked: Asked) -> subjects.Get:

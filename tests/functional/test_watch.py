@@ -123,6 +123,22 @@ def test_picture_of_a_drain_has_the_progress_of_its_moving_guests(cloud):
     assert watch(subjects.Drain, uuid) == 0
 
 
+def test_ctrl_c_says_that_the_drain_goes_on_and_how_to_cancel_it(cloud, capsys):
+    cloud.boot('guest0', 'host1')
+    uuid, watch = start(cloud), Watch(cloud)
+
+    def interrupted(_seconds):
+        raise KeyboardInterrupt
+
+    threads = types.SimpleNamespace(clock=cloud.world.threads.clock, sleep=interrupted)
+    asked = types.SimpleNamespace(command='migrator-manage', arguments=argparse.Namespace(json=False), threads=threads)
+    with pytest.raises(KeyboardInterrupt):
+        commands.watch(asked, watch.get, 'Drain', uuid)
+    said = capsys.readouterr().err
+    assert said == f'The drain goes on. To cancel it: migrator-manage drain cancel {uuid}\n'
+    watch(subjects.Drain, uuid)
+
+
 def test_migration_is_shown_status_by_status_and_completed_exits_with_0(cloud):
     instance = cloud.boot('guest0', 'host1')
     cloud.live_migrate(instance)

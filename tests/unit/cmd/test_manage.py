@@ -17,6 +17,7 @@ from migrator import exception
 from migrator.cmd import manage
 from migrator.db.schema import sync
 from tests import forked, templates
+from tests.unit.cmd import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -95,6 +96,21 @@ def test_the_environment_may_name_the_connection(run, monkeypatch, tmp_path):
     monkeypatch.setenv('OS_DATABASE__CONNECTION', f'sqlite:///{tmp_path}/there.sqlite')
     assert run('db', 'sync')[0] == 0
     assert (tmp_path / 'there.sqlite').exists()
+
+
+def test_a_command_prints_no_warning_of_a_library(tmp_path):
+    arguments = processes.configure(tmp_path)
+    with processes.running(tmp_path, 'manage', *arguments, 'drain', 'plan', 'host1', fresh=True) as command:
+        assert command.status() == 1, command.text()
+        assert [line[:35] for line in command.lines()] == ['migrator-manage: Compute host host1'], command.text()
+
+
+def test_ctrl_c_while_the_command_line_is_read_is_one_line(run, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(manage, 'make_parser', interrupted)
+    assert run('db', 'version') == (130, '', 'migrator-manage: interrupted\n')
 
 
 def test_missing_connection_exits_2_with_option_and_example(run):
