@@ -15,7 +15,7 @@ from migrator.conf import service
 from migrator.watch import errors
 
 #: Seconds without an answer after which the API counts as unreachable.
-TIMEOUT = 30.0
+TIMEOUT = 10.0
 #: A user whom an API with ``auth_strategy = noauth2`` takes for an administrator.
 _NOAUTH_TOKEN = 'admin'  # noqa: S105 -- it opens nothing: such an API asks for no secret
 
@@ -47,7 +47,7 @@ class Client:
             url = self._url(path)
             response = self._adapter.request(url, method, params=query, raise_exc=False, timeout=TIMEOUT, **more)
         except (exceptions.ConnectionError, exceptions.DiscoveryFailure, exceptions.HttpServerError) as error:
-            raise errors.ApiUnreachable(url=url, reason=exception.message_of(error)) from None
+            raise errors.ApiUnreachable(url=url, reason=_reason_of(error)) from None
         except exceptions.ClientException as error:
             raise errors.ApiRefused(url=url, reason=exception.message_of(error)) from None
         if response.status_code >= 500:
@@ -67,6 +67,21 @@ class Client:
         endpoint = parse.urlsplit(str(found))
         root = endpoint.path.partition('/v2')[0].rstrip('/')
         return endpoint._replace(path=f'{root}/migrator/v1{path}').geturl()
+
+
+def _reason_of(error: exceptions.ClientException) -> str:
+    """Return why a request has no answer.
+
+    The operating system's reason is preferred, because the texts of the libraries repeat the URL.
+    """
+    if isinstance(error, exceptions.ConnectTimeout):
+        return f'no answer within {TIMEOUT:g} s'
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return exception.message_of(error)
 
 
 def _message_of(response: Any) -> str:

@@ -3,6 +3,7 @@
 """The client of /migrator/v1 on a real HTTP server, and which cloud it asks."""
 
 import json
+import socket
 
 import pytest
 from keystoneauth1 import noauth, session
@@ -93,8 +94,18 @@ def test_api_that_cannot_serve_now_is_unreachable(server, asked, status):
 
 def test_closed_port_is_unreachable(server, asked):
     server.stop()
-    with pytest.raises(errors.ApiUnreachable, match=server.url):
+    with pytest.raises(errors.ApiUnreachable) as raised:
         asked.get('/drains/1')
+    said = f'The request to {server.url}/migrator/v1/drains/1 failed: Connection refused. Check that the service runs'
+    assert str(raised.value).startswith(said)
+
+
+def test_api_that_accepts_and_does_not_answer_is_unreachable(monkeypatch, tmp_path):
+    monkeypatch.setattr(client, 'TIMEOUT', 0.1)
+    with socket.create_server(('127.0.0.1', 0)) as frozen:
+        conf = make_conf(tmp_path, auth_strategy='noauth2', listen='127.0.0.1', listen_port=frozen.getsockname()[1])
+        with pytest.raises(errors.ApiUnreachable, match=r'/drains/1 failed: no answer within 0\.1 s\. Check'):
+            client.client_from_conf(conf).get('/drains/1')
 
 
 def test_answer_that_is_not_json_is_refused(server, asked):
