@@ -4,7 +4,8 @@
 # Usage: tools/venv.sh EXTRA...
 #
 # Makes a virtual environment in the tree and installs migrator there with the extras named; does nothing where that
-# is done already. It speaks on stderr only, so that `make demo ARGS=--json` leaves nothing but JSON on stdout.
+# is done already. One that the user made is used as it is, and never cleared. It speaks on stderr only, so that
+# `make demo ARGS=--json` leaves nothing but JSON on stdout.
 #
 #   PYTHON  the interpreter to make it from (python3)
 #   VENV    where (.venv)
@@ -32,7 +33,10 @@ command -v "$python" >/dev/null 2>&1 ||
 base="$(pwd -P) $("$python" -c 'import sys; print(sys.executable, sys.version)' | tr '\n' ' ')"
 sources=$(cat pyproject.toml setup.py | cksum)
 
-if [ -e "$state/busy" ]; then
+mine=yes  # no: the user made it
+if [ -e "$venv/pyvenv.cfg" ] && [ ! -e "$state/busy" ] && [ ! -e "$state/base" ]; then
+    mine=no fresh=no
+elif [ -e "$state/busy" ]; then
     say "the last set-up was interrupted: starting it afresh"
     fresh=yes
 elif [ "$(cat "$state/base" 2>/dev/null)" != "$base" ]; then
@@ -61,7 +65,8 @@ if [ $fresh = yes ]; then
 fi
 
 # Whatever kills pip half way leaves packages that look installed: `busy` stays, and the next run starts afresh.
-: >"$state/busy"
+mkdir -p "$state"
+[ $mine = no ] || : >"$state/busy"
 say "installing migrator[$missing] into $venv (some minutes the first time)"
 # PIP_USER: a virtual environment has no user site, and pip would refuse. Everything else of pip's configuration holds.
 PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check --editable ".[$missing]" >&2 || {
@@ -72,6 +77,6 @@ PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check --edita
 for extra in $(echo "$missing" | tr ',' ' '); do
     echo "$sources" >"$state/extra-$extra"
 done
-echo "$base" >"$state/base"
+[ $mine = no ] || echo "$base" >"$state/base"
 rm -f "$state/busy"
 say "$venv is ready"
