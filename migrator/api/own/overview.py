@@ -119,7 +119,7 @@ def list_hosts(request: Request) -> webob.Response:
             },
             'cleanups': {'pending': pending, 'blocked': blocked},
         }
-        is_busy = load.is_busy or pending > 0 or shown['drain'] is not None or not shown['up']
+        is_busy = load.is_busy or pending > 0 or shown['drain'] is not None or service.disabled or not shown['up']
         if busy in (None, is_busy):
             found.append(shown)
     if 'marker' in given:

@@ -182,7 +182,7 @@ async function loadGuests(drains) {
 
 // --- hosts -----------------------------------------------------------------------------------------------------------
 
-const hostRows = new Rows($('host-rows'), 'No host is busy.',
+const hostRows = new Rows($('host-rows'), 'No host is busy, disabled or down.',
   () => cells('', 'text', 'number', 'number', 'number', 'number', 'number'),
   (row, host) => {
     const [name, state, running, prepared, waiting, inbound, cleanups] = row.children;

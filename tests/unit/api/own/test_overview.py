@@ -84,10 +84,10 @@ def test_host_shows_its_state_its_bounds_and_its_cleanups(world):
             row |= {'step': step, 'reason': 'it was down', 'epoch': 1, 'alarm': alarm}
             session.execute(models.CLEANUPS.insert().values(**row))
     hosts = by_name(world, '?busy=true')
-    assert list(hosts) == ['dest', 'spare']
+    assert list(hosts) == ['dest', 'source', 'spare']
     assert (hosts['dest']['up'], hosts['dest']['forced_down'], hosts['dest']['in']['bound']) == (False, True, 5)
     assert hosts['spare']['cleanups'] == {'pending': 2, 'blocked': 1}
-    disabled = by_name(world)['source']
+    disabled = hosts['source']
     assert (disabled['disabled'], disabled['disabled_reason'], disabled['drain']) == (True, 'drain 1', None)
 
 
