@@ -566,6 +566,9 @@ PATHS = (
     Path('waits for a slot', waits_for_a_slot, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
     Path('second candidate, bounded', second_candidate, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
+    Path('drain', drain_scenarios.drain, (_S.COMPLETED, _S.COMPLETED)),
+    Path('drain cancelled', drain_scenarios.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
+    Path('drain fails', drain_scenarios.drain_fails, (_S.FAILED, _S.FAILED)),
     Path('evacuation', evacuation, (_S.COMPLETED,)),
     Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),
     Path('evacuation fails', evacuation_fails, (_S.FAILED,)),
@@ -584,9 +587,6 @@ PATHS = (
 APART = (
     Path('restarted twice', restarted_twice, (_S.COMPLETED,)),
     Path('restarted after an abort', restarted_after_an_abort, (_S.CANCELLED,)),
-    Path('drain', drain_scenarios.drain, (_S.COMPLETED, _S.COMPLETED)),
-    Path('drain cancelled', drain_scenarios.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
-    Path('drain fails', drain_scenarios.drain_fails, (_S.FAILED, _S.FAILED)),
 )
 
 BY_NAME = {path.name: path for path in (*PATHS, *APART)}
