@@ -23,7 +23,8 @@ from migrator.runtime import http_server
 from tests import templates
 from tests.functional import browser, commands
 
-pytestmark = pytest.mark.slow
+#: A browser on two busy cores may take minutes to draw what it draws in seconds elsewhere.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = '/migrator/v1/ui'
 #: Rows of a page.
