@@ -79,6 +79,7 @@ def test_invalid_arguments_are_reported_in_one_line(capsys, words, said):
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.timeout(600)
 def test_check_counts_every_figure_and_fails_while_one_is_above_its_goal(capsys):
     status = control_plane.main(['--check', '--quick'])
     head, *lines, last = capsys.readouterr().out.splitlines()

@@ -69,7 +69,8 @@ def test_changed_outcome_is_found(watched):
 def test_wait_for_a_slot_that_is_free_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, 'SILENCE', 20.0)
     monkeypatch.setattr(slots.Slots, 'due', lambda *_args: iter(()))
-    with planting.simulated(tmp_path, options={'max_concurrent_inbound_live_migrations': 1}) as cloud:
+    options = {'max_concurrent_inbound_live_migrations': 1, 'conductor.guests_interval': 0}
+    with planting.simulated(tmp_path, options=options) as cloud:
         guests = [cloud.boot(name, 'host1') for name in ('one', 'other')]
         cloud.monitor = Monitor(cloud)
         hypervisor = cloud.world.hypervisors['host1']
