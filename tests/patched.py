@@ -8,6 +8,7 @@ native run has too. There is no pytest-xdist here: its workers are processes of 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -80,6 +81,8 @@ def main(argv: list[str]) -> int:
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     import eventlet
 
+    # trio, which selenium installs, is a plugin of hypothesis, and cannot be imported once sockets are green.
+    os.environ['HYPOTHESIS_NO_PLUGINS'] = '1'
     eventlet.monkey_patch()
     # Only now: an importing service, too, patches first.
     import pytest
