@@ -17,7 +17,7 @@ from tests.simulation.plant import Shelf, patched
 SHELF = Shelf()
 
 
-@SHELF.plant('I21', 'second-migrations seed 60')
+@SHELF.plant('I21', 'second-migrations seed 98')
 def cleanup_beside_the_next_migration() -> Iterator[object]:
     """A cleanup is run at the source of the next migration, whatever that is doing there."""
     with (
