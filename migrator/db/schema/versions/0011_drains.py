@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Drains, their members and their logs; the drain of a migration; what of a guest cannot be moved."""
+"""Drains, their members and their logs, and the drain of a migration."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add three tables and three columns. The release before reads and writes as it did."""
+    """Add three tables and a column. The release before reads and writes as it did."""
     text, whole, moment = models.Text, models.Whole, models.UTCDateTime
     op.create_table(
         'drains',
@@ -24,7 +24,6 @@ def upgrade() -> None:
         sa.Column('in_progress_host', text(255), unique=True),
         sa.Column('reason', text(255)),
         sa.Column('order', text(32), nullable=False),
-        sa.Column('priorities', models.Json()),
         sa.Column('priority', whole(), nullable=False),
         sa.Column('parallel', whole()),
         sa.Column('max_attempts', whole(), nullable=False),
@@ -38,7 +37,6 @@ def upgrade() -> None:
         sa.Column('paused', sa.Boolean(), nullable=False),
         sa.Column('has_disabled_host', sa.Boolean(), nullable=False),
         sa.Column('cancel_requested_at', moment()),
-        sa.Column('cancel_requested_by', text(255)),
         sa.Column('cancel_running', sa.Boolean(), nullable=False),
         sa.Column('owner', text(36)),
         sa.Column('epoch', sa.Integer(), nullable=False),
@@ -83,4 +81,3 @@ def upgrade() -> None:
     )
     op.add_column('migrations', sa.Column('drain', text(36)))
     op.add_column('migrations', sa.Column('priority', whole(), nullable=False, server_default='0'))
-    op.add_column('guest_definitions', sa.Column('immovable', text()))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
 from migrator import exception, executors
 from migrator.db import models
@@ -27,6 +29,28 @@ def test_an_empty_database_is_upgraded_to_the_newest_schema(empty: Engine) -> No
     assert sync.version(empty) is None
     assert sync.sync(empty) == sync.head() == sync.version(empty)
     sync.check(empty)
+
+
+def upgrade(engine: Engine, revision: str) -> None:
+    config = Config()
+    config.set_main_option('script_location', str(pathlib.Path(sync.__file__).parent))
+    with engine.sa_engine.begin() as connection:
+        config.attributes['connection'] = connection
+        command.upgrade(config, revision)
+
+
+def columns_of(engine: Engine, table: str) -> set[str]:
+    return {column['name'] for column in sa.inspect(engine.sa_engine).get_columns(table)}
+
+
+def test_a_database_with_the_first_revision_of_drains_gets_the_later_columns(empty: Engine) -> None:
+    upgrade(empty, '0011')
+    before = {table: columns_of(empty, table) for table in ('drains', 'guest_definitions')}
+    assert sync.sync(empty) == sync.head()
+    assert {table: columns_of(empty, table) - known for table, known in before.items()} == {
+        'drains': {'cancel_requested_by', 'priorities'},
+        'guest_definitions': {'immovable'},
+    }
 
 
 def test_a_second_sync_changes_nothing(empty: Engine) -> None:
