@@ -229,12 +229,14 @@ class Drains:
                 return True
         return False
 
-    def _take_over_disabling(self, session: Any, drain: Drain) -> bool:
-        """Return whether a drain of its host has disabled the host, and let this one be the one that has."""
-        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
-        reason = session.execute(sa.select(_S.c.disabled_reason).where(*here).with_for_update()).scalar()
+    def _take_over_disabling(self, session: Any, drain: Drain, reason: str | None) -> bool:
+        """Return whether a drain of its host has disabled the host, and let this one be the one that has.
+
+        :param reason: why the host is disabled.
+        """
         if not self._replace_ended(session, drain.host, reason):
             return drain.has_disabled_host
+        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
         session.execute(sa.update(_S).where(*here).values(disabled_reason=disabled_reason(drain)))
         return True
 
@@ -257,6 +259,10 @@ class Drains:
         host = ''
         try:
             with self._engine.writer() as session:
+                # As in accept: first the service of the host, then its drains.
+                known = sa.select(_T.c.host).where(_T.c.uuid == uuid).scalar_subquery()
+                here = (_S.c.binary == COMPUTE_BINARY, _S.c.host == known)
+                reason = session.execute(sa.select(_S.c.disabled_reason).where(*here).with_for_update()).scalar()
                 row = session.execute(sa.select(_T).where(_T.c.uuid == uuid).with_for_update()).one_or_none()
                 if row is None:
                     raise exception.DrainNotFound(drain=uuid)
@@ -272,7 +278,7 @@ class Drains:
                     values = {'cancel_requested_at': models.now(), 'cancel_requested_by': by, 'cancel_running': running}
                 elif action == 'restore':
                     check_drain_move(drain, DrainStatus.ACCEPTED)
-                    disables = self._take_over_disabling(session, drain)
+                    disables = self._take_over_disabling(session, drain, reason)
                     self._begin_restore(session, drain, enables=disables)
                     values = {'in_progress_host': drain.host, 'owner': None, 'direction': Direction.BACK.value}
                     values |= {'status': DrainStatus.ACCEPTED.value, 'cancel_requested_at': None, 'paused': False}

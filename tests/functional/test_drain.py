@@ -5,8 +5,10 @@
 import datetime
 import itertools
 import json
+import re
 
 import pytest
+import sqlalchemy as sa
 
 from migrator.conductor.drains import plan
 from migrator.db.slots import Bounds
@@ -300,6 +302,29 @@ def test_restore_of_a_drain_that_has_moved_no_guest_enables_the_host(cloud):
     assert ends(cloud, uuid)['status'] == 'restored'
     assert not is_disabled(cloud, 'host1')
     refused(act(cloud, uuid, 'restore'), 409, 'moved no guest')
+
+
+def test_start_and_restore_lock_the_service_before_the_drain(cloud):
+    """In opposite orders, a start and a restore at the same time would stop each other."""
+    tables = []
+
+    def note(_connection, _cursor, statement, *_more):
+        tables.extend(re.findall(r'FROM (services|drains) ', f'{statement} '.replace('\n', ' '))[:1])
+
+    uuid = drain(cloud)['uuid']
+    ends(cloud, uuid)
+    sa.event.listen(cloud.database.engine.sa_engine, 'before_cursor_execute', note)
+    with cloud.database.engine.writer() as session:
+        session.execute(sa.text('SELECT 1 FROM drains WHERE 0'))
+    assert tables == ['drains'], 'the statements are seen'
+    tables.clear()
+    cloud.database.drains.request(uuid, 'restore', 'admin')
+    assert tables[:2] == ['services', 'drains']
+    ends(cloud, uuid)
+    tables.clear()
+    cloud.database.drains.accept(Drain(uuid='d2', host='host1'))
+    assert tables[0] == 'services'
+    ends(cloud, 'd2')
 
 
 def test_paused_drain_does_not_end_while_a_guest_is_blocked(cloud):
