@@ -118,12 +118,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What is watched, at one moment.
+    """A drain, a host or a migration at one moment.
 
     :ivar notes: what the operator should know now, such as what a drain waits for.
     :ivar foot: the line below everything.
     :ivar events: what has happened since the picture before.
-    :ivar status: the exit status, once what is watched has ended.
+    :ivar status: the exit status, once it has ended.
     """
 
     title: str

@@ -96,7 +96,7 @@ class Browser:
 
 @contextlib.contextmanager
 def started(directory: pathlib.Path) -> Iterator[Browser]:
-    """Run a browser, or leave the test out where there is none.
+    """Run a browser, or leave the test out if none is installed.
 
     :param directory: receives the profile of the browser.
     """

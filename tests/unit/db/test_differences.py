@@ -52,7 +52,7 @@ def test_guests_that_are_new_or_busy_or_in_migration_are_not_compared(scene: Sce
     scene.migration(moving)
     assert placed().keys() == {fresh.uuid}
     assert placed([busy.uuid]) == {}
-    assert scene.database.differences.unknown([fresh.uuid, 'nobody']) == {'nobody'}
+    assert scene.database.differences.unknown([fresh.uuid, 'unregistered']) == {'unregistered'}
 
 
 def test_row_follows_only_after_it_has_begun_to(scene: Scene) -> None:

@@ -170,6 +170,6 @@ def test_members_of_a_drain_are_filtered_by_status(drained):
 def test_members_of_an_unknown_drain_or_after_an_unknown_marker(drained):
     unknown = drained.members.replace('1111', '9999')
     drained.refuses(drained.ask('GET', unknown), 404, 'itemNotFound', '9999')
-    drained.refuses(drained.ask('GET', f'{drained.members}?marker=nobody'), 400, 'badRequest', 'nobody')
+    drained.refuses(drained.ask('GET', f'{drained.members}?marker=unregistered'), 400, 'badRequest', 'unregistered')
     drained.refuses(drained.ask('GET', f'{drained.members}?status=lost'), 400, 'badRequest', 'lost', 'waiting')
     drained.refuses(drained.ask('GET', drained.members, token='eve:blue'), 403, 'forbidden')
