@@ -37,6 +37,7 @@ FLOORS = {
     'migrator.api': 4,
     'migrator.conductor': 4,
     'migrator.compute': 4,
+    'migrator.nova': 4,
     'migrator.cli': 5,
     'migrator.demo': 5,
     'migrator.embed': 5,

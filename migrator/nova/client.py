@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The client of Nova's REST API: one method sends every request and converts the errors.
+
+The class of an error says what a caller may assume:
+
+- :class:`~migrator.nova.errors.NovaUnreachable`: the request may or may not have been done. Look before it is repeated.
+- :class:`~migrator.nova.errors.NovaRefused`: the request was not done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+from urllib import parse
+
+import requests
+from keystoneauth1 import adapter, exceptions
+
+from migrator import exception
+from migrator.nova import errors, resources
+from migrator.nova.resources import (
+    Action,
+    ActionEvent,
+    Aggregate,
+    Hypervisor,
+    NovaMigration,
+    Server,
+    ServerGroup,
+    Service,
+)
+from migrator.objects import COMPUTE_BINARY
+from migrator.placement_client.client import PlacementClient
+
+#: The oldest microversion that is enough: a queued migration can be aborted. And the newest that this client knows.
+LEAST, NEWEST = (2, 65), (2, 96)
+#: The newest microversion that shows how many guests a hypervisor runs.
+_RUNNING_VMS = (2, 87)
+#: Seconds without an answer after which Nova counts as unreachable.
+TIMEOUT = 60.0
+#: The number of items that are asked for at a time. Nova's own maximum may be lower.
+_PAGE = 500
+#: The greatest number of pages of one list. A list that goes on after them does not end.
+_PAGES = 1000
+#: Statuses below 500 with which a proxy asks for a later try. They do not show whether the request was done.
+_NOT_NOW = frozenset({408, 425, 429})
+_DENIED = frozenset({401, 403})
+#: user:password@ in a URL.
+_USERINFO = re.compile(r'(?<=//)[^/@\s]+@')
+#: The most characters of an answer that is not Nova's.
+_SHOWN = 300
+
+
+class Adapter(Protocol):
+    """The part of a keystoneauth1 adapter that the client uses; tests replace it."""
+
+    def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
+        """Send one request to the service."""
+
+    def get_endpoint_data(self) -> Any:
+        """Return the endpoint with the microversions that it supports."""
+
+
+class Nova:
+    """The calls of Nova's REST API that a drain needs. Lists are of all tenants, and read page by page.
+
+    Each method may raise :class:`~migrator.nova.errors.NovaUnreachable`, :class:`~migrator.nova.errors.NovaRefused`
+    and :class:`~migrator.nova.errors.NovaTooOld`.
+
+    :param adapter: of the compute service.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._negotiated: tuple[int, int] | None = None
+
+    @property
+    def microversion(self) -> tuple[int, int]:
+        """The microversion of the requests: the newest that both sides know."""
+        if self._negotiated is None:
+            self._negotiated = self._negotiate()
+        return self._negotiated
+
+    def _negotiate(self) -> tuple[int, int]:
+        with _as_ours('the identity service'):
+            found = self._adapter.get_endpoint_data()
+        if found is None:
+            raise errors.NovaUnreachable(reason='the service catalog has no compute endpoint for this region')
+        least, newest = found.min_microversion, found.max_microversion
+        if newest is None:
+            # A server that did not answer shows no microversions either.
+            self._send('GET', '/', LEAST)
+            raise errors.NovaUnreachable(reason=f'{_public(found.url)} shows no microversions: is it Nova?')
+        if newest < LEAST or least > NEWEST:
+            wanted = _dotted(LEAST) if newest < LEAST else f'at most {_dotted(NEWEST)}'
+            raise errors.NovaTooOld(url=_public(found.url), least=_dotted(least), newest=_dotted(newest), wanted=wanted)
+        return min(NEWEST, (int(newest[0]), int(newest[1])))
+
+    # --- guests and their migrations ---------------------------------------------------------------------------------
+
+    def servers(self, host: str | None = None) -> list[Server]:
+        """Return the guests of a host, or all guests, the oldest first."""
+        query = {'all_tenants': '1', 'sort_key': 'created_at', 'sort_dir': 'asc'} | _given(host=host)
+        return [resources.server_of(one) for one in self._pages('/servers/detail', 'servers', query)]
+
+    def server(self, uuid: str) -> Server | None:
+        """Return a guest, or None if it is deleted.
+
+        :raises migrator.nova.errors.NovaUnreachable: the database of its cell does not answer.
+        """
+        found = self._read_or_none(f'/servers/{uuid}')
+        if found is None:
+            return None
+        server = resources.server_of(found['server'])
+        if server.status == 'UNKNOWN':
+            raise errors.NovaUnreachable(reason=f'the database of the cell of server {uuid} does not answer')
+        return server
+
+    def migrations(
+        self,
+        *,
+        instance_uuid: str | None = None,
+        host: str | None = None,
+        source: str | None = None,
+        status: str | None = None,
+        changes_since: datetime.datetime | None = None,
+        type: str | None = None,
+        limit: int | None = None,
+    ) -> list[NovaMigration]:
+        """Return migrations of guests that exist, the newest first.
+
+        :param host: their source or their destination.
+        :param source: their source.
+        :param changes_since: Nova leaves out a row that was never updated, such as a new one in ``accepted``.
+        :param limit: the greatest number of them; None: all.
+        """
+        query = _given(
+            instance_uuid=instance_uuid,
+            host=host,
+            source_compute=source,
+            status=status,
+            migration_type=type,
+        )
+        if changes_since is not None:
+            query['changes-since'] = changes_since.strftime('%Y-%m-%dT%H:%M:%SZ')
+        return [resources.migration_of(one) for one in self._pages('/os-migrations', 'migrations', query, limit)]
+
+    def migrate_live(self, uuid: str, host: str | None = None) -> None:
+        """Request a live migration.
+
+        Nova accepts it before it has an id, and may find afterwards that it is impossible.
+
+        :param host: the destination; None: Nova's scheduler chooses it.
+        """
+        self._send(
+            'POST', f'/servers/{uuid}/action', json={'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+        )
+
+    def abort(self, uuid: str, migration_id: int) -> None:
+        """Request the abort of a live migration that is queued, preparing or running."""
+        self._send('DELETE', f'/servers/{uuid}/migrations/{migration_id}')
+
+    def actions(self, uuid: str, limit: int = 10) -> list[Action]:
+        """Return the newest actions on a guest, the newest first; none if it is deleted."""
+        found = self._read_or_none(f'/servers/{uuid}/os-instance-actions', {'limit': str(limit)})
+        return [resources.action_of(one) for one in (found or {}).get('instanceActions', [])]
+
+    def events(self, uuid: str, request_id: str) -> list[ActionEvent]:
+        """Return the events of one action on a guest, the oldest first."""
+        found = self._read_or_none(f'/servers/{uuid}/os-instance-actions/{request_id}') or {}
+        given = sorted(found.get('instanceAction', {}).get('events') or [], key=lambda one: str(one.get('start_time')))
+        return [resources.event_of(one) for one in given]
+
+    # --- services and hosts ------------------------------------------------------------------------------------------
+
+    def services(self, binary: str | None = COMPUTE_BINARY, host: str | None = None) -> list[Service]:
+        """Return services, of one binary or host if these are given."""
+        found = self._read('/os-services', _given(binary=binary, host=host))
+        return [resources.service_of(one) for one in found['services']]
+
+    def disable(self, service_id: str, reason: str) -> None:
+        """Disable a service, so that the scheduler chooses its host no more."""
+        self._send('PUT', f'/os-services/{service_id}', json={'status': 'disabled', 'disabled_reason': reason})
+
+    def enable(self, service_id: str) -> None:
+        """Enable a service."""
+        self._send('PUT', f'/os-services/{service_id}', json={'status': 'enabled'})
+
+    def hypervisors(self) -> list[Hypervisor]:
+        """Return all hypervisors."""
+        version = min(self.microversion, _RUNNING_VMS)
+        return [
+            resources.hypervisor_of(one)
+            for one in self._pages('/os-hypervisors/detail', 'hypervisors', {}, version=version)
+        ]
+
+    def aggregates(self) -> list[Aggregate]:
+        """Return all host aggregates."""
+        return [resources.aggregate_of(one) for one in self._read('/os-aggregates')['aggregates']]
+
+    def server_groups(self) -> list[ServerGroup]:
+        """Return the server groups of all projects."""
+        found: list[ServerGroup] = []
+        for _ in range(_PAGES):  # this list has an offset and no marker
+            page = self._read(
+                '/os-server-groups', {'all_projects': 'True', 'limit': str(_PAGE), 'offset': str(len(found))}
+            )
+            found += [resources.server_group_of(one) for one in page['server_groups']]
+            if not page['server_groups']:
+                break
+        return found
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _pages(
+        self,
+        path: str,
+        name: str,
+        query: Mapping[str, str],
+        limit: int | None = None,
+        version: tuple[int, int] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, page by page, as long as Nova links to a next one."""
+        left, asked = limit, dict(query)
+        for _ in range(_PAGES):
+            asked['limit'] = str(_PAGE if left is None else min(_PAGE, left))
+            page = self._read(path, asked, version)
+            yield from page[name]
+            left = None if left is None else left - len(page[name])
+            link = next((one['href'] for one in page.get(f'{name}_links', []) if one['rel'] == 'next'), None)
+            if link is None or not page[name] or (left is not None and left <= 0):
+                return
+            # Only the marker counts: the address in the link may be one that only Nova can reach.
+            asked['marker'] = parse.parse_qs(parse.urlsplit(link).query)['marker'][0]
+        raise errors.NovaUnreachable(reason=f'GET {path} does not end after {_PAGES} pages')
+
+    def _read(
+        self, path: str, query: Mapping[str, str] | None = None, version: tuple[int, int] | None = None
+    ) -> dict[str, Any]:
+        response = self._send('GET', path, version, params=query)
+        try:
+            found: dict[str, Any] = response.json()
+        except ValueError:
+            raise errors.NovaUnreachable(reason=f'the server that answered GET {path} is not Nova') from None
+        return found
+
+    def _read_or_none(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        try:
+            return self._read(path, query)
+        except errors.NovaRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _send(self, method: str, path: str, version: tuple[int, int] | None = None, **more: Any) -> requests.Response:
+        """Send one request; every other method uses this one.
+
+        keystoneauth1 must not retry, because a write may have been done. Only after a 401 it fetches a new token and
+        sends the request again.
+        """
+        wanted = _dotted(version or self.microversion)
+        with _as_ours(f'{method} {path}'):
+            response = self._adapter.request(
+                path,
+                method,
+                microversion=wanted,
+                raise_exc=False,
+                connect_retries=0,
+                status_code_retries=0,
+                timeout=TIMEOUT,
+                headers={'Accept': 'application/json'},
+                **more,
+            )
+        if response.status_code >= 400:
+            raise _error_of(method, path, response)
+        return response
+
+
+def connect(cloud: str | None = None, region: str | None = None) -> tuple[Nova, PlacementClient]:
+    """Return the clients of a cloud of ``clouds.yaml``, or of the ``OS_*`` environment.
+
+    They find it as the openstack client does.
+
+    :param cloud: its name; None: ``OS_CLOUD`` or the other variables.
+    :param region: None: the cloud's own.
+    :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
+    """
+    import openstack.config
+    from openstack.exceptions import SDKException
+
+    try:
+        options: dict[str, Any] = {**_given(cloud=cloud, region_name=region)}
+        config = openstack.config.get_cloud_region(app_name='migrator-drain', **options)
+        session = config.get_session()
+    except (exceptions.ClientException, SDKException) as error:
+        raise exception.ConfigurationError(
+            option='the cloud in the environment',
+            value=cloud or 'incomplete',
+            detail=f'{exception.message_of(error)} Name a cloud as for the openstack client: give --os-cloud, or set '
+            'OS_CLOUD, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD, OS_PROJECT_NAME and so on.',
+        ) from None
+    compute, placement = (
+        adapter.Adapter(
+            session,
+            service_type=service,
+            interface=config.get_interface(service),
+            region_name=config.region_name,
+            endpoint_override=config.get_endpoint(service),
+        )
+        for service in ('compute', 'placement')
+    )
+    return Nova(compute), PlacementClient(placement)
+
+
+@contextlib.contextmanager
+def _as_ours(what: str) -> Iterator[None]:
+    """Convert the errors of keystoneauth1 and of the transport."""
+    try:
+        yield
+    except (
+        exceptions.Unauthorized,
+        exceptions.Forbidden,
+        exceptions.AuthorizationFailure,
+        exceptions.AuthPluginException,
+    ) as error:
+        raise errors.NovaUnauthorized(reason=_public(error)) from error
+    except (exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
+        raise errors.NovaUnreachable(reason=f'{what}: {_public(error)}'.rstrip('.')) from error
+
+
+def _error_of(method: str, path: str, response: requests.Response) -> exception.MigratorException:
+    status = response.status_code
+    reason = _message_of(response)
+    observed = f'it answered {status} to {method} {path}: {reason}'.rstrip('.')
+    if status >= 500 or status in _NOT_NOW:
+        return errors.NovaUnreachable(reason=observed)
+    if status in _DENIED:
+        return errors.NovaUnauthorized(reason=observed)
+    return errors.NovaRefused(method=method, url=path, status=status, reason=reason)
+
+
+def _message_of(response: requests.Response) -> str:
+    """Return the message of an error, which is in one object with the name of the error."""
+    try:
+        (error,) = response.json().values()
+        return ' '.join(str(error['message']).split())
+    except (ValueError, TypeError, KeyError, AttributeError):  # a proxy may have answered
+        return ' '.join(response.text.split())[:_SHOWN] or str(response.reason)
+
+
+def _public(error: object) -> str:
+    """Return a text in one line and without credentials."""
+    return ' '.join(_USERINFO.sub('***@', str(error) or type(error).__name__).split())
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f'{version[0]}.{version[1]}'
