@@ -9,6 +9,7 @@ write of the allocations decides. ``doc/source/decisions/0028-shared-candidates.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
@@ -78,14 +79,15 @@ def get_candidates(
 
 
 def get_candidates_with_room(
-    client: PlacementClient, flavor: Flavor
+    client: PlacementClient, flavor: Flavor, traits: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[list[Candidate], dict[str, dict[str, int]]]:
     """Return all candidates for a flavor, and the free amounts of their providers.
 
+    :param traits: those that each request group requires, as Placement reads them: ``A,!B`` is A without B.
     :returns: the candidates, and provider -> resource class -> the free amount.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    found = _read(client, flavor.resource_groups(), None, flavor.group_policy, None)
+    found = _read(client, flavor.resource_groups(), None, flavor.group_policy, None, traits)
     free = {
         uuid: {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
         for uuid, summary in found['provider_summaries'].items()
@@ -145,8 +147,9 @@ def _read(
     limit: int | None,
     group_policy: str,
     in_tree: str | None,
+    traits: Mapping[str, str] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    query: list[tuple[str, str]] = []
+    query = [(f'required{group}', names) for group, names in traits.items()]
     for group, wanted in resource_groups.items():
         query.append((f'resources{group}', ','.join(f'{name}:{amount}' for name, amount in wanted.items())))
         if in_tree is not None:

@@ -56,7 +56,7 @@ class ConductorEngine:
 
     def _guests(self, filters: Mapping[str, str | list[str]]) -> list[Guest]:
         found = self._tools.database.instances.list(filters)
-        return [_guest(instance) for instance in sorted(found, key=lambda instance: instance.id)]
+        return [guest_of(instance) for instance in sorted(found, key=lambda instance: instance.id)]
 
     def bound(self, drain: Drain) -> int:
         """Return how many migrations of a drain may be in progress at a time."""
@@ -167,11 +167,12 @@ def _shown(found: list[str]) -> list[str]:
     return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']
 
 
-def _guest(instance: Instance) -> Guest:
-    return Guest(instance.uuid, instance.name, instance.host, instance.flavor.memory_mb, obstacle(instance))
+def guest_of(instance: Instance) -> Guest:
+    """Return an instance as a drain sees it."""
+    return Guest(instance.uuid, instance.name, instance.host, instance.flavor.memory_mb, _obstacle(instance))
 
 
-def obstacle(instance: Instance) -> Obstacle | None:
+def _obstacle(instance: Instance) -> Obstacle | None:
     """Return what is in the way of the live migration of an instance, as its row shows it."""
     if instance.locked_by is not None:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''

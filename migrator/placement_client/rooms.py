@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The part of a plan that all engines share: the room in Placement, given out guest by guest.
+
+A plan of drains reads the candidates and the free room from Placement once for each flavor, and subtracts the room that
+its own guests would use. Other requests may use that room meanwhile.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from migrator import exception, forecast
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind
+from migrator.objects import Flavor
+from migrator.objects.drain import Drain, Member, place
+from migrator.placement_client import candidates
+from migrator.placement_client.client import PlacementClient
+
+#: The greatest number of hosts whose reasons a remedy names.
+_NAMED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What a guest needs of its destination.
+
+    :ivar only: the hosts that may receive it; None: any.
+    :ivar limits: what else restricts its hosts. Guests with equal flavors, hosts and limits share one answer.
+    :ivar why_not: returns why a host is no destination for it; None: it is one.
+    :ivar rank: returns the rank of a host; those with the lowest rank are taken first.
+    :ivar traits: those that it requires of each request group, in Placement's form; ``''`` is the unnumbered group.
+    """
+
+    flavor: Flavor
+    only: Sequence[str] | None
+    limits: Hashable
+    why_not: Callable[[str], str | None]
+    rank: Callable[[str], int] = lambda host: 0
+    traits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def asked(self) -> Hashable:
+        """What Placement is asked for."""
+        one = self.flavor
+        specs, traits = tuple(sorted(one.extra_specs.items())), tuple(sorted(self.traits.items()))
+        return one.vcpus, one.memory_mb, one.root_gb, one.ephemeral_gb, one.swap, specs, traits
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A guest of a plan.
+
+    :ivar obstacle: what is in its way, besides a lack of room.
+    :ivar destination: None: there is none, or an obstacle keeps it from moving.
+    """
+
+    guest: Guest
+    need: Need
+    obstacle: Obstacle | None
+    destination: str | None
+
+
+def in_order(drain: Drain, guests: Iterable[Guest]) -> list[Guest]:
+    """Return guests in the order in which a drain moves them."""
+    members = [
+        (Member(instance_uuid=one.uuid, position=number, size_mb=one.size_mb), one) for number, one in enumerate(guests)
+    ]
+    return [one for _, one in sorted(members, key=lambda both: place(drain, both[0]))]
+
+
+def documents(
+    rooms: Rooms,
+    drains: Sequence[Drain],
+    chosen: Sequence[Sequence[Choice]],
+    outlook_of: Callable[[Drain], forecast.Outlook],
+) -> list[dict[str, Any]]:
+    """Return the plans of drains as JSON, once all room is given out.
+
+    :param chosen: the guests of each drain, in their order.
+    :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
+        ``destination``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and ``expected_seconds`` (how long its
+        copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``, the numbers of guests;
+        ``expected_seconds`` of the whole drain.
+    """
+    return [_document(rooms, drain, guests, outlook_of(drain)) for drain, guests in zip(drains, chosen, strict=True)]
+
+
+def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:
+    sizes = {one.guest.uuid: one.guest.size_mb for one in chosen if one.destination is not None}
+    whole, each = forecast.of_plan(outlook, drain, sizes)
+    guests = []
+    for one in chosen:
+        in_the_way = one.obstacle
+        if one.destination is None and (in_the_way is None or in_the_way.kind == ObstacleKind.BUSY):
+            in_the_way = rooms.why_none(one.need)
+        guests.append(
+            {
+                'instance_uuid': one.guest.uuid,
+                'name': one.guest.name,
+                'size_mb': one.guest.size_mb,
+                'can_move': one.destination is not None,
+                'destination': one.destination,
+                'obstacle': dataclasses.asdict(in_the_way) if in_the_way is not None else None,
+                'expected_seconds': each.get(one.guest.uuid),
+            }
+        )
+    return {
+        'host': drain.host,
+        'guests': guests,
+        'can_move': len(sizes),
+        'cannot_move': len(guests) - len(sizes),
+        'expected_seconds': whole,
+    }
+
+
+class Rooms:
+    """The free room on the hosts that may receive guests, less what has been given out.
+
+    :param hosts: the root provider of each host that has one -> the host.
+    :param drained: the hosts to empty.
+    """
+
+    def __init__(self, client: PlacementClient, hosts: Mapping[str, str], drained: Collection[str]) -> None:
+        self._client, self._hosts, self._drained = client, hosts, drained
+        #: Provider -> resource class -> the free amount.
+        self._free: dict[str, dict[str, int]] = {}
+        self._planned: collections.Counter[str] = collections.Counter()
+        #: What Placement is asked for -> root provider -> its candidates.
+        self._candidates: dict[Hashable, dict[str, list[candidates.Candidate]]] = {}
+        #: What Placement is asked for -> why it refuses the request itself.
+        self._refusals: dict[Hashable, str] = {}
+        self._by_need: dict[Hashable, _Choices] = {}
+
+    def _choices(self, need: Need) -> _Choices:
+        key = (need.asked, need.only and frozenset(need.only), need.limits)
+        if key not in self._by_need:
+            refused: dict[str, str] = {}
+            usable: dict[str, list[candidates.Candidate]] = {}
+            for root, there in self._candidates_of(need).items():
+                host = self._hosts.get(root)
+                if host is None:
+                    continue
+                why = self._why_not(need, host)
+                if why is None:
+                    usable[host] = there
+                else:
+                    refused[host] = why
+            ranks = {host: need.rank(host) for host in usable}
+            order = sorted((ranks[host], self._planned[host], host) for host in usable)
+            self._by_need[key] = _Choices(usable, refused, order)
+        return self._by_need[key]
+
+    def _candidates_of(self, need: Need) -> dict[str, list[candidates.Candidate]]:
+        if need.asked not in self._candidates:
+            self._candidates[need.asked] = {}
+            try:
+                found, free = candidates.get_candidates_with_room(self._client, need.flavor, need.traits)
+            except exception.PlacementRefused as error:  # such as an unknown trait
+                self._refusals[need.asked] = error.message
+            else:
+                for provider, amounts in free.items():
+                    self._free.setdefault(provider, amounts)
+                self._candidates[need.asked] = candidates.by_compute_root(found)
+        return self._candidates[need.asked]
+
+    def _why_not(self, need: Need, host: str) -> str | None:
+        if host in self._drained:
+            return 'its own drain is planned'
+        if need.only is not None and host not in need.only:
+            return 'it is not among the destinations of the drain'
+        return need.why_not(host)
+
+    def take(self, need: Need) -> str | None:
+        """Return the host with room for a guest that has the fewest planned guests; None: none has room."""
+        choices = self._choices(need)
+        while choices.order:
+            rank, number, host = choices.order[0]
+            if number != self._planned[host]:
+                heapq.heapreplace(choices.order, (rank, self._planned[host], host))
+                continue
+            amounts = self._fitting(choices, host)
+            if amounts is None:
+                heapq.heappop(choices.order)  # its room only gets less
+                continue
+            for provider, used in amounts.items():
+                for name, amount in used.items():
+                    self._free[provider][name] -= amount
+            self._planned[host] += 1
+            return host
+        return None
+
+    def _fitting(self, choices: _Choices, host: str) -> Mapping[str, Mapping[str, int]] | None:
+        """Return the first allocations for which a host still has room."""
+        return next((one.allocations for one in choices.usable[host] if self._fits(one.allocations)), None)
+
+    def _fits(self, amounts: Mapping[str, Mapping[str, int]]) -> bool:
+        return all(
+            self._free[provider].get(name, 0) >= amount
+            for provider, used in amounts.items()
+            for name, amount in used.items()
+        )
+
+    def why_none(self, need: Need) -> Obstacle:
+        """Return why no host can take a guest, once all room is given out."""
+        choices = self._choices(need)
+        if choices.why_none is None:
+            choices.why_none = self._find_why_none(choices, need)
+        return choices.why_none
+
+    def _find_why_none(self, choices: _Choices, need: Need) -> Obstacle:
+        if choices.usable:
+            short = self._short(choices.usable.values())
+            return _no_destination(
+                f'The guests before it in the plan use the room of all {len(choices.usable)} usable hosts{short}.',
+                'Enable or add hosts, or drain fewer hosts at a time.',
+            )
+        if choices.refused:
+            shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host not in self._drained]
+            more = f'; and {len(shown) - _NAMED} more' if len(shown) > _NAMED else ''
+            if shown:
+                whys = '; '.join(shown[:_NAMED]) + more
+                remedy = 'Enable one of them, start its service, or allow it as a destination; or add a host.'
+                return _no_destination(f'No host with room can take it: {whys}.', remedy)
+        if need.asked in self._refusals:
+            return _no_destination(self._refusals[need.asked], 'Correct the extra specs of its flavor.')
+        missing = self._missing(need)
+        return _no_destination(f'Placement has no room for it on another host: {missing}.', 'Free room, or add a host.')
+
+    def _short(self, usable: Iterable[Sequence[candidates.Candidate]]) -> str:
+        """Return in words what the guest lacks at the host that comes nearest to having room for it."""
+        best: tuple[float, str] | None = None
+        for there in usable:
+            for one in there:
+                wanted = [(name, n, at) for at, used in one.allocations.items() for name, n in used.items()]
+                lacks = [(name, n - self._free[at].get(name, 0), n) for name, n, at in wanted]
+                lacks = [(name, lack, n) for name, lack, n in lacks if lack > 0]
+                share = sum(lack / n for _, lack, n in lacks)
+                if lacks and (best is None or share < best[0]):
+                    best = share, ' and '.join(f'{lack} {name}' for name, lack, _ in sorted(lacks))
+        return f'; the nearest is short of {best[1]}' if best is not None else ''
+
+    def _missing(self, need: Need) -> str:
+        """Return in words of which resource class no other host has enough room."""
+        wanted = need.flavor.resources()
+        drained = {root for root, host in self._hosts.items() if host in self._drained}
+        short = []
+        for name, amount in sorted(wanted.items()):
+            free = candidates.get_largest_free(self._client, name, amount, drained)
+            if free < amount:
+                short.append(f'{name}: {amount} needed, and the most that a host has free is {free}')
+        together = ', '.join(f'{amount} {name}' for name, amount in sorted(wanted.items()))
+        traits = f' with the traits {", ".join(sorted(need.traits.values()))}' if need.traits else ''
+        return '; '.join(short) or f'no single host{traits} has {together} free'
+
+
+@dataclasses.dataclass
+class _Choices:
+    """The hosts for one need.
+
+    :ivar usable: host -> its candidates.
+    :ivar refused: host -> why it is no destination.
+    :ivar order: a heap of (rank, planned guests, host) of the hosts that may still have room.
+    :ivar why_none: why none of them has room.
+    """
+
+    usable: dict[str, list[candidates.Candidate]]
+    refused: dict[str, str]
+    order: list[tuple[int, int, str]]
+    why_none: Obstacle | None = None
+
+
+def _no_destination(reason: str, remedy: str) -> Obstacle:
+    return Obstacle(ObstacleKind.NO_DESTINATION, reason, remedy)
