@@ -9,6 +9,7 @@
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
+#   make test-nova                        against a stock nova, in a virtual environment of its own (as root: installs its servers)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
@@ -43,8 +44,8 @@ ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_aud
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-mutants
-.PHONY: bench bench-libvirt lint docs genconfig genpolicy clean
+.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
+.PHONY: test-mutants bench bench-libvirt lint docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
@@ -84,6 +85,7 @@ test-long:
 	MIGRATOR_LONG=1 MIGRATOR_OTHER_CELLS=1 MIGRATOR_NIGHTS=1000 MIGRATOR_AGAIN=2000 MIGRATOR_OUTAGE_SEEDS=1000 MIGRATOR_EVACUATIONS=1000 MIGRATOR_BOUNDS_SEEDS=1000 MIGRATOR_DRAIN_SEEDS=1000 MIGRATOR_EMPTIED=500 MIGRATOR_AUDITED=5000 $(MAKE) test-simulation SEEDS=60
 	$(MAKE) test-real
 	$(MAKE) test-libvirt
+	$(MAKE) test-nova
 	$(MAKE) test-mutants
 	$(VENV)/bin/python -m migrator.simulator --seeds $(LONG_SEEDS) --jobs $(JOBS)
 
@@ -97,7 +99,7 @@ test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql mariadb real
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
-	    --ignore=tests/real/libvirt $(ARGS)
+	    --ignore=tests/real/libvirt --ignore=tests/real/nova $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The allocation tests again, Placement being served over HTTP with PostgreSQL behind it:'
@@ -117,6 +119,19 @@ test-libvirt:
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
 	@echo 'The driver by itself again, in a process that eventlet has patched:'
 	$(IN_VENV) $(VENV)/bin/python -m tests.patched tests/unit/virt/libvirt $(ARGS)
+
+# A nova as published, whose requirements are not ours. Where it cannot be installed these tests are left out, saying so.
+test-nova:
+	-@tools/packages.sh real
+	@tools/venv.sh demo test mariadb real
+	-@$(MAKE) .venv-nova/ready
+	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/nova $(ARGS)
+
+.venv-nova/ready: tests/real/nova/requirements.txt
+	@echo 'migrator: installing nova into .venv-nova (some minutes the first time)'
+	@$(PYTHON) -m venv --clear .venv-nova
+	@PIP_USER=0 .venv-nova/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	@cp $< $@
 
 # How much the tests see: each bug is put into a copy of the tree, and the stages run until one of them fails.
 test-mutants:
@@ -152,6 +167,6 @@ genpolicy:
 	$(VENV)/bin/oslopolicy-sample-generator --config-file etc/migrator/migrator-policy-generator.conf
 
 clean:
-	rm -rf $(VENV) .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist doc/build releasenotes/build
+	rm -rf $(VENV) .venv-nova .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist doc/build releasenotes/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf migrator.egg-info

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import amqp
 import requests
 
 from tests.real.servers import process
@@ -185,3 +186,12 @@ class RabbitMQ(process.Process):
         answer = self.ask('GET', f'queues/{vhost}')
         answer.raise_for_status()
         return {queue['name']: queue for queue in answer.json()}
+
+    def consumers(self, vhost: str, queue: str) -> int:
+        """Return how many take messages from a queue; 0 if there is none of that name, or no broker."""
+        host = f'{process.HOST}:{self.port}'
+        try:
+            with amqp.Connection(host, 'guest', 'guest', virtual_host=vhost, connect_timeout=5) as connection:
+                return int(connection.channel().queue_declare(queue, passive=True).consumer_count)
+        except (OSError, amqp.AMQPError):
+            return 0
