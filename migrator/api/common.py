@@ -8,8 +8,11 @@ import datetime
 import hashlib
 import re
 import urllib.parse
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api.request import Request
@@ -54,6 +57,11 @@ def integer_id(text: str) -> int | None:
     return int(text)
 
 
+def usual_uuid(text: str) -> str:
+    """Return a uuid in the spelling of the database, and any other text unchanged."""
+    return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
+
+
 # --- times -----------------------------------------------------------------------------------------------------------
 
 
@@ -83,6 +91,11 @@ def page_size(request: Request, given: Mapping[str, str]) -> int:
     """Return how many items a page may hold."""
     most: int = request.services.conf.api.max_limit
     return min(int(given['limit']), most) if 'limit' in given else most
+
+
+def marker(given: Mapping[str, str]) -> str | None:
+    """Return the uuid after which a page begins, or None for the first page."""
+    return usual_uuid(given['marker']) if 'marker' in given else None
 
 
 def next_link(request: Request, size: int, markers: list[str]) -> list[dict[str, str]]:

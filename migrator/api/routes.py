@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import webob
 
 from migrator import exception
+from migrator.api import common
 from migrator.api.handlers import (
     aggregates,
     hypervisors,
@@ -108,7 +109,10 @@ def dispatch(request: Request) -> webob.Response:
                     + (f' to 2.{route.until}' if route.until < 1000 else '')
                     + f', and the request has version {request.version}.'
                 )
-            return route.handler(request, **found.groupdict())
+            names = found.groupdict()
+            if 'uuid' in names:
+                names['uuid'] = common.usual_uuid(names['uuid'])
+            return route.handler(request, **names)
     raise _no_such_url(request)
 
 

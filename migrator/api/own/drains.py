@@ -125,7 +125,7 @@ def index(request: Request) -> webob.Response:
     request.authorize(LIST)
     database, size = request.services.database, common.page_size(request, given)
     in_progress = schemas.boolean(given['in_progress']) if 'in_progress' in given else None
-    found = database.drains.list(given.get('host'), in_progress, size, given.get('marker'))
+    found = database.drains.list(given.get('host'), in_progress, size, common.marker(given))
     counts = database.drains.counts([drain.uuid for drain in found])
     page = {'drains': [view(drain, counts[drain.uuid]) for drain in found]}
     links = common.next_link(request, size, [drain.uuid for drain in found])
@@ -155,6 +155,8 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
     given = {name: value for name, value in wanted.items() if name != 'dry_run'}
     if given.get('deadline') is not None:
         given['deadline'] = schemas.moment(given['deadline'])
+    if given.get('priorities') is not None:
+        given['priorities'] = {common.usual_uuid(guest): number for guest, number in given['priorities'].items()}
     return Drain(uuid=new_uuid(), **given)
 
 
@@ -173,11 +175,12 @@ def members(request: Request, uuid: str) -> webob.Response:
     drain = database.drains.get(uuid)
     found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
     _, expected, lines = _forecast(request, drain, found)
-    if 'marker' in given:
+    marker = common.marker(given)
+    if marker is not None:
         markers = [member.instance_uuid for member in found]
-        if given['marker'] not in markers:
-            raise exception.MarkerNotFound(marker=given['marker'])
-        found = found[markers.index(given['marker']) + 1 :]
+        if marker not in markers:
+            raise exception.MarkerNotFound(marker=marker)
+        found = found[markers.index(marker) + 1 :]
     if 'status' in given:
         found = [member for member in found if member.status == given['status']]
     if 'ended' in given:

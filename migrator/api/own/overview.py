@@ -36,10 +36,10 @@ RULES = [
 ]
 
 _FLAG = types.many(types.BOOLEAN)
-_COLUMNS = ('host', 'drain', 'instance_uuid')
+_FILTERS = ('host', 'drain', 'instance_uuid')
 MIGRATIONS_QUERY = {
     1: types.parameters(
-        {**types.PAGE, **dict.fromkeys(_COLUMNS, types.TEXT), 'in_progress': _FLAG, 'stuck': _FLAG}, unknown=False
+        {**types.PAGE, **dict.fromkeys(_FILTERS, types.TEXT), 'in_progress': _FLAG, 'stuck': _FLAG}, unknown=False
     )
 }
 DIFFERENCES_QUERY = {1: types.parameters(types.PAGE, unknown=False)}
@@ -51,13 +51,15 @@ def list_migrations(request: Request) -> webob.Response:
     given = schemas.query(request, MIGRATIONS_QUERY)
     request.authorize(LIST_MIGRATIONS)
     database, size = request.services.database, common.page_size(request, given)
-    filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if name in given}
+    filters: dict[str, Any] = {name: given[name] for name in _FILTERS if name in given}
+    for name in filters.keys() - {'host'}:
+        filters[name] = common.usual_uuid(filters[name])
     in_progress, stuck = _flag(given, 'in_progress'), _flag(given, 'stuck')
     if stuck is not None:
         filters['stuck'] = stuck
     if stuck and in_progress is None:
         in_progress = True  # no other one is stuck, and there is an index of these
-    found = database.migrations.list(filters, in_progress, size, given.get('marker'))
+    found = database.migrations.list(filters, in_progress, size, common.marker(given))
     links = common.next_link(request, size, [migration.uuid for migration in found])
     return answer({'migrations': views(database, found), **({'migrations_links': links} if links else {})})
 
@@ -136,11 +138,12 @@ def list_differences(request: Request) -> webob.Response:
     request.authorize(LIST_DIFFERENCES)
     size = common.page_size(request, given)
     found = request.services.database.differences.list()
-    if 'marker' in given:
+    marker = common.marker(given)
+    if marker is not None:
         uuids = [one.instance_uuid for one in found]
-        if given['marker'] not in uuids:
-            raise exception.MarkerNotFound(marker=given['marker'])
-        found = found[uuids.index(given['marker']) + 1 :]
+        if marker not in uuids:
+            raise exception.MarkerNotFound(marker=marker)
+        found = found[uuids.index(marker) + 1 :]
     page = {'differences': [one.as_dict() | {'since': common.iso(one.since)} for one in found[:size]]}
     links = common.next_link(request, size, [one.instance_uuid for one in found[:size]])
     return answer(page | ({'differences_links': links} if links else {}))

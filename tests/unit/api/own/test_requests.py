@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What all URLs below ``/migrator/v1`` do alike with a request."""
+
+import uuid
+
+import pytest
+
+from migrator.objects.drain import Drain, Member
+
+ROOT = '/migrator/v1'
+
+
+@pytest.fixture
+def drain(world):
+    one = Drain(uuid=str(uuid.uuid4()), host='source')
+    world.database.drains.accept(one)
+    return one
+
+
+def spellings(text):
+    return (text.upper(), text.replace('-', ''), f'{{{text}}}')
+
+
+def test_uuid_in_a_path_has_any_of_its_spellings(world, drain):
+    migration = world.migration(world.guest())
+    for path, key, one in (('drains', 'drain', drain), ('migrations', 'migration', migration)):
+        for text in spellings(one.uuid):
+            assert world.get(f'{ROOT}/{path}/{text}')[key]['uuid'] == one.uuid
+    world.conductor.wake_drains = lambda context: None
+    response = world.ask('POST', f'{ROOT}/drains/{drain.uuid.upper()}/action', {'pause': None})
+    assert response.json['drain']['status'] == 'paused'
+
+
+def test_uuid_in_a_query_has_any_of_its_spellings(world, drain):
+    guest = world.guest()
+    migration = world.migration(guest, drain=drain.uuid)
+    for name, value in (('drain', drain.uuid), ('instance_uuid', guest.uuid)):
+        for text in spellings(value):
+            (shown,) = world.get(f'{ROOT}/migrations?{name}={text}')['migrations']
+            assert shown['uuid'] == migration.uuid
+    members = [Member(instance_uuid=guest.uuid, name='vm', position=1)]
+    world.database.drains.adopt('conductor')
+    world.database.drains.write(world.database.drains.get(drain.uuid), {}, members, [])
+    page = f'{ROOT}/drains/{drain.uuid}/members?marker={guest.uuid.upper()}'
+    assert world.get(page)['members'] == []
+
+
+def test_uuids_in_priorities_have_any_of_their_spellings(world):
+    world.conductor.wake_drains = lambda context: None
+    guest = world.guest()
+    body = {'host': 'source', 'order': 'priority', 'priorities': {guest.uuid.upper(): 3}}
+    response = world.ask('POST', f'{ROOT}/drains', body)
+    assert response.json['drain']['priorities'] == {guest.uuid: 3}
