@@ -88,7 +88,7 @@ def _or_public(handle: Handler) -> Handler:
             raise exception.Invalid('The URL is not UTF-8.') from None
         if request.method in ('GET', 'HEAD') and path in versions.PATHS:
             return versions.discover(request)
-        if request.method in ('GET', 'HEAD') and path in ui.PATHS:
+        if path in ui.PATHS:
             return ui.serve(request)
         return handle(request)
 
@@ -106,7 +106,9 @@ def _with_its_rights(handle: Handler) -> Handler:
 
 def _in_its_version(handle: Handler) -> Handler:
     def versioned(request: Request) -> webob.Response:
-        version = microversions.MINIMUM
+        version = request.environ['migrator.version'] = microversions.MINIMUM
+        if request.is_own:
+            return handle(request)
         try:
             version = request.environ['migrator.version'] = microversions.of_request(request)
             response = handle(request)

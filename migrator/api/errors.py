@@ -51,7 +51,9 @@ def of(error: Exception, request: Request) -> webob.Response:
     :param request: the request that caused it, for the log.
     """
     if isinstance(error, webob.exc.HTTPException):
-        return body(error.status_int, error.detail or error.explanation)
+        response = body(error.status_int, error.detail or error.explanation)
+        response.allow = error.allow
+        return response
     if isinstance(error, exception.MigratorException) and error.code < 500:
         return body(error.code, error.message)
     values = {

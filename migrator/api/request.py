@@ -7,11 +7,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import microversion_parse
 import webob
+import webob.exc
 from oslo_config import cfg
 from oslo_policy import policy
 
@@ -63,6 +64,11 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
     def request_id(self) -> str:
         """The id of this request."""
         return str(self.environ['openstack.request_id'])
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the request is for migrator's own API, which has no microversions."""
+        return bool(self.path_info.startswith('/migrator/'))
 
     @property
     def version(self) -> microversion_parse.Version:
@@ -181,6 +187,17 @@ def check_text(path: str, text: str) -> None:
 def answer(body: Any, status: int = 200) -> webob.Response:
     """Return a response that holds a JSON document."""
     return webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')
+
+
+def wrong_method(request: Request, allowed: Collection[str]) -> webob.exc.HTTPMethodNotAllowed:
+    """Return the error for a URL that does not have the method of the request.
+
+    :param allowed: the methods that it has.
+    """
+    names = {*allowed} | ({'HEAD'} if 'GET' in allowed else set())
+    methods = ', '.join(sorted(names))
+    text = f'This URL does not have the method: {request.method} {request.path_info}. Allowed: {methods}.'
+    return webob.exc.HTTPMethodNotAllowed(text, headers=[('Allow', methods)])
 
 
 def accepted(status: int = 202) -> webob.Response:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every URL under /v2.1 with its minor versions, and the function that dispatches requests.
+"""Every URL with its minor versions, and the function that dispatches requests.
 
 The URLs of nova that migrator does not serve are in the same table, after those that it serves.
 """
@@ -27,7 +27,7 @@ from migrator.api.handlers import (
     services,
 )
 from migrator.api.own import drains, overview, places
-from migrator.api.request import Handler, Request
+from migrator.api.request import Handler, Request, wrong_method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +95,18 @@ LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in 
 def dispatch(request: Request) -> webob.Response:
     """Call the handler of a request, and return its answer.
 
-    :raises migrator.exception.NotFound: the compute API does not have the URL, or not in this version.
+    :raises migrator.exception.NotFound: the API does not have the URL, or not in this version.
+    :raises webob.exc.HTTPMethodNotAllowed: migrator's own API has the URL with other methods.
     :raises webob.exc.HTTPNotImplemented: nova has the URL, and migrator does not serve it.
     """
     table, path = _table_of(request)
     method = 'GET' if request.method == 'HEAD' else request.method
+    others = []
     for route, pattern in table:
         found = pattern.fullmatch(path)
-        if found and route.method == method:
+        if found and route.method != method:
+            others.append(route.method)
+        elif found:
             if not route.since <= request.version.minor <= route.until:
                 raise exception.NotFound(
                     f'{method} {route.path} is available from version 2.{route.since}'
@@ -113,19 +117,22 @@ def dispatch(request: Request) -> webob.Response:
             if 'uuid' in names:
                 names['uuid'] = common.usual_uuid(names['uuid'])
             return route.handler(request, **names)
+    if others and request.is_own:
+        raise wrong_method(request, others)
     raise _no_such_url(request)
 
 
 def _table_of(request: Request) -> tuple[Sequence[tuple[Route, re.Pattern[str]]], str]:
     """Return the compiled routes of a request's API, and the path below its version."""
     path: str = request.path_info
-    if path.startswith('/migrator/v1/') and '\x00' not in path:
+    if request.is_own and '\x00' not in path:
         return _COMPILED_OWN, path.removeprefix('/migrator/v1').rstrip('/')
     return _COMPILED, _below_version(request)
 
 
 def _no_such_url(request: Request) -> exception.NotFound:
-    return exception.NotFound(f'The compute API does not have this URL: {request.method} {request.path_info}')
+    api = "Migrator's own API" if request.is_own else 'The compute API'
+    return exception.NotFound(f'{api} does not have this URL: {request.method} {request.path_info}')
 
 
 def _below_version(request: Request) -> str:

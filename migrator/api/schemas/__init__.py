@@ -122,7 +122,7 @@ def _detail(error: jsonschema.ValidationError, request: Request) -> str:
     message = str(error.message)
     if error.validator == 'additionalProperties':
         allowed = ', '.join(sorted(error.schema['properties'])) or 'none'
-        return f'{message}. At version {request.version} these are: {allowed}.'
+        return f'{message}. {"Allowed" if request.is_own else f"At version {request.version} these are"}: {allowed}.'
     allowed = error.schema.get('description')
     return f'{_short(message)}. Allowed: {allowed}.' if allowed else f'{_short(message)}.'
 

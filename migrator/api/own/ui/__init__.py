@@ -14,7 +14,7 @@ import importlib.resources
 
 import webob
 
-from migrator.api.request import Request
+from migrator.api.request import Request, wrong_method
 
 #: URL -> the file in this folder, and its media type.
 _FILES = {
@@ -50,7 +50,12 @@ _HEADERS = {
 
 
 def serve(request: Request) -> webob.Response:
-    """Answer a GET or HEAD for one of :data:`PATHS`."""
+    """Answer a request for one of :data:`PATHS`.
+
+    :raises webob.exc.HTTPMethodNotAllowed: it is neither GET nor HEAD.
+    """
+    if request.method not in ('GET', 'HEAD'):
+        raise wrong_method(request, ['GET'])
     if request.path_info == _WITH_SLASH:
         response = webob.Response(status=308, location=f'{request.script_name}{_WITH_SLASH.rstrip("/")}')
     else:

@@ -52,3 +52,31 @@ def test_uuids_in_priorities_have_any_of_their_spellings(world):
     body = {'host': 'source', 'order': 'priority', 'priorities': {guest.uuid.upper(): 3}}
     response = world.ask('POST', f'{ROOT}/drains', body)
     assert response.json['drain']['priorities'] == {guest.uuid: 3}
+
+
+def test_wrong_method_returns_405_with_the_right_ones(world, drain):
+    for method, path, allowed in (
+        ('DELETE', '/drains', 'GET, HEAD, POST'),
+        ('PUT', f'/drains/{drain.uuid}', 'GET, HEAD'),
+        ('GET', f'/drains/{drain.uuid}/action', 'POST'),
+        ('POST', '/hosts/source', 'GET, HEAD'),
+        ('POST', '/ui', 'GET, HEAD'),
+    ):
+        response = world.ask(method, f'{ROOT}{path}')
+        world.refuses(response, 405, 'badMethod', f'{method} {ROOT}{path}', allowed)
+        assert response.headers['Allow'] == allowed
+
+
+def test_unknown_url_is_not_said_to_be_of_the_compute_api(world):
+    response = world.ask('GET', f'{ROOT}/nonsense')
+    world.refuses(response, 404, 'itemNotFound', f'GET {ROOT}/nonsense')
+    assert 'compute API' not in response.text
+
+
+def test_version_of_the_compute_api_means_nothing(world):
+    """An error once named version 2.1, and a version that is too high was a 406."""
+    for version in (None, '2.1', '2.99'):
+        response = world.ask('GET', f'{ROOT}/drains?colour=blue', version=version)
+        world.refuses(response, 400, 'badRequest', 'colour', 'Allowed: host, in_progress, limit, marker.')
+        assert 'ersion' not in response.text
+        assert not [name for name in response.headers if 'Version' in name]

@@ -102,7 +102,7 @@ def test_any_other_path_is_an_unknown_url(world, path):
 
 @pytest.mark.parametrize('method', ['POST', 'PUT', 'DELETE', 'PATCH'])
 def test_page_cannot_be_written(world, method):
-    world.refuses(world.ask(method, PAGE), 404, 'itemNotFound')
+    world.refuses(world.ask(method, PAGE, token=None), 405, 'badMethod')
 
 
 def test_every_file_is_served_and_packaged():
