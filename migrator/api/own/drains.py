@@ -89,7 +89,7 @@ CREATE_BODY = {
 INDEX_QUERY = {
     1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
 }
-SHOW_QUERY = {1: types.parameters({}, unknown=False)}
+NO_QUERY = {1: types.parameters({}, unknown=False)}
 _STATUSES = [status.value for status in MemberStatus]
 MEMBERS_QUERY = {
     1: types.parameters(
@@ -134,6 +134,7 @@ def index(request: Request) -> webob.Response:
 
 def create(request: Request) -> webob.Response:
     """Accept a drain: commit its row before the answer. With ``dry_run``, return only its plan."""
+    schemas.query(request, NO_QUERY)
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
     drain = new(request.services.threads.new_uuid, wanted).replace(
@@ -162,7 +163,7 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
 
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a drain with its guests."""
-    schemas.query(request, SHOW_QUERY)
+    schemas.query(request, NO_QUERY)
     request.authorize(SHOW)
     return _shown(request, uuid)
 
@@ -220,6 +221,7 @@ def events(request: Request, uuid: str) -> webob.Response:
 
 def act(request: Request, uuid: str) -> webob.Response:
     """Pause, resume, cancel or restore a drain. The request is committed before the answer."""
+    schemas.query(request, NO_QUERY)
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')

@@ -80,3 +80,10 @@ def test_version_of_the_compute_api_means_nothing(world):
         world.refuses(response, 400, 'badRequest', 'colour', 'Allowed: host, in_progress, limit, marker.')
         assert 'ersion' not in response.text
         assert not [name for name in response.headers if 'Version' in name]
+
+
+@pytest.mark.parametrize('path', ['/drains', '/drains/{}/action'])
+def test_unknown_parameter_of_a_post_returns_400(world, drain, path):
+    before = world.rows()
+    response = world.ask('POST', f'{ROOT}{path.format(drain.uuid)}?dry_run=true', {'host': 'dest'})
+    world.refuses(response, 400, 'badRequest', 'dry_run', since=before)
