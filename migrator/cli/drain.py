@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects import Migration
+from migrator.objects import Migration, base
 from migrator.objects.drain import (
     MOST,
     Drain,
@@ -55,7 +55,7 @@ def _plan_text(found: dict[str, Any]) -> str:
         seconds = (guest['expected_seconds'] or {'p50': None})['p50']
         rows.append([*shown, seconds, in_the_way['reason'], in_the_way['remedy']])
     text = command.table(_PLAN_COLUMNS, rows)
-    text += f'\n{found["can_move"]} guests of {found["host"]} can move, {found["cannot_move"]} cannot.'
+    text += f'\n{base.count(found["can_move"], "guest")} of {found["host"]} can move, {found["cannot_move"]} cannot.'
     return f'{text} {_takes(found["expected_seconds"])}' if found['can_move'] else text
 
 
@@ -233,7 +233,7 @@ def purge(asked: Asked) -> int:
             gone += deleted
             advance(deleted)
     count, would = (found, 'would be ') if given.dry_run else (gone, '')
-    text = f'{count} drains that ended before {command.moment(before)} UTC {would}purged.'
+    text = f'{base.count(count, "drain")} that ended before {command.moment(before)} UTC {would}purged.'
     asked.answer({'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone}, text)
     return command.RIGHT
 

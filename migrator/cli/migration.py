@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects import Migration, MigrationStatus
+from migrator.objects import Migration, MigrationStatus, base
 
 if TYPE_CHECKING:
     from migrator.cli import timeline
@@ -175,11 +175,8 @@ def purge(asked: Asked) -> int:
 
 
 def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any], kept: int) -> str:
-    def migrations(count: int) -> str:
-        return f'{count} migration' + ('s' if count != 1 else '')
-
     count = wanted if document['dry_run'] else document['purged']
-    text = f'{migrations(count)} that ended before {command.moment(before)} UTC '
+    text = f'{base.count(count, "migration")} that ended before {command.moment(before)} UTC '
     if document['dry_run']:
         text += f'would be purged, with {"their logs" if count != 1 else "its log"} and actions.'
     else:

@@ -14,7 +14,7 @@ import rich.table
 
 from migrator.demo import cloud
 from migrator.demo.report import BUDGET, Report
-from migrator.objects import Migration
+from migrator.objects import Migration, base
 
 _NAMES = {
     'placement_requests': 'Placement requests',
@@ -37,7 +37,9 @@ def show_plan(console: rich.console.Console, plan: Mapping[str, Any]) -> None:
         in_the_way = f'{obstacle["reason"]} {obstacle["remedy"]}' if obstacle else ''
         table.add_row(guest['name'], str(guest['size_mb']), guest['destination'] or '', in_the_way)
     console.print(table)
-    console.print(f'{plan["can_move"]} guests can move, {plan["cannot_move"]} cannot. Nothing was changed yet.')
+    console.print(
+        f'{base.count(plan["can_move"], "guest")} can move, {plan["cannot_move"]} cannot. Nothing was changed yet.'
+    )
     console.print()
 
 
@@ -83,12 +85,16 @@ def _box(console: rich.console.Console) -> rich.box.Box | None:
 
 
 def _result(report: Report) -> str:
-    left = f'{report.source} still has {report.left} guests.' if report.left else f'{report.source} is empty.'
+    left = (
+        f'{report.source} still has {base.count(report.left, "guest")}.'
+        if report.left
+        else f'{report.source} is empty.'
+    )
     if report.drain is None:
         total = len(report.migrations) + len(report.refused)
-        return f'{report.completed} of {total} evacuations completed in {report.seconds:.1f} s; {left}'
+        return f'{report.completed} of {base.count(total, "evacuation")} completed in {report.seconds:.1f} s; {left}'
     guests, again = report.drain['guests'], report.retried
-    moved = f'Drain {report.drain["status"]}: {guests["moved"]} of {sum(guests.values())} guests moved'
+    moved = f'Drain {report.drain["status"]}: {guests["moved"]} of {base.count(sum(guests.values()), "guest")} moved'
     retried = f', {" and ".join(again)} at a second attempt' if again else ''
     return f'{moved} in {report.seconds:.1f} s{retried}; {left}'
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
+from migrator.objects import base
 from migrator.objects.drain import (
     NOT_MOVED,
     Direction,
@@ -333,10 +334,11 @@ class _Run:
         if len(held) < len(moving) or (self.drain.paused and not moving):
             return None
         named = next((one for one in (*held, *waiting) if one.reason), None)
-        return f'{len(held) + len(waiting)} guests wait. {named.name}: {named.reason}' if named is not None else None
+        number = base.count(len(held) + len(waiting), 'guest waits', 'guests wait')
+        return f'{number}. {named.name}: {named.reason}' if named is not None else None
 
     def _end_cancelled(self) -> None:
-        message = f'Cancelled; {len(self._with(_M.MOVED))} of {len(self._members)} guests had moved.'
+        message = f'Cancelled; {len(self._with(_M.MOVED))} of {base.count(len(self._members), "guest")} had moved.'
         if self._goes_back:
             left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
             message = f'Cancelled. {_how_many_are_back(self.drain, self._members.values(), left)}'
@@ -350,7 +352,7 @@ class _Run:
         checks = self._engine.check_empty(self.drain.host)
         self._will(checks=[dataclasses.asdict(check) | {'left': list(check.left)} for check in checks])
         remains = [check for check in checks if check.left]
-        moved = f'{len(self._with(_M.MOVED))} of {len(self._members)} guests have moved.'
+        moved = f'{len(self._with(_M.MOVED))} of {base.count(len(self._members), "guest")} moved.'
         if not remains:
             stays = 'It stays disabled until you restore the drain or enable the host.'
             self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {stays}')
@@ -374,7 +376,7 @@ def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence
     moved = [member for member in members if member.reason != NOT_MOVED]
     elsewhere = [member for member in moved if member.status == _M.GONE]
     back = sum(member.status == _M.MOVED for member in moved)
-    return f'{back} of {len(moved)} guests are back on {drain.host}.{_names([*left, *elsewhere])}'
+    return f'{back} of {base.count(len(moved), "guest")} came back to {drain.host}.{_names([*left, *elsewhere])}'
 
 
 def _remains(checks: Sequence[Check]) -> str:

@@ -123,3 +123,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in text)
+
+
+def count(number: int, one: str, more: str | None = None) -> str:
+    """Return a number with its noun, such as ``1 guest`` or ``2 guests``.
+
+    :param one: the words after 1.
+    :param more: the words after any other number; None: ``one`` and an s.
+    """
+    return f'{number} {one if number == 1 else more or f"{one}s"}'

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 from urllib import parse
 
-from migrator.objects import ENDS, FINAL, MigrationStatus
+from migrator.objects import ENDS, FINAL, MigrationStatus, base
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
 from migrator.watch.screen import Event, Picture, Row
 
@@ -154,10 +154,10 @@ class Host(_Migrations):
             title=f'Host {self._name}: {"up" if host["up"] else "down"}{disabled}',
             rows=[*self._rows.values()],
             now=now,
-            notes=[f'{cleanups} deferred cleanups: migrator-manage cleanup list --host {self._name}']
+            notes=[f'{base.count(cleanups, "deferred cleanup")}: migrator-manage cleanup list --host {self._name}']
             if cleanups
             else [],
-            foot=f'{len(shown)} migrations in progress, {len(host["migrations"])} of them from here',
+            foot=f'{base.count(len(shown), "migration")} in progress, {len(host["migrations"])} of them from here',
             events=events,
             status=None if shown else RIGHT,
         )
@@ -233,7 +233,7 @@ def _foot(guests: Mapping[str, int], drain: Mapping[str, Any]) -> str:
         for status, number in guests.items()
         if number and status not in (MemberStatus.MOVED, MemberStatus.WAITING)
     )
-    return f'{moved} of {total} guests moved{others}{_ends(drain)}'
+    return f'{moved} of {base.count(total, "guest")} moved{others}{_ends(drain)}'
 
 
 def _ends(shown: Mapping[str, Any]) -> str:

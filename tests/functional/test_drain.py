@@ -239,6 +239,7 @@ def test_one_stuck_migration_does_not_hold_back_the_others(cloud):
         lambda: statuses(show(cloud, uuid)) == {'guest0': 'moving', 'guest1': 'moved', 'guest2': 'moved'}, timeout=LONG
     )
     cloud.simulation.run_until(lambda: 'stuck' in (show(cloud, uuid)['waits_for'] or ''), timeout=LONG)
+    assert show(cloud, uuid)['waits_for'].startswith('1 guest waits. guest0: ')
     migration_requests.go_on(cloud)
     assert ends(cloud, uuid)['status'] == 'completed'
 
@@ -291,7 +292,7 @@ def test_restore_enables_a_host_that_a_later_drain_has_kept_disabled(cloud):
     assert act(cloud, first, 'restore').status_int == 202
     restored = ends(cloud, first)
     assert (restored['status'], host_of(cloud, free)) == ('restored', 'host1')
-    assert '1 of 1 guests are back on host1' in restored['message']
+    assert '1 of 1 guest came back to host1.' in restored['message']
     assert not is_disabled(cloud, 'host1')
 
 
@@ -356,7 +357,7 @@ def test_cancelled_restore_says_how_many_are_back_and_who_has_cancelled_it(cloud
     cloud.database.drains.request(uuid, 'cancel', 'grace', abort_running=True)
     ended = ends(cloud, uuid)
     assert ended['status'] == 'cancelled'
-    assert 'Cancelled. 0 of 2 guests are back on host1.' in ended['message']
+    assert 'Cancelled. 0 of 2 guests came back to host1.' in ended['message']
     assert 'aborted by grace' in ended['message']
 
 
@@ -575,7 +576,9 @@ class TestCommands:
         ends(cloud, first)
         cloud.simulation.advance(3600)
         second = drain(cloud)['uuid']
-        assert 'would be purged' in operator('drain', 'purge', '--before', '30m', '--dry-run')[1]
+        text = operator('drain', 'purge', '--before', '30m', '--dry-run')[1]
+        assert text.startswith('1 drain that ended before ')
+        assert 'would be purged' in text
         status, text = operator('--json', 'drain', 'purge', '--before', '30m')
         assert (status, json.loads(text)['purged']) == (0, 1)
         assert [row.uuid for row in cloud.database.drains.list()] == [second]

@@ -61,7 +61,7 @@ def test_drain_is_shown_event_by_event_and_completed_exits_with_0(cloud):
         mine = [line.split()[2:] for line in watch.lines if f'  {name}: ' in line]
         assert [words[0] for words in mine] == ['waiting', 'moving', 'moved']
         assert mine[-1][1] == 'to'
-    assert 'drain: completed (3 of 3 guests have moved. host1 is empty.' in watch.lines[-1]
+    assert 'drain: completed (3 of 3 guests moved. host1 is empty.' in watch.lines[-1]
     assert watch.errors.getvalue() == ''
 
 
