@@ -148,6 +148,21 @@ class Nova:
             query['changes-since'] = changes_since.strftime('%Y-%m-%dT%H:%M:%SZ')
         return [resources.migration_of(one) for one in self._pages('/os-migrations', 'migrations', query, limit)]
 
+    def each_migration(self) -> Iterator[NovaMigration]:
+        """Yield the migrations of all guests that exist, the newest first. It reads a page when needed."""
+        yield from map(resources.migration_of, self._pages('/os-migrations', 'migrations', {}))
+
+    def remembers_migration(self, uuid: str) -> bool:
+        """Return whether Nova has a migration, even if no list shows it because its guest was deleted."""
+        try:
+            # Nova takes a migration of a deleted guest for the marker of a list.
+            self._read('/os-migrations', {'marker': uuid, 'limit': '1'})
+        except errors.NovaRefused as error:
+            if error.status == 400:
+                return False
+            raise
+        return True
+
     def migrate_live(self, uuid: str, host: str | None = None) -> None:
         """Request a live migration.
 
@@ -164,7 +179,7 @@ class Nova:
         self._send('DELETE', f'/servers/{uuid}/migrations/{migration_id}')
 
     def actions(self, uuid: str, limit: int = 10) -> list[Action]:
-        """Return the newest actions on a guest, the newest first; none if it is deleted."""
+        """Return the newest actions on a guest, the newest first, also on one that Nova remembers as deleted."""
         found = self._read_or_none(f'/servers/{uuid}/os-instance-actions', {'limit': str(limit)})
         return [resources.action_of(one) for one in (found or {}).get('instanceActions', [])]
 

@@ -146,6 +146,7 @@ class FakeNova:
     def delete(self, guest):
         """Delete a guest. Its migrations are no longer shown; what its migration holds in Placement stays."""
         del self.servers[guest], self.truth[guest]
+        self._add_action(guest, 'delete')
         if self.placement is not None:
             self._put(guest, {})
 
@@ -410,8 +411,9 @@ class FakeNova:
         return request_id
 
     def _list_actions(self, version, body, query, guest):
-        self._server(guest)
         found = [one for one in reversed(self.actions) if one['instance_uuid'] == guest]
+        if not found:  # the actions of a deleted guest are shown
+            self._server(guest)
         shown, links = self._page(found, query, 'request_id', 'instanceActions')
         for one in shown:
             del one['events']
@@ -427,7 +429,13 @@ class FakeNova:
         raise _Refusal(404, 'itemNotFound', f'Action {request_id} not found')
 
     def _list_migrations(self, version, body, query):
-        found = [row for row in reversed(self.rows) if row['instance_uuid'] in self.servers]
+        query, newest_first = dict(query), self.rows[::-1]
+        if 'marker' in query:  # a migration of a deleted guest is no item, but may be a marker
+            known = [row['uuid'] for row in newest_first]
+            if (marker := query.pop('marker')) not in known:
+                raise _bad(f'Marker {marker} could not be found.')
+            newest_first = newest_first[known.index(marker) + 1 :]
+        found = [row for row in newest_first if row['instance_uuid'] in self.servers]
         for name in ('instance_uuid', 'source_compute', 'status', 'migration_type'):
             found = [row for row in found if query.get(name) in (None, row[name])]
         if 'host' in query:
