@@ -159,6 +159,12 @@ class Engine(Protocol):
 class Store(Protocol):
     """The rows of drains, their members and their logs."""
 
+    def get(self, uuid: str) -> Drain:
+        """Return one drain.
+
+        :raises migrator.exception.DrainNotFound: no drain has this uuid.
+        """
+
     def read_members(self, uuid: str) -> list[Member]:
         """Return the members of a drain, by position."""
 

@@ -17,7 +17,7 @@ from migrator.conductor.drains.engine import ConductorEngine
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.slots import Bounds
-from migrator.drain import run
+from migrator.drain.attempt import attempt
 from migrator.objects.drain import Drain
 from migrator.rpc import expose
 
@@ -111,53 +111,9 @@ class Drains:
         try:
             drain = self._tools.database.drains.get(uuid)
         except (exception.ServiceUnreachable, exception.DrainNotFound) as error:
-            LOG.warning('Could not read drain %(drain)s; the next poll tries again: %(error)s', _of(uuid, error))
+            LOG.warning(
+                'Could not read drain %(drain)s; the next poll tries again: %(error)s', {'drain': uuid, 'error': error}
+            )
             return
         if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
-            self._advance(drain)
-
-    def _advance(self, drain: Drain) -> None:
-        try:
-            after = run.advance(self._tools.database.drains, self._engine, drain)
-        except exception.NotOwnerOfDrain as error:
-            LOG.info(
-                'Could not write drain %(drain)s, because a user or another conductor has changed it; the next poll '
-                'reads it again: %(error)s',
-                {'drain': drain.uuid, 'error': error},
-            )
-        except exception.ServiceUnreachable as error:
-            LOG.warning(
-                'Could not advance drain %(drain)s of %(host)s; the next poll tries again: %(error)s',
-                _named(drain, error=error),
-            )
-            self._note(drain, str(error))
-        except Exception as error:  # it concerns this drain only; the next poll tries again
-            LOG.exception(
-                'Could not advance drain %(drain)s of %(host)s for an unexpected reason; the next poll tries again',
-                _named(drain),
-            )
-            where = f'Unexpected error in conductor {self._tools.server}, which tries again at each poll. See its log'
-            self._note(drain, f'{where}: {error!r}')
-        else:
-            if after.ended:
-                LOG.info('Drain %(drain)s of %(host)s has ended as %(status)s: %(message)s', _named(after))
-
-    def _note(self, drain: Drain, reason: str) -> None:
-        """Write why a drain waits, unless its row has that reason already. A failure is only logged."""
-        drains = self._tools.database.drains
-        try:
-            now = drains.get(drain.uuid)
-            is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
-            if is_mine and now.waits_for != reason and not now.ended:
-                drains.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
-        except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
-            LOG.info('Could not write why drain %(drain)s waits: %(error)s', _of(drain.uuid, error))
-
-
-def _of(uuid: str, error: Exception) -> dict[str, object]:
-    return {'drain': uuid, 'error': error}
-
-
-def _named(drain: Drain, **more: object) -> dict[str, object]:
-    named = {'drain': drain.uuid, 'host': drain.host, 'status': drain.status, 'message': drain.message}
-    return named | more
+            attempt(self._tools.database.drains, self._engine, drain, f'conductor {self._tools.server}')

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The attempt of an owner to advance a drain. What prevents it becomes what the drain waits for."""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.drain import run
+from migrator.drain.engine import Engine, Store
+from migrator.objects.drain import Drain
+
+LOG = logging.getLogger(__name__)
+
+
+def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> None:
+    """Advance a drain as far as possible now. An error is logged, and written as what the drain waits for.
+
+    The next attempt of the owner tries again, whatever the error is.
+
+    :param drain: a drain in progress, as its owner has read it.
+    :param process: the process of the owner, in words.
+    """
+    try:
+        after = run.advance(store, engine, drain)
+    except exception.NotOwnerOfDrain as error:
+        LOG.info(
+            'Could not write drain %(drain)s, because a user or another owner has changed it; the next poll reads it '
+            'again: %(error)s',
+            {'drain': drain.uuid, 'error': error},
+        )
+    except exception.ServiceUnreachable as error:
+        LOG.warning(
+            'Could not advance drain %(drain)s of %(host)s; the next poll tries again: %(error)s',
+            _named(drain, error=error),
+        )
+        _note(store, drain, str(error))
+    except Exception as error:  # it concerns this drain only; the next poll tries again
+        LOG.exception(
+            'Could not advance drain %(drain)s of %(host)s for an unexpected reason; the next poll tries again',
+            _named(drain),
+        )
+        _note(store, drain, f'Unexpected error in {process}, which tries again at each poll. See its log: {error!r}')
+    else:
+        if after.ended:
+            LOG.info('Drain %(drain)s of %(host)s has ended as %(status)s: %(message)s', _named(after))
+
+
+def _note(store: Store, drain: Drain, reason: str) -> None:
+    """Write why a drain waits, unless its row has that reason already. A failure is only logged."""
+    try:
+        now = store.get(drain.uuid)
+        is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
+        if is_mine and now.waits_for != reason and not now.ended:
+            store.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
+    except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
+        LOG.info('Could not write why drain %(drain)s waits: %(error)s', {'drain': drain.uuid, 'error': error})
+
+
+def _named(drain: Drain, **more: object) -> dict[str, object]:
+    named = {'drain': drain.uuid, 'host': drain.host, 'status': drain.status, 'message': drain.message}
+    return named | more
