@@ -11,6 +11,7 @@ import datetime
 import functools
 import io
 import json
+import logging
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ from uuid import UUID
 
 from oslo_utils import uuidutils
 
+from migrator import exception
 from migrator.objects import base, times
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
@@ -98,6 +100,11 @@ class Asked:
             self.engine.dispose()
 
     @property
+    def drain_command(self) -> str:
+        """The beginning of each command about drains that is printed."""
+        return f'{self.command} drain'
+
+    @property
     def command(self) -> str:
         """The beginning of each command that is printed, with the same configuration files."""
         given = vars(self.arguments)
@@ -168,6 +175,66 @@ def _plain(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     raise TypeError(f'{type(value).__name__} cannot be converted to JSON')
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the exit status of a wrong usage."""
+
+    def error(self, message: str) -> Any:
+        """Print an error, and exit."""
+        self.exit(USAGE, f'{self.prog}: {message}. See {self.prog} --help\n')
+
+
+def add_verbs(choices: Any, verbs: Iterable[Verb], common: argparse.ArgumentParser) -> None:
+    """Add the parser of each verb.
+
+    :param choices: the result of ``add_subparsers``.
+    :param common: the options that each verb has.
+    """
+    for verb in verbs:
+        one = choices.add_parser(verb.name, parents=[common], help=verb.help, description=verb.help, allow_abbrev=False)
+        verb.arguments(one)
+        one.set_defaults(run=verb.run)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def log_to_stderr(debug: bool) -> None:
+    """Log to stderr with ``--debug``. Otherwise the log of an error would appear before its one line."""
+    handler = logging.StreamHandler() if debug else logging.NullHandler()
+    logging.basicConfig(handlers=[handler], level=logging.DEBUG if debug else logging.WARNING)
+
+
+def report(prog: str, error: Exception, conf: cfg.ConfigOpts | None = None) -> int:
+    """Print any error of a command in one line, and return the exit status.
+
+    :param conf: the configuration, if it was read.
+    """
+    from oslo_config import cfg
+
+    from migrator.db import engine
+
+    if isinstance(error, BrokenPipeError):  # this is not an error: see pipes.quiet
+        raise error
+    if isinstance(error, exception.ConfigurationError):
+        return fail(prog, USAGE, error)
+    refused = None
+    if isinstance(error, exception.DatabaseUnreachable) and conf is not None:
+        refused = engine.refusal(conf, error)
+    # Later lines of a database's error quote the statement and its parameters. The first may quote the URL.
+    line = engine.without_password((str(refused or error).strip().splitlines() or ['an error without a text'])[0])
+    if refused is not None or isinstance(error, cfg.Error):
+        return fail(prog, USAGE, line)
+    if isinstance(error, exception.MigratorException):
+        return fail(prog, UNREACHABLE if isinstance(error, exception.ServiceUnreachable) else WRONG, line)
+    return fail(prog, WRONG, f'{type(error).__name__}: {line}')
+
+
+def fail(prog: str, status: int, error: object) -> int:
+    """Print an error to stderr, and return the exit status."""
+    print(f'{prog}: {error}', file=sys.stderr)
+    return status
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ def show_plan(asked: Asked) -> int:
 
     drains = [_checked(asked, host) for host in dict.fromkeys(asked.arguments.hosts)]
     plans = plan.plan_together(asked.database, asked.placement(), drains, asked.bounds)
+    return answer_plans(asked, plans)
+
+
+def answer_plans(asked: Asked, plans: Sequence[dict[str, Any]]) -> int:
+    """Print plans, and return the exit status: 1 if a guest cannot move."""
     text = '\n'.join(_plan_text(one) for one in plans)
     asked.answer(plans[0] if len(plans) == 1 else {'plans': plans}, text)
     return command.WRONG if any(one['cannot_move'] for one in plans) else command.RIGHT
@@ -75,20 +80,23 @@ def start(asked: Asked) -> int:
     if get is not None:
         return commands.watch(asked, get, 'Drain', drain.uuid)
     text = f'Drain {drain.uuid} of {drain.host} is accepted. Watch it: {asked.command} watch drain {drain.uuid}'
-    asked.answer(_document(asked, asked.database.drains.get(drain.uuid)), text)
+    asked.answer(document(asked, asked.database.drains.get(drain.uuid)), text)
     return command.RIGHT
 
 
 def _checked(asked: Asked, host: str) -> Drain:
-    """Return the drain of a host that the command line requests, after a check of its hosts.
+    drain = wanted(asked, host)
+    asked.database.drains.check(drain)
+    return drain
 
-    :raises migrator.exception.Invalid: as :meth:`migrator.db.drains.Drains.check`.
-    """
-    given, database = asked.arguments, asked.database
+
+def wanted(asked: Asked, host: str) -> Drain:
+    """Return the drain of a host that the command line requests; its hosts are not checked."""
+    given = asked.arguments
     deadline = given.deadline
     if isinstance(deadline, datetime.timedelta):
-        deadline = database.drains.now() + deadline
-    drain = Drain(
+        deadline = asked.database.drains.now() + deadline
+    return Drain(
         uuid=asked.threads.new_uuid(),
         host=host,
         reason=given.reason,
@@ -101,8 +109,6 @@ def _checked(asked: Asked, host: str) -> Drain:
         deadline=deadline,
         requested_by=getpass.getuser(),
     )
-    database.drains.check(drain)
-    return drain
 
 
 def list_(asked: Asked) -> int:
@@ -135,7 +141,7 @@ def show(asked: Asked) -> int:
     lines = _head(drain, members)
     if not drain.ended:
         lines.append(command.expected(whole, now))
-    asked.answer(_document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
+    asked.answer(document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
     return command.RIGHT
 
 
@@ -167,7 +173,8 @@ def _members(asked: Asked, drain: Drain) -> list[Member]:
     return sorted(asked.database.drains.read_members(drain.uuid), key=lambda member: place(drain, member))
 
 
-def _document(asked: Asked, drain: Drain) -> dict[str, Any]:
+def document(asked: Asked, drain: Drain) -> dict[str, Any]:
+    """Return a drain as JSON, with its guests."""
     members = _members(asked, drain)
     now, whole, places, _ = asked.database.places_of_drain(asked.bounds, drain, members)
     return dataclasses.asdict(drain) | {
@@ -215,7 +222,7 @@ def _act(action: str, text: str) -> Any:
         drains = asked.database.drains
         drains.request(given.uuid, action, getpass.getuser(), getattr(given, 'abort_running', False))
         _wake(asked)
-        asked.answer(_document(asked, drains.get(given.uuid)), f'Drain {given.uuid}: {text}')
+        asked.answer(document(asked, drains.get(given.uuid)), f'Drain {given.uuid}: {text}')
         return command.RIGHT
 
     return act
@@ -279,7 +286,8 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     command.limit(parser)
 
 
-def _drain_arguments(parser: argparse.ArgumentParser) -> None:
+def drain_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that describe a new drain."""
     orders = [order.value for order in DrainOrder]
     parser.add_argument('--reason', type=command.name, help='why the host is disabled; the list of services shows it')
     parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
@@ -327,12 +335,12 @@ def _guest_priority(text: str) -> tuple[str, int]:
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'a host to empty; several are emptied at the same time, and none receives a guest'
     parser.add_argument('hosts', metavar='HOST', nargs='+', type=command.name, help=help_)
-    _drain_arguments(parser)
+    drain_arguments(parser)
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
-    _drain_arguments(parser)
+    drain_arguments(parser)
     parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
 
 

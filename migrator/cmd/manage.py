@@ -17,12 +17,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import PROG, Asked
 from migrator.runtime import pipes
@@ -31,8 +29,6 @@ if TYPE_CHECKING:  # what only some verbs need is imported where they use it, so
     from oslo_config import cfg
 
     from migrator import executors, rpc
-
-WRONG, USAGE, UNREACHABLE = command.WRONG, command.USAGE, command.UNREACHABLE
 
 #: Noun -> its help, and the module whose ``VERBS`` it has.
 NOUNS: dict[str, tuple[str, str]] = {
@@ -47,12 +43,7 @@ NOUNS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        self.exit(USAGE, f'{self.prog}: {message}. See {self.prog} --help\n')
-
-
-class _NounParser(_Parser):
+class _NounParser(command.Parser):
     """The parser of one noun.
 
     It adds the parsers of its verbs only when it parses, so that no other noun is imported.
@@ -66,20 +57,15 @@ class _NounParser(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the verbs, and parse as usual."""
         verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
-        choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=_Parser)
-        for verb in verbs:
-            one = choices.add_parser(
-                verb.name, parents=[self._common], help=verb.help, description=verb.help, allow_abbrev=False
-            )
-            verb.arguments(one)
-            one.set_defaults(run=verb.run)
+        choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=command.Parser)
+        command.add_verbs(choices, verbs, self._common)
         return super().parse_known_args(args, namespace)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # Suppress defaults, because the default after the noun would replace a value given before it.
-    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = command.Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument(
         '--config-file',
         action='append',
@@ -88,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     common.add_argument('--json', action='store_true', help='print JSON')
     common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')
-    parser = _Parser(
+    parser = command.Parser(
         prog=PROG,
         parents=[common],
         allow_abbrev=False,
@@ -144,7 +130,7 @@ def main(
     try:
         return _main(argv, threads, client)
     except KeyboardInterrupt:
-        return _fail(130, 'interrupted')
+        return command.fail(PROG, 130, 'interrupted')
 
 
 def _main(argv: Sequence[str] | None, threads: executors.Threads | None, client: rpc.RPC | None) -> int:
@@ -152,50 +138,19 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, client:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
-    from oslo_config import cfg
-
     from migrator import executors
     from migrator.runtime import concurrency
 
     concurrency.native()  # before a verb imports the modules of a conductor
-    # Without a handler, the libraries' log of an error would appear before its one line.
-    handler = logging.StreamHandler() if arguments.debug else logging.NullHandler()
-    logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
+    command.log_to_stderr(arguments.debug)
     conf = None
     try:
         conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
         with contextlib.closing(Asked(conf, arguments, threads or executors.NativeThreads(), client)) as asked:
             return run(asked)
-    except BrokenPipeError:  # this is not an error: see pipes.quiet
-        raise
-    except exception.ConfigurationError as error:
-        return _fail(USAGE, error)
-    except exception.DatabaseUnreachable as error:
-        from migrator.db import engine
-
-        refused = engine.refusal(conf, error) if conf is not None else None
-        return _fail(UNREACHABLE, _line(error)) if refused is None else _fail(USAGE, _line(refused))
-    except cfg.Error as error:
-        return _fail(USAGE, _line(error))
-    except exception.ServiceUnreachable as error:
-        return _fail(UNREACHABLE, _line(error))
-    except exception.MigratorException as error:
-        return _fail(WRONG, _line(error))
     except Exception as error:  # noqa: BLE001 -- an operator gets one line for any error, and never a traceback
-        return _fail(WRONG, f'{type(error).__name__}: {_line(error)}')
-
-
-def _fail(status: int, error: object) -> int:
-    print(f'{PROG}: {error}', file=sys.stderr)
-    return status
-
-
-def _line(error: object) -> str:
-    from migrator.db import engine
-
-    # Later lines of a database's error quote the statement and its parameters. The first may quote the URL.
-    return engine.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
+        return command.report(PROG, error, conf)
 
 
 if __name__ == '__main__':

@@ -49,7 +49,7 @@ def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
         return follow(subject, make_view(asked.arguments.json), asked.threads.sleep)
     except KeyboardInterrupt:
         if kind == 'Drain':
-            sys.stderr.write(f'The drain goes on. To cancel it: {asked.command} drain cancel {name}\n')
+            sys.stderr.write(f'The drain goes on. To cancel it: {asked.drain_command} cancel {name}\n')
         raise
 
 
