@@ -250,6 +250,13 @@ def _job(one: Migration, size_mb: int, now: datetime.datetime) -> Job:
     return Job(one.uuid, size_mb, elapsed, left)
 
 
+def _job_of_member(member: Member, now: datetime.datetime) -> Job:
+    """Return a member without a migration here as a job."""
+    if member.status == _M.MOVING and member.began_at is not None:
+        return Job(member.instance_uuid, member.size_mb, max(0.0, (now - member.began_at).total_seconds()))
+    return Job(member.instance_uuid, member.size_mb, not_before=_seconds_until(member.not_before, now))
+
+
 def _positions(uuids: Iterable[str]) -> dict[str, int]:
     return {uuid: number for number, uuid in enumerate(uuids, 1)}
 
@@ -283,11 +290,9 @@ def of_drain(
     on_its_way = sorted((uuid for uuid in moving if uuid not in held), key=lambda uuid: _order(moving[uuid]))
     sizes = {one.instance_uuid: one.size_mb for one in ordered}
     jobs = [dataclasses.replace(_job(moving[uuid], sizes[uuid], outlook.now), uuid=uuid) for uuid in on_its_way]
-    jobs += [
-        Job(one.instance_uuid, one.size_mb, not_before=_seconds_until(one.not_before, outlook.now))
-        for one in ordered
-        if one.instance_uuid not in held and one.instance_uuid not in moving
-    ]
+    others = [one for one in ordered if one.instance_uuid not in held and one.instance_uuid not in moving]
+    # Those that move come first. Another control plane has their migrations.
+    jobs += [_job_of_member(one, outlook.now) for one in sorted(others, key=lambda one: one.status != _M.MOVING)]
     slots = min(outlook.slots, drain.parallel or outlook.slots)
     found, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
     positions = _positions(job.uuid for job in jobs if job.elapsed is None)
@@ -328,6 +333,8 @@ def _why_held(drain: Drain, member: Member, moving: Mapping[str, Migration]) -> 
         return _why_unknown(moving[member.instance_uuid])
     if member.status == _M.BLOCKED:
         return f'It is blocked. {member.reason or ""}'.strip()
+    if member.status == _M.MOVING:
+        return None
     if drain.cancel_requested_at is not None:
         return 'The drain is being cancelled.'
     return 'The drain is paused.' if drain.paused else None

@@ -97,8 +97,9 @@ class Database:
         marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
         rows = self.migrations.list({'uuid': marks}) if marks else []
         now, limits, past = self.slots.recorded([drain.host])
-        is_back = drain.direction == Direction.BACK
-        at_once = bounds.of_drains().inbound if is_back else limits.get(drain.host, 1)
+        is_back = drain.direction == Direction.BACK and bool(limits)
+        # A host of another control plane has reported no limit.
+        at_once = bounds.of_drains().inbound if is_back else limits.get(drain.host, drain.parallel or 1)
         outlook = forecast.Outlook(now, bounds.at_once(at_once), past)
         return now, *forecast.of_drain(outlook, drain, members, rows), rows
 

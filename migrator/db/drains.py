@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -152,6 +152,17 @@ class Hints:
     later: Sequence[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What a control plane knows of the hosts and guests that a new drain names.
+
+    :ivar guests: the uuids of guests of the host to empty.
+    """
+
+    hosts: Collection[str]
+    guests: Collection[str] = ()
+
+
 class Drains:
     """The rows of ``drains``, ``drain_members`` and ``drain_log``."""
 
@@ -160,44 +171,33 @@ class Drains:
 
     # --- the API's part ----------------------------------------------------------------------------------------------
 
-    def check(self, drain: Drain) -> None:
+    def check(self, drain: Drain, known: Known | None = None) -> None:
         """Raise unless the hosts, the order and the deadline of a new drain are valid.
 
+        :param known: the hosts and guests of another control plane; None: those in this database.
         :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, priorities of
             guests do not go with the order or name none of its guests, or the deadline has passed.
         """
         names = [drain.host, *(drain.destinations or ())]
-        query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(names))
-        with self._engine.reader() as session:
-            known = set(session.execute(query).scalars())
+        if known is None:
+            with self._engine.reader() as session:
+                known = _known(session, drain, names)
         for host in names:
-            if host not in known:
+            if host not in known.hosts:
                 raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
         if drain.host in names[1:]:
             raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
-        self._check_priorities(drain)
+        _check_priorities(drain, known.guests)
         if drain.deadline is not None and drain.deadline <= self.now():
             shown = drain.deadline.isoformat()
             raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
 
-    def _check_priorities(self, drain: Drain) -> None:
-        if (drain.order == DrainOrder.PRIORITY) != bool(drain.priorities):
-            raise exception.Invalid(
-                f'Invalid input for priorities: the order is {drain.order}. Give the order priority and at least one '
-                'guest in priorities, or neither.'
-            )
-        if drain.priorities:
-            query = sa.select(_I.c.uuid).where(_I.c.host == drain.host, _I.c.uuid.in_([*drain.priorities]))
-            with self._engine.reader() as session:
-                known = set(session.execute(query).scalars())
-            for uuid in drain.priorities:
-                if uuid not in known:
-                    raise exception.Invalid(f'Invalid input for priorities: {uuid} is no guest of {drain.host}.')
-
     @retried
-    def accept(self, drain: Drain) -> None:
+    def accept(self, drain: Drain, has_service: bool = True) -> None:
         """Insert a drain and disable its host as a destination, in one transaction before the 202.
 
+        :param has_service: whether the host has a compute service here. The engine of the drain disables any other
+            host when the drain begins.
         :raises migrator.exception.DrainInProgress: the host has a drain in progress.
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
@@ -205,11 +205,13 @@ class Drains:
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
         try:
             with self._engine.writer() as session:
-                query = sa.select(_S.c.disabled, _S.c.disabled_reason).where(*here).with_for_update()
-                known = session.execute(query).one_or_none()
-                if known is None:
-                    raise exception.ComputeHostNotFound(host=drain.host)
-                disables = not known.disabled or self._replace_ended(session, drain.host, known.disabled_reason)
+                disables = False
+                if has_service:
+                    query = sa.select(_S.c.disabled, _S.c.disabled_reason).where(*here).with_for_update()
+                    known = session.execute(query).one_or_none()
+                    if known is None:
+                        raise exception.ComputeHostNotFound(host=drain.host)
+                    disables = not known.disabled or self._replace_ended(session, drain.host, known.disabled_reason)
                 if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))
@@ -457,16 +459,17 @@ class Drains:
             return session.execute(query).scalar() is not None
 
     @retried
-    def adopt(self, owner: str) -> int:
+    def adopt(self, owner: str, uuid: str | None = None) -> int:
         """Make a conductor the owner of the drains in progress without a living owner. Return their number.
 
         The epoch of each drain rises by one.
+
+        :param uuid: only this drain.
         """
+        which = [_IN_PROGRESS, _without_owner()] + ([_T.c.uuid == uuid] if uuid is not None else [])
         with self._engine.writer() as session:
             taken: Any = session.execute(
-                sa.update(_T)
-                .where(_IN_PROGRESS, _without_owner())
-                .values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
+                sa.update(_T).where(*which).values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
             )
             return int(taken.rowcount)
 
@@ -518,6 +521,24 @@ class Drains:
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY, _S.c.disabled_reason == disabled_reason(drain))
         with self._engine.writer() as session:
             session.execute(sa.update(_S).where(*here).values(disabled=False, disabled_reason=None))
+
+
+def _known(session: Any, drain: Drain, hosts: Sequence[str]) -> Known:
+    query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(hosts))
+    guests = sa.select(_I.c.uuid).where(_I.c.host == drain.host, _I.c.uuid.in_([*(drain.priorities or ())]))
+    found = set(session.execute(query).scalars())
+    return Known(found, set(session.execute(guests).scalars()) if drain.priorities else ())
+
+
+def _check_priorities(drain: Drain, guests: Collection[str]) -> None:
+    if (drain.order == DrainOrder.PRIORITY) != bool(drain.priorities):
+        raise exception.Invalid(
+            f'Invalid input for priorities: the order is {drain.order}. Give the order priority and at least one '
+            'guest in priorities, or neither.'
+        )
+    for uuid in drain.priorities or ():
+        if uuid not in guests:
+            raise exception.Invalid(f'Invalid input for priorities: {uuid} is no guest of {drain.host}.')
 
 
 def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:

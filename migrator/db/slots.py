@@ -20,9 +20,11 @@ from oslo_config import cfg
 
 from migrator import exception, executors, forecast
 from migrator.db import models
+from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.engine import Engine
 from migrator.db.services import alive
 from migrator.objects import COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, MigrationStatus, MigrationType
+from migrator.objects.drain import MemberStatus
 
 _T = models.MIGRATIONS
 _S = models.SERVICES
@@ -69,6 +71,9 @@ _COMPLETED = (
     .order_by(_T.c.created_at.desc(), _T.c.id.desc())
     .limit(forecast.RECORDED)
 )
+
+#: How many drains are read for the times that their guests took.
+_NEWEST_DRAINS = 20
 
 #: A bounded number: its kind, and the host if the kind has one.
 Axis = tuple[str, str]
@@ -414,6 +419,8 @@ class SlotReader:
             now = models.aware(session.execute(sa.select(models.now())).scalar_one())
             limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
             rows = session.execute(_COMPLETED).all()
+            if not rows:  # another control plane may move the guests
+                return now, limits, _moved_by_drains(session)
         past = [
             forecast.Past(
                 row.drain or row.source_compute,
@@ -427,6 +434,25 @@ class SlotReader:
             if row.running_at is not None and row.updated_at is not None
         ]
         return now, limits, past
+
+
+def _moved_by_drains(session: Any) -> list[forecast.Past]:
+    """Return how long the guests took that the newest drains have moved at the first attempt."""
+    drains, members = DRAINS.c, MEMBERS.c
+    newest = sa.select(drains.uuid).order_by(drains.created_at.desc(), drains.id.desc()).limit(_NEWEST_DRAINS)
+    uuids = session.execute(newest).scalars().all()
+    moved = (members.status == MemberStatus.MOVED.value, members.attempts == 1, members.began_at.is_not(None))
+    query = sa.select(MEMBERS).where(members.drain.in_(uuids), *moved, members.ended_at.is_not(None))
+    return [
+        forecast.Past(
+            row.drain,
+            row.size_mb,
+            (row.ended_at - row.began_at).total_seconds(),
+            row.source,
+            row.began_at.timestamp(),
+        )
+        for row in session.execute(query.order_by(members.ended_at.desc()).limit(forecast.RECORDED))
+    ]
 
 
 def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Request) -> None:

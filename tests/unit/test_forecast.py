@@ -195,6 +195,17 @@ def test_drain_ends_with_its_last_member():
     assert middle(whole) == (None, 25)
 
 
+def test_member_that_another_control_plane_moves_runs_since_it_was_requested():
+    drain = Drain(uuid='d', host='host1', status='running', paused=True)
+    members = [member(1), member(2, 'moving', mark='7', began_at=ago(4))]
+    _, places = forecast.of_drain(outlook(), drain, members, [])
+    assert places['g2'].position is None
+    assert middle(places['g2'].expected) == (None, 6)
+    drain = drain.replace(paused=False)
+    whole, places = forecast.of_drain(outlook(), drain, members, [])
+    assert (places['g1'].position, middle(places['g1'].expected), middle(whole)) == (1, (6, 16), (None, 16))
+
+
 def test_member_does_not_start_before_its_next_attempt():
     members = [member(1, not_before=NOW + datetime.timedelta(seconds=60))]
     _, places = forecast.of_drain(outlook(), Drain(uuid='d', host='host1', status='running'), members, [])
