@@ -22,8 +22,8 @@ class ObstacleKind(enum.StrEnum):
     #: Another task of the guest is in progress. It ends by itself, so the drain waits.
     BUSY = 'busy'
     NO_DESTINATION = 'no_destination'
-    #: Its hypervisor cannot move it live, for example because of a device of the host. Only a plan has this kind. A
-    #: drain asks the host, because what it has reported may be an hour old.
+    #: It cannot be moved live, for example because of a device of the host. The hosts of this control plane report that
+    #: only once an hour, so a drain asks them, and only its plan has this kind.
     IMMOVABLE = 'immovable'
 
 
@@ -64,6 +64,8 @@ class MoveState(enum.StrEnum):
     MOVED = 'moved'
     FAILED = 'failed'
     CANCELLED = 'cancelled'
+    #: The guest was deleted, or has left its host without this migration.
+    GONE = 'gone'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Move:
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
     :ivar tried: the hosts where it has failed.
     :ivar waits_for: what it waits for.
+    :ivar reason: why it has failed; of a guest that was moved, what an operator should know.
     """
 
     state: MoveState

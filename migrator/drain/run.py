@@ -137,11 +137,13 @@ class _Run:
     def _take(self, member: Member, move: Move) -> None:
         match move.state:
             case MoveState.MOVED:
-                self._change(member, status=_M.MOVED.value, destination=move.destination, reason=None)
+                self._change(member, status=_M.MOVED.value, destination=move.destination, reason=move.reason)
             case MoveState.FAILED:
                 self._fail(member, move)
             case MoveState.CANCELLED:
                 self._change(member, status=_M.CANCELLED.value, reason=move.reason or 'Its migration was aborted.')
+            case MoveState.GONE:
+                self._change(member, status=_M.GONE.value, reason=move.reason)
             case MoveState.PENDING | MoveState.RUNNING:
                 self._change(member, reason=move.waits_for)
             case MoveState.UNKNOWN:
@@ -169,7 +171,8 @@ class _Run:
     def update_members(self) -> None:
         """Compare the members with the guests that are there, and with what is in their way."""
         if self._goes_back:
-            found = {guest.uuid: guest for guest in self._engine.find(self._members)}
+            wanted = [member.instance_uuid for member in self._with(_M.WAITING, _M.BLOCKED)]
+            found = {guest.uuid: guest for guest in self._engine.find(wanted)}
         else:
             found = {guest.uuid: guest for guest in self._engine.guests(self.drain.host)}
             for guest in found.values():
@@ -295,7 +298,12 @@ class _Run:
         try:
             self._engine.ask(self.drain, member, self.drain.host if self._goes_back else None)
         except Refused as error:
-            is_busy = error.obstacle.kind == ObstacleKind.BUSY
+            kind = error.obstacle.kind
+            if kind in (ObstacleKind.NO_DESTINATION, ObstacleKind.IMMOVABLE):  # it may never end by itself
+                reason = str(error.obstacle).strip()
+                self._fail(member, Move(MoveState.FAILED, reason=reason, is_of_guest=kind == ObstacleKind.IMMOVABLE))
+                return
+            is_busy = kind == ObstacleKind.BUSY
             self._change(
                 member,
                 status=(_M.WAITING if is_busy else _M.BLOCKED).value,
@@ -352,7 +360,9 @@ class _Run:
         checks = self._engine.check_empty(self.drain.host)
         self._will(checks=[dataclasses.asdict(check) | {'left': list(check.left)} for check in checks])
         remains = [check for check in checks if check.left]
-        moved = f'{len(self._with(_M.MOVED))} of {base.count(len(self._members), "guest")} moved.'
+        gone = self._with(_M.MOVED)
+        moved = f'{len(gone)} of {base.count(len(self._members), "guest")} moved.'
+        moved += _names([member for member in gone if member.reason], 'To check')
         if not remains:
             stays = 'It stays disabled until you restore the drain or enable the host.'
             self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {stays}')
@@ -383,9 +393,9 @@ def _remains(checks: Sequence[Check]) -> str:
     return '; '.join(f'{check.what}: {", ".join(check.left)}' for check in checks)
 
 
-def _names(left: Sequence[Member]) -> str:
+def _names(left: Sequence[Member], what: str = 'Left') -> str:
     if not left:
         return ''
     named = ' '.join(f'{member.name}: {member.reason}' for member in left[:_NAMED])
     more = f' And {len(left) - _NAMED} more.' if len(left) > _NAMED else ''
-    return f' Left: {named}{more}'
+    return f' {what}: {named}{more}'

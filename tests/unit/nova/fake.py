@@ -63,6 +63,8 @@ class FakeNova:
         #: Guest -> where its next moves fail: check, pre, live or post. And the ticks for which it runs.
         self.fails: dict[str, str] = {}
         self.ticks: dict[str, int] = {}
+        #: Guest -> why Nova refuses to move it at all.
+        self.refuses: dict[str, str] = {}
         #: Hosts that the scheduler does not choose, though they are up and enabled.
         self.full: set[str] = set()
         #: (method, path) of each request that got here.
@@ -140,6 +142,7 @@ class FakeNova:
         for row in self.rows:
             if row['source_compute'] == host and row['status'] not in _ENDED:
                 self.servers[row['instance_uuid']]['task_state'] = None
+                row['forgotten'] = True
                 if row['status'] in ('preparing', 'running'):
                     self._set(row, 'error')
 
@@ -194,6 +197,7 @@ class FakeNova:
                 'request_id': request_id,
                 'ticks': self.ticks.get(guest, 1),
                 'abort': False,
+                'forgotten': False,
             }
         )
 
@@ -209,7 +213,7 @@ class FakeNova:
             self._book(guest, guest, destination)
             if self.services[source]['state'] == 'up':
                 self._set(row, 'queued' if self._runs_at(source) >= self.at_once else 'preparing')
-        elif self.services[source]['state'] != 'up':
+        elif self.services[source]['state'] != 'up' or row['forgotten']:
             return
         elif row['abort']:
             self._end(row, 'cancelled')
@@ -390,6 +394,8 @@ class FakeNova:
             raise _conflict(f"Cannot '{name}' instance {guest} while it is in vm_state {server['vm_state']}")
         if host is not None and host not in self.services:
             raise _bad(f'Compute host {host} could not be found.')
+        if guest in self.refuses:
+            raise _conflict(self.refuses[guest])
         server['task_state'] = 'migrating'
         self._accepted.append((guest, host, self._add_action(guest, 'live-migration')))
         return 202, None
@@ -442,7 +448,7 @@ class FakeNova:
             found = [row for row in found if query['host'] in (row['source_compute'], row['dest_compute'])]
         shown, links = self._page(found, query, 'uuid', 'migrations')
         for row in shown:
-            for name in ('wanted', 'request_id', 'ticks', 'abort'):
+            for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten'):
                 del row[name]
             row |= {'source_node': row['source_compute'], 'dest_node': row['dest_compute'], 'dest_host': None}
             row |= {'user_id': _USER, 'project_id': _PROJECT}

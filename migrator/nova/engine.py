@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The engine of drains that moves guests with the live migrations of a stock Nova.
+
+Nova accepts a live migration before it has an id. So the mark of a member is the newest id of a migration of its guest
+before the request: a migration with a greater id is the requested one. If there is none, and the guest has no task for
+:data:`SETTLED` seconds, the request has not arrived.
+
+A migration of Nova may stay in progress for ever, because its nova-compute was killed. That shows in the guest, which
+has no task any more. A guest without a task is always where Nova says.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from migrator import forecast
+from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
+from migrator.executors import Clock
+from migrator.nova import errors
+from migrator.nova.client import Nova
+from migrator.nova.resources import NovaMigration, Server, Service
+from migrator.objects.drain import Drain, Member, disabled_reason
+from migrator.placement_client.client import PlacementClient
+
+#: Seconds for which looks have to show the same, so that it counts as settled. Nova updates a migration that runs every
+#: five seconds.
+SETTLED = 15.0
+#: Seconds after which a guest with a task and no migration in progress is shown as stuck.
+LATE = 300.0
+#: The states of a guest that Nova moves live.
+MIGRATABLE = ('active', 'paused')
+#: How many migrations Nova runs at once at a source by default. Its API does not show that option.
+AT_ONCE = 1
+_LIVE = 'live-migration'
+#: The task of a guest whose live migration was requested.
+_MIGRATING = 'migrating'
+_PENDING = ('accepted', 'queued', 'preparing')
+#: The statuses in which an abort has no effect on the guest. Nova refuses it in ``accepted``.
+_ABORTABLE = ('queued', 'preparing')
+_ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
+#: How many of the newest migrations of a host or of the cloud are read.
+_ROWS = 200
+#: The age of the newest update of a migration that still counts as on its way to its destination.
+_FRESH = datetime.timedelta(hours=1)
+#: The greatest number of completed migrations from which the times of others are expected.
+_PAST = 20
+#: How an ended or interrupted drain has disabled its host.
+_BY_A_DRAIN = 'drain '
+#: The greatest number of items that a check names, and of characters of Nova's own reasons.
+_NAMED, _SHOWN = 20, 300
+
+#: Returns a destination: (drain, member, hosts to avoid, host -> migrations on their way there). None: none now.
+#: It raises :class:`migrator.drain.engine.Refused` if there is none at all.
+Choose = Callable[[Drain, Member, Collection[str], Mapping[str, int]], str | None]
+
+
+class NovaEngine:
+    """The :class:`migrator.drain.engine.Engine` that uses the live migrations of a stock Nova.
+
+    :param choose: chooses a destination where Nova's scheduler does not.
+    :param spread: whether ``choose`` names every destination; otherwise it does if a drain has ``destinations``, or if
+        a guest has failed to get to the scheduler's choice.
+    :param drained: returns the hosts of the drains in progress. They are no destinations.
+    """
+
+    def __init__(
+        self,
+        nova: Nova,
+        placement: PlacementClient,
+        clock: Clock,
+        choose: Choose,
+        spread: bool = False,
+        drained: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._nova, self._placement, self._clock = nova, placement, clock
+        self._choose, self._spread, self._drained = choose, spread, drained
+        #: Guest -> what looks have shown of it, and since when.
+        self._seen: dict[str, tuple[object, float]] = {}
+        #: Guest -> the destination that was named for it. Nova does not show it before its scheduler agrees.
+        self._named: dict[str, str | None] = {}
+        #: Guest -> its memory in MiB.
+        self._sizes: dict[str, int] = {}
+
+    # --- guests ------------------------------------------------------------------------------------------------------
+
+    def guests(self, host: str) -> list[Guest]:
+        """Return the guests of a host, the oldest first."""
+        service = self._service(host)
+        return [self._guest(server, service) for server in self._nova.servers(host)]
+
+    def find(self, uuids: Iterable[str]) -> list[Guest]:
+        """Return guests wherever they are; a deleted one is left out."""
+        servers = [server for uuid in uuids if (server := self._nova.server(uuid)) is not None]
+        services = {host: self._service(host) for host in {server.host for server in servers} if host is not None}
+        return [self._guest(server, services.get(server.host or '')) for server in servers]
+
+    def _guest(self, server: Server, service: Service | None) -> Guest:
+        found = obstacle(server)
+        if service is not None and service.state == 'down' and (found is None or found.kind == ObstacleKind.BUSY):
+            found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {_evacuate(server)}')
+        self._sizes[server.uuid] = server.flavor.memory_mb
+        return Guest(server.uuid, server.name, server.host or '', server.flavor.memory_mb, found)
+
+    def _service(self, host: str) -> Service | None:
+        """Return the nova-compute of a host.
+
+        :raises migrator.nova.errors.NovaUnreachable: the database of its cell does not answer, so that lists lack the
+            guests of the host.
+        """
+        found = next((one for one in self._nova.services(host=host) if one.host == host), None)
+        if found is not None and found.status == 'UNKNOWN':
+            raise errors.NovaUnreachable(reason=f'the database of the cell of {host} does not answer')
+        return found
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def bound(self, drain: Drain) -> int:
+        """Return how many migrations of a drain may be in progress at a time."""
+        return drain.parallel or AT_ONCE
+
+    def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
+        """Return guest -> the newest id of its migrations, '0' without any."""
+        newest = {guest.uuid: self._nova.migrations(instance_uuid=guest.uuid, limit=1) for guest in guests}
+        return {uuid: str(rows[0].id if rows else 0) for uuid, rows in newest.items()}
+
+    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+        """Request a live migration, unless the guest has one that is newer than ``member.mark``.
+
+        :raises Refused: the guest cannot be moved now, and nothing was requested.
+        """
+        if self._rows([member]):
+            return
+        server = self._nova.server(member.instance_uuid)
+        if server is None or server.host != member.source:
+            raise Refused(_busy(f'It is not on {member.source} any more.'))
+        if server.task_state == _MIGRATING:
+            return  # a request that had no answer has arrived meanwhile
+        found = obstacle(server)
+        if found is not None:
+            raise Refused(found)
+        avoided, refused = {*member.tried}, set[str]()
+        while True:
+            target = host if host is not None else self._destination(drain, member, avoided)
+            self._named[member.instance_uuid] = target
+            try:
+                self._nova.migrate_live(member.instance_uuid, target)
+            except errors.NovaRefused as error:
+                if error.status == 400 and host is None and target is not None and target not in refused:
+                    avoided.add(target)
+                    refused.add(target)
+                    continue
+                if not self._rows([member]):
+                    raise Refused(self._refusal(member, error)) from None
+            return
+
+    def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle:
+        """Return why Nova has refused to move a guest."""
+        server = self._nova.server(member.instance_uuid)
+        if server is None:
+            return _busy('It was deleted.')
+        reason = f'Nova refuses to move it: {_short(error.reason)}'
+        return obstacle(server) or Obstacle(ObstacleKind.IMMOVABLE, reason, '')
+
+    def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
+        """Return the destination to name; None: Nova's scheduler chooses it."""
+        names = self._spread or drain.destinations is not None
+        if not names and not avoided:
+            return None
+        excluded = {drain.host, *self._drained()}
+        avoided = set(avoided)
+        try:
+            host = self._choose(drain, member, avoided, in_flight := self._in_flight())
+            while host is not None and host in excluded - avoided:
+                avoided.add(host)
+                host = self._choose(drain, member, avoided, in_flight)
+        except Refused:
+            if names:
+                raise
+            return None
+        if host in excluded:
+            host = None
+        if host is None and names:
+            raise Refused(_busy('No destination can take it now.'))
+        return host
+
+    def _in_flight(self) -> collections.Counter[str]:
+        """Return host -> the live migrations on their way there."""
+        found: collections.Counter[str] = collections.Counter()
+        oldest = self._clock.now() - _FRESH
+        for row in self._nova.migrations(type=_LIVE, limit=_ROWS):
+            changed = row.updated_at or row.created_at
+            if row.status in _ENDED or changed is None or changed < oldest:
+                continue  # an old one was forgotten by Nova
+            host = row.dest_compute or self._named.get(row.instance_uuid)
+            if host is not None:
+                found[host] += 1
+        return found
+
+    def abort(self, drain: Drain, member: Member) -> None:
+        """Request the abort of a member's migration, if its status permits that.
+
+        Nova refuses the abort of one that is ``accepted``. The drain repeats the abort while it is being cancelled.
+        """
+        row = self._rows([member]).get(member.instance_uuid)
+        if row is None or row.status in _ENDED or (row.status not in _ABORTABLE and not drain.cancel_running):
+            return
+        try:
+            self._nova.abort(member.instance_uuid, row.id)
+        except errors.NovaRefused:
+            pass  # it has ended, it is accepted only, or Nova has forgotten it; the next look shows which
+
+    # --- looks -------------------------------------------------------------------------------------------------------
+
+    def look(self, members: Sequence[Member]) -> dict[str, Move]:
+        """Return the newest migration of each member; nothing of a member whose request has not arrived."""
+        rows = self._rows(members)
+        # Read after the migrations: a migration that has ended has left its guest as it is now.
+        servers = self._servers(members)
+        services: dict[str, Service | None] = {}
+        found = {}
+        for member in members:
+            uuid = member.instance_uuid
+            row, server = rows.get(uuid), servers.get(uuid)
+            if row is not None and row.status not in _ENDED:
+                for host in {row.source_compute, row.dest_compute} - {None, *services}:
+                    services[str(host)] = self._service(str(host))
+            move = self._move(member, row, server, services)
+            if move is not None:
+                found[uuid] = move
+            if move is None or move.state not in (MoveState.PENDING, MoveState.RUNNING):
+                self._seen.pop(uuid, None)
+                self._named.pop(uuid, None)
+        return found
+
+    def _rows(self, members: Sequence[Member]) -> dict[str, NovaMigration]:
+        """Return guest -> its newest live migration after its mark. Those of one source need one request."""
+        found: dict[str, NovaMigration] = {}
+        marks = {member.instance_uuid: int(member.mark or 0) for member in members}
+        if len(members) > 1:
+            for source in sorted({member.source for member in members}):
+                for row in self._nova.migrations(source=source, type=_LIVE, limit=_ROWS):
+                    if row.id > marks.get(row.instance_uuid, row.id):
+                        found.setdefault(row.instance_uuid, row)
+        for uuid in marks.keys() - found.keys():
+            for row in self._nova.migrations(instance_uuid=uuid, type=_LIVE, limit=1):
+                if row.id > marks[uuid]:
+                    found[uuid] = row
+        return found
+
+    def _servers(self, members: Sequence[Member]) -> dict[str, Server]:
+        """Return guest -> what Nova shows of it, without the deleted ones."""
+        found: dict[str, Server] = {}
+        if len(members) > 1:
+            for source in sorted({member.source for member in members}):
+                found |= {server.uuid: server for server in self._nova.servers(source)}
+        for member in members:
+            if member.instance_uuid not in found:
+                server = self._nova.server(member.instance_uuid)
+                if server is not None:
+                    found[server.uuid] = server
+        return found
+
+    def _move(
+        self,
+        member: Member,
+        row: NovaMigration | None,
+        server: Server | None,
+        services: Mapping[str, Service | None],
+    ) -> Move | None:
+        """Return the state of a member's migration; None: its request has not arrived."""
+        if server is None:
+            return Move(MoveState.GONE, reason='It was deleted.')
+        lasts = self._lasts(member, row, server)
+        if server.task_state is not None:
+            return _in_progress(row, server, services, lasts)
+        if row is None:
+            if server.host == member.source:
+                return Move(MoveState.PENDING) if lasts < SETTLED else None
+            return _elsewhere(server)
+        arrived = row.dest_compute is not None and server.host == row.dest_compute != member.source
+        if row.status not in _ENDED or (row.status == 'completed' and not arrived and server.host == member.source):
+            # Its end, or its host, is not shown yet; or Nova has forgotten it.
+            if lasts < SETTLED:
+                return _in_progress(row, server, services, lasts)
+        if arrived or (row.status == 'completed' and server.host != member.source):
+            return Move(MoveState.MOVED, row.dest_compute, reason=self._why_noted(row, server))
+        if server.host != member.source:
+            return _elsewhere(server)
+        if row.status == 'cancelled':
+            return Move(MoveState.CANCELLED, reason=f'Its migration {row.id} was aborted.')
+        if row.status in ('failed', 'error'):
+            named = row.dest_compute or self._named.get(member.instance_uuid)
+            reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {self._why(row)}'
+            return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
+        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row))
+
+    def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
+        """Return for how many seconds the looks have shown the same of a member."""
+        shown = (member.mark, row and (row.id, row.status, row.updated_at), server.host, server.task_state)
+        now = self._clock.monotonic()
+        before, since = self._seen.get(member.instance_uuid, (None, now))
+        if before != shown:
+            self._seen[member.instance_uuid] = shown, now
+            return 0.0
+        return now - since
+
+    def _why_noted(self, row: NovaMigration, server: Server) -> str | None:
+        """Return what an operator should know of a guest that has moved."""
+        if server.vm_state == 'error' or server.status == 'ERROR':
+            return (
+                f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
+                f'{self._why(row)}. Check the guest there, then run: openstack server set --state active {server.uuid}.'
+            )
+        if row.status not in _ENDED:
+            return f'It is on {server.host}, though its migration {row.id} is still shown as {row.status}.'
+        return None
+
+    def _why(self, row: NovaMigration) -> str:
+        """Return why a migration has failed, as the events of its action say."""
+        unknown = f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
+        for action in self._nova.actions(row.instance_uuid):
+            begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
+            if action.action == _LIVE and begun:
+                events = self._nova.events(row.instance_uuid, action.request_id)
+                details = [event.details for event in events if event.result == 'Error' and event.details]
+                return _short(details[-1]) if details else unknown
+        return unknown
+
+    # --- expected times ----------------------------------------------------------------------------------------------
+
+    def expected_ends(self, drain: Drain, members: Sequence[Member]) -> dict[str, dict[str, str]]:
+        """Return guest -> when its migration is expected to end, from the completed ones of the same source."""
+        if not members:
+            return {}
+        now = self._clock.now()
+        rows = self._nova.migrations(source=members[0].source, type=_LIVE, limit=_ROWS)
+        past = self._past([row for row in rows if row.status == 'completed'][:_PAST])
+        outlook = forecast.Outlook(now, self.bound(drain), past)
+        began = {row.instance_uuid: row.created_at for row in reversed(rows) if row.status not in _ENDED}
+        jobs = [
+            forecast.Job(one.instance_uuid, one.size_mb, _age(began.get(one.instance_uuid), now)) for one in members
+        ]
+        jobs.sort(key=lambda job: job.elapsed is None)
+        found, _ = forecast.play(outlook, jobs, members[0].source)
+        documents = {uuid: one.document(now, lambda at: at.isoformat()) for uuid, one in found.items()}
+        return {uuid: document['end'] for uuid, document in documents.items() if document['end'] is not None}
+
+    def _past(self, rows: Sequence[NovaMigration]) -> list[forecast.Past]:
+        past = []
+        for row in rows:
+            if row.instance_uuid not in self._sizes:
+                server = self._nova.server(row.instance_uuid)
+                self._sizes[row.instance_uuid] = server.flavor.memory_mb if server is not None else 0
+            size, seconds = self._sizes[row.instance_uuid], _age(row.created_at, row.updated_at)
+            if size and seconds and row.created_at is not None:
+                source = row.source_compute or ''
+                past.append(forecast.Past(source, size, seconds, source, row.created_at.timestamp()))
+        return past
+
+    # --- the host ----------------------------------------------------------------------------------------------------
+
+    def disable(self, drain: Drain) -> bool:
+        """Disable the drain's host, and return whether a drain has disabled it.
+
+        :raises migrator.nova.errors.NovaRefused: the host has no nova-compute.
+        """
+        service = self._service(drain.host)
+        if service is None:
+            raise errors.NovaRefused(
+                f'Nova has no nova-compute at {drain.host}: see openstack compute service list.', status=404, reason=''
+            )
+        wanted = disabled_reason(drain)
+        if service.status == 'disabled':
+            if service.disabled_reason == wanted:
+                return True
+            # An earlier drain of this host has left it disabled. This one is the one that enables it now.
+            if not (service.disabled_reason or '').startswith(_BY_A_DRAIN):
+                return False
+        self._nova.disable(service.id, wanted)
+        return True
+
+    def enable(self, drain: Drain) -> None:
+        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
+        service = self._service(drain.host)
+        if service is not None and (service.status, service.disabled_reason) == ('disabled', disabled_reason(drain)):
+            self._nova.enable(service.id)
+
+    def check_empty(self, host: str) -> list[Check]:
+        """Check whether Nova, the hypervisor or Placement have anything left of a guest of the host."""
+        service = self._service(host)
+        guests = [f'{one.name} ({one.uuid}, {one.status})' for one in self._nova.servers(host)]
+        hypervisors = [one for one in self._nova.hypervisors() if one.host == host]
+        counted = [f'{one.running_vms} at {one.hostname}' for one in hypervisors if one.running_vms]
+        if service is not None and service.state == 'down':
+            counted = [f'not known. {_down(service)}']
+        return [
+            Check('guests in Nova', _few(guests)),
+            Check('guests that nova-compute counts', counted),
+            Check('migrations in progress', _few(_moves(self._nova, host))),
+            Check(
+                'allocations in Placement, which migrator-drain audit explains',
+                _few(_allocations(self._placement, [one.uuid for one in hypervisors])),
+            ),
+        ]
+
+
+def _moves(nova: Nova, host: str) -> list[str]:
+    """Return the migrations from and to a host whose guests have a task. Nova has forgotten the others."""
+    found = []
+    for row in nova.migrations(host=host, limit=_ROWS):
+        if row.status not in _ENDED:
+            server = nova.server(row.instance_uuid)
+            if server is not None and server.task_state is not None:
+                found.append(f'{row.type} {row.id} of {row.instance_uuid}: {row.status}')
+    return found
+
+
+def _allocations(placement: PlacementClient, nodes: Iterable[str]) -> list[str]:
+    """Return the consumers of the providers of some hypervisors."""
+    left = set()
+    for node in nodes:
+        for provider in placement.read(f'/resource_providers?in_tree={node}')['resource_providers']:
+            found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
+            left |= {f'of consumer {consumer}' for consumer in found.get('allocations', {})}
+    return sorted(left)
+
+
+def obstacle(server: Server) -> Obstacle | None:
+    """Return what is in the way of the live migration of a guest, as Nova shows it."""
+    if server.locked:
+        why = f' ({server.locked_reason})' if server.locked_reason else ''
+        remedy = f'Unlock it: openstack server unlock {server.uuid}.'
+        return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', remedy)
+    if server.vm_state == 'error':
+        remedy = f'Check the guest. If it runs: openstack server set --state active {server.uuid}.'
+        return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
+    if server.vm_state not in MIGRATABLE:
+        remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
+        return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
+    if server.task_state is not None:
+        reason = f'It is busy: its task_state is {server.task_state}.'
+        return Obstacle(ObstacleKind.BUSY, reason, 'The drain waits until that has ended.')
+    return None
+
+
+def _busy(reason: str) -> Obstacle:
+    return Obstacle(ObstacleKind.BUSY, reason, 'The drain tries again by itself.')
+
+
+def _in_progress(
+    row: NovaMigration | None, server: Server, services: Mapping[str, Service | None], lasts: float
+) -> Move:
+    """Return the state of a migration that has not ended, or of which the guest's task has not."""
+    state = MoveState.PENDING if row is None or row.status in _PENDING else MoveState.RUNNING
+    destination = row.dest_compute if row is not None else None
+    waits_for = None
+    if row is not None and row.status not in _ENDED:
+        for host in (row.source_compute, destination):
+            service = services.get(host or '')
+            if service is not None and service.state == 'down':
+                waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {_remedy(row, server, service)}'
+                break
+    elif lasts >= LATE:
+        what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
+        waits_for = (
+            f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check nova-conductor, '
+            f'nova-compute and the message broker. If all of them run: openstack server set --state active '
+            f'{server.uuid}.'
+        )
+    return Move(state, destination, is_stuck=waits_for is not None, waits_for=waits_for)
+
+
+def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
+    if service.host == server.host:
+        # Nova evacuates no guest that has a task.
+        reset = f'openstack server set --state error {server.uuid}; '
+        return f'Start it. {_evacuate(server, reset if server.task_state is not None else "")}'
+    return f'Start it. If the host is dead: openstack server migration abort {server.uuid} {row.id}.'
+
+
+def _evacuate(server: Server, before: str = '') -> str:
+    return f'If the host is dead: {before}openstack server evacuate {server.uuid}.'
+
+
+def _down(service: Service) -> str:
+    if service.forced_down or service.updated_at is None:
+        return f'nova-compute at {service.host} is down.'
+    return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
+
+
+def _forgotten(row: NovaMigration) -> str:
+    if row.status == 'completed':
+        return f'Nova shows its migration {row.id} as completed, but it is still on {row.source_compute}'
+    return (
+        f'Nova has forgotten its migration {row.id}, which stays {row.status}: nova-compute at {row.source_compute} '
+        f'was restarted meanwhile. Check the allocations: migrator-drain audit'
+    )
+
+
+def _elsewhere(server: Server) -> Move:
+    return Move(MoveState.GONE, reason=f'It was moved to {server.host} without this drain.')
+
+
+def _to(host: str | None) -> str:
+    return f', to {host}' if host is not None else ''
+
+
+def _age(began: datetime.datetime | None, now: datetime.datetime | None) -> float | None:
+    return max(0.0, (now - began).total_seconds()) if began is not None and now is not None else None
+
+
+def _short(text: str) -> str:
+    line = ' '.join(text.split()).rstrip('.')
+    return line if len(line) <= _SHOWN else f'{line[:_SHOWN]}...'
+
+
+def _few(found: list[str]) -> list[str]:
+    return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']

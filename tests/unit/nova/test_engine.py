@@ -1,0 +1,592 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Drains on a Nova in memory: whole ones with every outcome, crashes, and what a single look shows."""
+
+import contextlib
+import datetime
+
+import pytest
+from keystoneauth1.exceptions import ConnectFailure
+
+from migrator import exception
+from migrator.drain import run
+from migrator.drain.engine import MoveState, Refused
+from migrator.nova import engine
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus
+from migrator.placement_client.client import PlacementClient
+from migrator.testing.placement import InProcessPlacement
+from tests.unit.nova.fake import FakeNova, lose
+
+
+class Rows:
+    """The rows of one drain, in memory."""
+
+    def __init__(self, fake, drain):
+        self.fake, self.drain, self.members, self.log = fake, drain, {}, []
+
+    def read_members(self, _uuid):
+        return sorted(self.members.values(), key=lambda member: member.position)
+
+    def write(self, drain, fields, members, events):
+        self.members |= {member.instance_uuid: member for member in members}
+        self.log += events
+        self.drain = drain.replace(**fields)
+        return self.drain
+
+    def now(self):
+        return self.fake.now
+
+
+class Cloud:
+    """A Nova in memory, a drain of its host1, and the engine of a process that may be started again."""
+
+    def __init__(self, placement):
+        self.placement = placement
+        self.fake = FakeNova(placement=placement)
+        self.engine = None
+        self.rows = Rows(self.fake, Drain(uuid='d1', host='host1'))
+        self.options = {}
+        self.restart()
+
+    def restart(self):
+        """Let a new process go on."""
+        self.engine = engine.NovaEngine(
+            self.fake.client(), self.placement or Nothing(), self, self.choose, **self.options
+        )
+
+    def monotonic(self):
+        return self.fake.now.timestamp()
+
+    def now(self):
+        return self.fake.now
+
+    def choose(self, drain, _member, avoided, in_flight):
+        hosts = drain.destinations or ['host1', 'host2', 'host3']
+        return min((host for host in hosts if host not in avoided), key=lambda host: in_flight[host], default=None)
+
+    def set(self, **fields):
+        self.rows.drain = self.rows.drain.replace(**fields)
+
+    def step(self):
+        """Advance once, then let a second pass."""
+        with contextlib.suppress(exception.ServiceUnreachable):
+            run.advance(self.rows, self.engine, self.rows.drain)
+        self.fake.tick()
+
+    def go(self, seconds=600, until=lambda: False):
+        """Advance until the drain has ended, or something else."""
+        for _ in range(seconds):
+            if self.rows.drain.ended or until():
+                return self.rows.drain
+            self.step()
+        return self.rows.drain
+
+    def member(self, guest):
+        return self.rows.members[guest]
+
+    def status(self, guest):
+        return self.member(guest).status
+
+    def asked(self, guest):
+        """Return how often Nova has accepted a live migration of a guest."""
+        return sum((one['instance_uuid'], one['action']) == (guest, 'live-migration') for one in self.fake.actions)
+
+
+@pytest.fixture(scope='module')
+def _running(tmp_path_factory):
+    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+        yield running
+
+
+class Nothing:
+    """A Placement without any provider."""
+
+    def read(self, _url):
+        return {'resource_providers': []}
+
+
+@pytest.fixture
+def cloud():
+    return Cloud(None)
+
+
+@pytest.fixture
+def booked(_running):
+    """The same, with the allocations in a real Placement."""
+    _running.empty()
+    return Cloud(PlacementClient(_running.adapter()))
+
+
+# --- whole drains ----------------------------------------------------------------------------------------------------
+
+
+def test_drain_moves_each_guest_once_one_at_a_time(booked):
+    guests = [booked.fake.add_guest(f'guest{number}') for number in range(3)]
+    most = []
+    booked.fake.before = lambda _method, _path: most.append(
+        sum(one['task_state'] == 'migrating' for one in booked.fake.servers.values())
+    )
+    drain = booked.go()
+    assert (drain.status, booked.fake.on('host1'), max(most)) == ('completed', [], 1)
+    assert [booked.asked(guest) for guest in guests] == [1, 1, 1]
+    assert [booked.member(guest).destination for guest in guests] == [booked.fake.truth[guest] for guest in guests]
+    assert booked.fake.services['host1']['disabled_reason'] == 'drain d1'
+    assert all(not check['left'] for check in drain.checks)
+
+
+def test_parallel_of_the_drain_lets_more_move(cloud):
+    for number in range(4):
+        cloud.fake.ticks[cloud.fake.add_guest(f'guest{number}')] = 20
+    cloud.fake.at_once = 3
+    cloud.set(parallel=3)
+    cloud.go(until=lambda: sum(row['status'] == 'running' for row in cloud.fake.rows) == 3)
+    assert sum(row['status'] == 'running' for row in cloud.fake.rows) == 3
+    assert cloud.go().status == 'completed'
+
+
+@pytest.mark.parametrize(
+    ('where', 'reason'),
+    [
+        ('check', 'ended as error: No valid host was found. There are not enough hosts available.'),
+        ('pre', 'ended as failed, to host2: the lab says so.'),
+        ('live', 'ended as failed, to host2: the lab says so.'),
+    ],
+)
+def test_failed_move_is_tried_again_and_its_reason_shown(cloud, where, reason):
+    guest, other = cloud.fake.add_guest('bad'), cloud.fake.add_guest('good')
+    cloud.fake.fails[guest] = where
+    cloud.go(until=lambda: cloud.member(guest).reason is not None if guest in cloud.rows.members else False)
+    assert reason in cloud.member(guest).reason
+    drain = cloud.go()
+    assert (drain.status, cloud.fake.on('host1')) == ('incomplete', ['bad'])
+    assert (cloud.asked(guest), cloud.asked(other)) == (3, 1)
+    assert cloud.member(guest).status == 'failed'
+    assert 'attempt 3 of 3' in drain.message
+    assert cloud.member(guest).tried == ([] if where == 'check' else ['host2', 'host3'])
+
+
+def test_failed_move_that_succeeds_later_completes(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.fails[guest] = 'pre'
+    cloud.go(until=lambda: cloud.asked(guest) == 1 and cloud.status(guest) == 'waiting')
+    del cloud.fake.fails[guest]
+    assert cloud.go().status == 'completed'
+    # Not the host where it has failed.
+    assert (cloud.asked(guest), cloud.fake.truth[guest]) == (2, 'host3')
+
+
+def test_guest_in_error_at_the_destination_has_moved_with_a_remedy(booked):
+    guest = booked.fake.add_guest('one')
+    booked.fake.fails[guest] = 'post'
+    booked.go(until=lambda: booked.rows.drain.emptied_at is not None)
+    booked.fake.now += datetime.timedelta(seconds=run.REMAINS)
+    drain = booked.go()
+    assert (booked.status(guest), booked.fake.truth[guest], booked.asked(guest)) == ('moved', 'host2', 1)
+    reason = booked.member(guest).reason
+    assert f'openstack server set --state active {guest}' in reason
+    assert 'the lab says so' in reason
+    # Nova leaves the allocation of its migration at the source.
+    assert drain.status == 'incomplete'
+    assert f'of consumer {booked.fake.row(guest)["uuid"]}' in drain.message
+    assert f'To check: one: {reason}' in drain.message
+
+
+def test_move_is_not_over_before_the_task_has_ended(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(guest)['status'] == 'completed')
+    assert cloud.fake.servers[guest]['task_state'] == 'migrating'
+    (move,) = cloud.engine.look([cloud.member(guest)]).values()
+    assert (move.state, move.destination) == (MoveState.RUNNING, 'host2')
+
+
+def test_locked_and_stopped_guests_stay_and_are_named(cloud):
+    locked = cloud.fake.add_guest('locked', locked=True, locked_reason='mine')
+    stopped = cloud.fake.add_guest('stopped', vm_state='stopped')
+    cloud.fake.add_guest('good')
+    drain = cloud.go()
+    assert (drain.status, cloud.fake.on('host1')) == ('incomplete', ['locked', 'stopped'])
+    assert (cloud.asked(locked), cloud.asked(stopped)) == (0, 0)
+    assert f'openstack server unlock {locked}' in drain.message
+    assert 'It is stopped.' in drain.message
+
+
+def test_busy_guest_is_waited_for(cloud):
+    guest = cloud.fake.add_guest('one', task_state='rebooting')
+    cloud.go(seconds=20)
+    assert (cloud.status(guest), cloud.asked(guest)) == ('waiting', 0)
+    cloud.fake.servers[guest]['task_state'] = None
+    assert cloud.go().status == 'completed'
+
+
+def test_deleted_guest_is_gone(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.ticks[guest] = 30
+    cloud.set(max_attempts=1)
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(guest)['status'] == 'running')
+    cloud.fake.delete(guest)
+    cloud.go(seconds=3)
+    assert (cloud.status(guest), cloud.member(guest).reason) == ('gone', 'It was deleted.')
+
+
+def test_guest_that_nova_refuses_for_good_is_given_up(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.refuses[guest] = 'live-migration of a guest with SEV is not supported'
+    drain = cloud.go()
+    assert (drain.status, cloud.status(guest), cloud.member(guest).attempts) == ('incomplete', 'failed', 2)
+    assert 'with SEV is not supported' in drain.message
+
+
+# --- a cancel, a restore, and the host -------------------------------------------------------------------------------
+
+
+def test_cancel_aborts_what_is_queued_and_lets_the_running_one_end(cloud):
+    first, second = (cloud.fake.add_guest(f'guest{number}') for number in range(2))
+    cloud.fake.ticks[first] = 30
+    cloud.set(parallel=2)
+    cloud.go(until=lambda: cloud.asked(second) == 1 and len(cloud.fake.rows) == 2)
+    assert cloud.fake.row(second)['status'] == 'accepted'  # Nova refuses to abort it yet
+    cloud.set(cancel_requested_at=cloud.fake.now)
+    drain = cloud.go()
+    assert (drain.status, cloud.fake.on('host1')) == ('cancelled', ['guest1'])
+    assert (cloud.status(first), cloud.status(second)) == ('moved', 'cancelled')
+    assert cloud.fake.row(second)['status'] == 'cancelled'
+    assert cloud.fake.services['host1']['status'] == 'enabled'
+
+
+def test_cancel_aborts_the_running_one_if_it_says_so(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.ticks[guest] = 30
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(guest)['status'] == 'running')
+    cloud.set(cancel_requested_at=cloud.fake.now, cancel_running=True)
+    assert cloud.go(seconds=10).status == 'cancelled'
+    assert (cloud.fake.on('host1'), cloud.member(guest).reason) == (['one'], 'Its migration 1 was aborted.')
+
+
+def test_restore_brings_the_guests_back_and_enables_the_host(cloud):
+    guests = [cloud.fake.add_guest(f'guest{number}') for number in range(3)]
+    cloud.go()
+    for member in cloud.rows.read_members('d1'):
+        waits = {'status': MemberStatus.WAITING.value, 'source': member.destination, 'destination': None}
+        cloud.rows.members[member.instance_uuid] = member.replace(**waits, attempts=0, mark=None)
+    cloud.set(status='accepted', direction=Direction.BACK.value)
+    drain = cloud.go()
+    assert (drain.status, drain.message) == ('restored', '3 of 3 guests came back to host1.')
+    assert {cloud.fake.truth[guest] for guest in guests} == {'host1'}
+    assert cloud.fake.services['host1']['status'] == 'enabled'
+
+
+@pytest.mark.parametrize(
+    ('status', 'reason', 'mine'),
+    [
+        ('enabled', None, True),
+        ('disabled', 'drain d1', True),  # the process has ended before it wrote that
+        ('disabled', 'drain of-before: kernel', True),
+        ('disabled', 'broken fan', False),
+        ('disabled', None, False),
+    ],
+)
+def test_only_what_a_drain_has_disabled_is_enabled(cloud, status, reason, mine):
+    service = cloud.fake.services['host1']
+    service |= {'status': status, 'disabled_reason': reason}
+    assert cloud.engine.disable(cloud.rows.drain) is mine
+    assert service['disabled_reason'] == ('drain d1' if mine else reason)
+    cloud.engine.enable(cloud.rows.drain)
+    assert service['status'] == ('enabled' if mine else 'disabled')
+
+
+def test_host_without_a_compute_service_is_refused(cloud):
+    with pytest.raises(exception.MigratorException, match='no nova-compute at host9'):
+        cloud.engine.disable(Drain(uuid='d2', host='host9'))
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def kill_at(cloud, where):
+    """Let the process end at a request, before or after Nova has done it."""
+
+    def hook(method, path):
+        if method == 'POST':
+            cloud.fake.before = cloud.fake.after = lambda _method, _path: None
+            raise Killed
+
+    setattr(cloud.fake, where, hook)
+
+
+@pytest.mark.parametrize('where', ['before', 'after'])
+@pytest.mark.parametrize('pause', [0, 1, 100])
+def test_process_killed_at_the_request_moves_each_guest_once(cloud, where, pause):
+    guests = [cloud.fake.add_guest(f'guest{number}') for number in range(2)]
+    kill_at(cloud, where)
+    with pytest.raises(Killed):
+        run.advance(cloud.rows, cloud.engine, cloud.rows.drain)
+    assert cloud.status(guests[0]) == 'moving'  # the intent is committed
+    cloud.fake.tick(pause)
+    cloud.restart()
+    assert cloud.go().status == 'completed'
+    assert [cloud.asked(guest) for guest in guests] == [1, 1]
+    assert cloud.fake.on('host1') == []
+
+
+def test_request_without_an_answer_that_arrived_is_not_repeated(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.after = lose(('POST', '/action'))
+    cloud.go(until=lambda: cloud.asked(guest) == 1)
+    cloud.fake.after = lambda _method, _path: None
+    assert cloud.go().status == 'completed'
+    assert cloud.asked(guest) == 1
+
+
+def test_request_that_is_lost_is_repeated_after_a_settled_look(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.before = lose(('POST', '/action'))
+    cloud.step()
+    cloud.fake.before = lambda _method, _path: None
+    began = cloud.fake.now
+    cloud.go(until=lambda: cloud.asked(guest) == 1)
+    assert cloud.fake.now - began >= datetime.timedelta(seconds=engine.SETTLED)
+    assert cloud.go().status == 'completed'
+    assert (cloud.asked(guest), cloud.member(guest).attempts) == (1, 1)
+
+
+def test_request_that_arrives_late_is_not_repeated(cloud):
+    """The POST is done by Nova while this process already looks whether it has arrived."""
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.before = lose(('POST', '/action'))
+    cloud.step()
+
+    def arrives(method, path):
+        if (method, path) == ('GET', f'/servers/{guest}') and cloud.asked(guest) == 0 and cloud.seconds > 17:
+            cloud.fake.client().migrate_live(guest)
+
+    cloud.seconds = 0
+    cloud.fake.before = lambda _method, _path: None
+    while not cloud.rows.drain.ended:
+        cloud.seconds += 1
+        cloud.fake.before = arrives if cloud.asked(guest) == 0 else (lambda _method, _path: None)
+        cloud.step()
+    assert (cloud.asked(guest), cloud.status(guest), cloud.rows.drain.status) == (1, 'moved', 'completed')
+
+
+def test_nova_away_for_a_while_is_waited_for(cloud):
+    guests = [cloud.fake.add_guest(f'guest{number}') for number in range(2)]
+
+    def away(_method, _path):
+        if cloud.fake.now.second % 7 in (2, 3, 4):
+            raise ConnectFailure('no route')
+
+    cloud.fake.before = away
+    assert cloud.go().status == 'completed'
+    assert [cloud.asked(guest) for guest in guests] == [1, 1]
+
+
+# --- hosts that die, and what Nova forgets ---------------------------------------------------------------------------
+
+
+def test_drain_pauses_while_the_source_is_down_and_names_evacuate(cloud):
+    first, second = (cloud.fake.add_guest(f'guest{number}') for number in range(2))
+    cloud.fake.ticks[first] = 30
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(first)['status'] == 'running')
+    cloud.fake.kill('host1')
+    drain = cloud.go(seconds=120)
+    assert (cloud.status(first), cloud.status(second), cloud.asked(second)) == ('moving', 'waiting', 0)
+    assert 'nova-compute at host1 has been down since 2026-11-23' in drain.waits_for
+    assert f'openstack server set --state error {first}; openstack server evacuate {first}.' in drain.waits_for
+    assert f'openstack server evacuate {second}' in cloud.member(second).reason
+    assert not any(method == 'POST' and 'evacuate' in path for method, path in cloud.fake.requests)
+
+
+def test_drain_goes_on_once_a_killed_source_is_back(booked):
+    first, second = (booked.fake.add_guest(f'guest{number}') for number in range(2))
+    booked.fake.ticks[first] = 30
+    booked.set(parallel=2)
+    booked.go(until=lambda: len(booked.fake.rows) == 2 and booked.fake.row(second)['status'] == 'queued')
+    booked.fake.kill('host1')
+    booked.go(seconds=30)
+    booked.fake.start('host1')
+    assert booked.fake.row(second)['status'] == 'queued'
+    booked.go(until=lambda: booked.status(second) == 'waiting')
+    assert 'Nova has forgotten its migration 2, which stays queued' in booked.member(second).reason
+    booked.go(until=lambda: booked.rows.drain.emptied_at is not None)
+    assert booked.fake.on('host1') == []
+    assert (booked.asked(first), booked.asked(second)) == (2, 2)
+    assert booked.fake.rows[1]['status'] == 'queued'  # for ever
+
+
+@pytest.mark.parametrize('status', ['accepted', 'queued', 'preparing', 'running'])
+def test_row_of_a_guest_without_a_task_is_forgotten_after_a_settled_look(cloud, status):
+    guest = cloud.fake.add_guest('one')
+    member = Member(instance_uuid=guest, source='host1', mark='0', status='moving')
+    cloud.fake.client().migrate_live(guest)
+    cloud.fake.tick()
+    cloud.fake.row(guest).update(status=status, dest_compute=None if status == 'accepted' else 'host2')
+    assert not cloud.engine.look([member])[guest].is_stuck
+    cloud.fake.servers[guest]['task_state'] = None
+    assert cloud.engine.look([member])[guest].state in (MoveState.PENDING, MoveState.RUNNING)
+    cloud.fake.now += datetime.timedelta(seconds=engine.SETTLED)
+    move = cloud.engine.look([member])[guest]
+    assert move.state is MoveState.FAILED
+    assert f'stays {status}' in move.reason
+
+
+def test_row_that_still_changes_is_not_forgotten(cloud):
+    """A user has reset the state of a guest whose migration runs."""
+    guest = cloud.fake.add_guest('one')
+    member = Member(instance_uuid=guest, source='host1', mark='0', status='moving')
+    cloud.fake.ticks[guest] = 100
+    cloud.fake.client().migrate_live(guest)
+    cloud.fake.tick(4)
+    cloud.fake.servers[guest]['task_state'] = None
+    for _ in range(30):
+        assert cloud.engine.look([member])[guest].state is MoveState.RUNNING
+        cloud.fake.tick()
+
+
+def test_evacuated_guest_is_gone(cloud):
+    first, second = (cloud.fake.add_guest(f'guest{number}') for number in range(2))
+    cloud.fake.ticks[first] = 30
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(first)['status'] == 'running')
+    cloud.fake.kill('host1')
+    cloud.go(seconds=5)
+    for guest in (first, second):
+        cloud.fake.truth[guest] = cloud.fake.servers[guest]['host'] = 'host3'
+        cloud.fake.servers[guest]['task_state'] = None
+    cloud.go(seconds=40)
+    assert (cloud.status(first), cloud.status(second)) == ('gone', 'gone')
+
+
+def test_destination_that_dies_does_not_hold_the_others_back(cloud):
+    first, second = (cloud.fake.add_guest(f'guest{number}') for number in range(2))
+    cloud.fake.ticks[first] = 60
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(first)['status'] == 'running')
+    cloud.fake.kill('host2')
+    cloud.fake.at_once = 2
+    cloud.go(seconds=30)
+    assert 'nova-compute at host2 has been down since' in cloud.member(first).reason
+    assert f'openstack server migration abort {first} 1' in cloud.member(first).reason
+    assert cloud.fake.truth[second] == 'host3'
+
+
+def test_guest_with_a_task_and_no_migration_is_shown_as_stuck(cloud):
+    guest = cloud.fake.add_guest('one', task_state='migrating')
+    member = Member(instance_uuid=guest, source='host1', mark='0', status='moving')
+    assert cloud.engine.look([member])[guest].is_stuck is False
+    cloud.fake.tick(301)
+    move = cloud.engine.look([member])[guest]
+    assert (move.state, move.is_stuck) == (MoveState.PENDING, True)
+    assert f'openstack server set --state active {guest}' in move.waits_for
+
+
+# --- destinations ----------------------------------------------------------------------------------------------------
+
+
+def wanted(cloud):
+    return [row['wanted'] for row in cloud.fake.rows]
+
+
+def test_scheduler_of_nova_chooses_by_default(cloud):
+    cloud.fake.add_guest('one')
+    cloud.go()
+    assert wanted(cloud) == [None]
+
+
+def test_given_destinations_are_named_and_another_taken_when_nova_refuses(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.full.add('host2')
+    cloud.set(destinations=['host9', 'host2', 'host3'])
+    assert cloud.go().status == 'completed'
+    assert (wanted(cloud), cloud.fake.truth[guest]) == (['host2', 'host3'], 'host3')
+    assert cloud.member(guest).tried == ['host2']
+
+
+def test_spread_never_names_the_host_of_another_drain(cloud):
+    cloud.options = {'spread': True, 'drained': lambda: ['host2']}
+    cloud.restart()
+    guests = [cloud.fake.add_guest(f'guest{number}') for number in range(3)]
+    cloud.go()
+    assert wanted(cloud) == ['host3'] * 3
+    assert {cloud.fake.truth[guest] for guest in guests} == {'host3'}
+
+
+def test_spread_waits_while_no_destination_can_take_more(cloud):
+    cloud.options = {'spread': True}
+    cloud.choose = lambda *_args: None
+    cloud.restart()
+    guest = cloud.fake.add_guest('one')
+    drain = cloud.go(seconds=60)
+    assert (cloud.status(guest), cloud.member(guest).attempts, drain.ended) == ('waiting', 0, False)
+    assert 'No destination can take it now.' in drain.waits_for
+
+
+def test_migrations_on_their_way_are_counted_for_the_choice(cloud):
+    cloud.options = {'spread': True}
+    cloud.restart()
+    cloud.fake.at_once = 2
+    for number in range(2):
+        cloud.fake.ticks[cloud.fake.add_guest(f'guest{number}')] = 20
+    cloud.set(parallel=2)
+    cloud.go()
+    assert wanted(cloud) == ['host2', 'host3']
+
+
+def test_unknown_host_of_a_restore_is_refused(cloud):
+    guest = cloud.fake.add_guest('one')
+    member = Member(instance_uuid=guest, source='host1', mark='0')
+    with pytest.raises(Refused, match='host9 could not be found'):
+        cloud.engine.ask(cloud.rows.drain, member, 'host9')
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_host_is_not_empty_while_anything_is_left(booked):
+    guest = booked.fake.add_guest('one')
+    booked.fake.ticks[guest] = 30
+    booked.fake.client().migrate_live(guest)
+    booked.fake.tick(3)
+    left = {check.what: check.left for check in booked.engine.check_empty('host1')}
+    assert left == {
+        'guests in Nova': [f'one ({guest}, MIGRATING)'],
+        'guests that nova-compute counts': ['1 at host1'],
+        'migrations in progress': [f'live-migration 1 of {guest}: running'],
+        'allocations in Placement, which migrator-drain audit explains': [
+            f'of consumer {booked.fake.row(guest)["uuid"]}'
+        ],
+    }
+    left = {check.what: check.left for check in booked.engine.check_empty('host3')}
+    assert not any(left.values())
+
+
+def test_guests_of_an_unreachable_cell_are_not_taken_for_gone(cloud):
+    cloud.fake.add_guest('one')
+    cloud.fake.services['host1']['status'] = 'UNKNOWN'
+    with pytest.raises(exception.ServiceUnreachable, match='cell of host1'):
+        cloud.engine.guests('host1')
+
+
+def test_expected_ends_come_from_the_completed_migrations_of_the_source(cloud):
+    guests = [cloud.fake.add_guest(f'guest{number}', ram=1024) for number in range(5)]
+    for guest in guests:
+        cloud.fake.ticks[guest] = 10
+    cloud.go()
+    ends = [payload.get('expected_end') for kind, payload in cloud.rows.log if kind == 'member']
+    assert sum(end is not None for end in ends) == 2  # the first three had nothing to go by
+    last = next(end for end in reversed(ends) if end is not None)
+    ended = cloud.member(guests[4]).ended_at
+    assert abs((datetime.datetime.fromisoformat(last['p50']) - ended).total_seconds()) <= 5
+
+
+def test_look_at_many_members_takes_few_requests(cloud):
+    cloud.fake.at_once = 10
+    cloud.set(parallel=10)
+    for number in range(10):
+        cloud.fake.ticks[cloud.fake.add_guest(f'guest{number}')] = 1000
+    cloud.go(until=lambda: sum(row['status'] == 'running' for row in cloud.fake.rows) == 10)
+    cloud.fake.requests.clear()
+    moves = cloud.engine.look(cloud.rows.read_members('d1'))
+    assert len(moves) == 10
+    assert len(cloud.fake.requests) <= 5
