@@ -83,7 +83,7 @@ def alone(past: Sequence[Past]) -> list[Past]:
     return [dataclasses.replace(one, seconds=found[number]) for number, one in enumerate(past)]
 
 
-def _spread(past: Iterable[Past]) -> float:
+def spread(past: Iterable[Past]) -> float:
     """Return how much recorded rates differ, by their logarithms."""
     return statistics.pstdev(math.log(max(one.rate, 1e-9)) for one in past)
 
@@ -404,7 +404,7 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
         return {job.uuid: Expected(reason=UNKNOWN) for job in jobs}, None
     shared = alone(outlook.past)
     # What explains the recorded times better is right. Without any that ran at the same time, both do.
-    shares = _spread(shared) < _spread(outlook.past)
+    shares = spread(shared) < spread(outlook.past)
     rates = _Rates(shared if shares else outlook.past, group)
     # The answer to equal facts must not change from one request to the next.
     dice = random.Random(0)  # noqa: S311 -- nothing secret depends on it

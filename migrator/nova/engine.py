@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from migrator import forecast
 from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
 from migrator.executors import Clock
-from migrator.nova import errors
+from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects.drain import Drain, Member, disabled_reason
@@ -45,8 +45,6 @@ _ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 
 _ROWS = 200
 #: The age of the newest update of a migration that still counts as on its way to its destination.
 _FRESH = datetime.timedelta(hours=1)
-#: The greatest number of completed migrations from which the times of others are expected.
-_PAST = 20
 #: How an ended or interrupted drain has disabled its host.
 _BY_A_DRAIN = 'drain '
 #: The greatest number of items that a check names, and of characters of Nova's own reasons.
@@ -337,7 +335,7 @@ class NovaEngine:
             return {}
         now = self._clock.now()
         rows = self._nova.migrations(source=members[0].source, type=_LIVE, limit=_ROWS)
-        past = self._past([row for row in rows if row.status == 'completed'][:_PAST])
+        past = recorded.completed(self._nova, self._sizes, members[0].source)
         outlook = forecast.Outlook(now, self.bound(drain), past)
         began = {row.instance_uuid: row.created_at for row in reversed(rows) if row.status not in _ENDED}
         jobs = [
@@ -347,18 +345,6 @@ class NovaEngine:
         found, _ = forecast.play(outlook, jobs, members[0].source)
         documents = {uuid: one.document(now, lambda at: at.isoformat()) for uuid, one in found.items()}
         return {uuid: document['end'] for uuid, document in documents.items() if document['end'] is not None}
-
-    def _past(self, rows: Sequence[NovaMigration]) -> list[forecast.Past]:
-        past = []
-        for row in rows:
-            if row.instance_uuid not in self._sizes:
-                server = self._nova.server(row.instance_uuid)
-                self._sizes[row.instance_uuid] = server.flavor.memory_mb if server is not None else 0
-            size, seconds = self._sizes[row.instance_uuid], _age(row.created_at, row.updated_at)
-            if size and seconds and row.created_at is not None:
-                source = row.source_compute or ''
-                past.append(forecast.Past(source, size, seconds, source, row.created_at.timestamp()))
-        return past
 
     # --- the host ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ class Server:
     :ivar task_state: the task in progress; None: none.
     :ivar locked_reason: why it is locked, from microversion 2.73 on.
     :ivar availability_zone: None: not known.
+    :ivar pinned_zone: the zone that it was requested for; None: none, or not known (before 2.96).
+    :ivar is_volume_backed: whether its root disk is a volume.
     :ivar server_groups: the ids of its server groups; only :meth:`Nova.server` shows them, from 2.71 on.
     """
 
@@ -37,6 +39,8 @@ class Server:
     flavor: Flavor = dataclasses.field(default_factory=lambda: Flavor(name=''))
     project_id: str | None = None
     availability_zone: str | None = None
+    pinned_zone: str | None = None
+    is_volume_backed: bool = False
     server_groups: tuple[str, ...] = ()
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
@@ -98,6 +102,7 @@ class Hypervisor:
     state: str = ''
     status: str = ''
     type: str = ''
+    version: int = 0
     running_vms: int | None = None
 
 
@@ -189,6 +194,8 @@ def server_of(found: Mapping[str, Any]) -> Server:
         ),
         project_id=found.get('tenant_id'),
         availability_zone=found.get('OS-EXT-AZ:availability_zone') or None,
+        pinned_zone=found.get('pinned_availability_zone') or None,
+        is_volume_backed=found.get('image') == '',
         server_groups=tuple(found.get('server_groups') or ()),
         created_at=time_of(found.get('created')),
         updated_at=time_of(found.get('updated')),
@@ -236,6 +243,7 @@ def hypervisor_of(found: Mapping[str, Any]) -> Hypervisor:
         state=found.get('state') or '',
         status=found.get('status') or '',
         type=found.get('hypervisor_type') or '',
+        version=found.get('hypervisor_version') or 0,
         running_vms=found.get('running_vms'),
     )
 

@@ -40,7 +40,7 @@ class Need:
     only: Sequence[str] | None
     limits: Hashable
     why_not: Callable[[str], str | None]
-    rank: Callable[[str], int] = lambda host: 0
+    rank: Callable[[str], tuple[int, ...]] = lambda host: ()
     traits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -205,6 +205,11 @@ class Rooms:
             for name, amount in used.items()
         )
 
+    def has_any(self, need: Need) -> bool:
+        """Return whether a host has room for a guest."""
+        choices = self._choices(need)
+        return any(self._fitting(choices, host) is not None for host in choices.usable)
+
     def why_none(self, need: Need) -> Obstacle:
         """Return why no host can take a guest, once all room is given out."""
         choices = self._choices(need)
@@ -270,7 +275,7 @@ class _Choices:
 
     usable: dict[str, list[candidates.Candidate]]
     refused: dict[str, str]
-    order: list[tuple[int, int, str]]
+    order: list[tuple[tuple[int, ...], int, str]]
     why_none: Obstacle | None = None
 
 

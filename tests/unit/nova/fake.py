@@ -56,6 +56,8 @@ class FakeNova:
         self.servers: dict[str, dict] = {}
         self.services: dict[str, dict] = {}
         self.nodes: dict[str, str] = {}
+        #: Host -> the type and the version of its hypervisor.
+        self.kinds: dict[str, tuple[str, int]] = {}
         self.rows: list[dict] = []
         self.actions: list[dict] = []
         self.aggregates: list[dict] = []
@@ -484,10 +486,12 @@ class FakeNova:
     def _list_hypervisors(self, version, body, query):
         found = []
         for host, service in self.services.items():
+            kind, of_version = self.kinds.get(host, ('fake', 1))
             one = {
                 'id': self.nodes[host],
                 'hypervisor_hostname': host,
-                'hypervisor_type': 'fake',
+                'hypervisor_type': kind,
+                'hypervisor_version': of_version,
                 'state': service['state'],
                 'status': service['status'],
                 'service': {'id': service['id'], 'host': host, 'disabled_reason': service['disabled_reason']},

@@ -14,7 +14,7 @@ FLAVOR = Flavor(name='small', vcpus=2, memory_mb=512, root_gb=0)
 SSD = 'CUSTOM_SSD'
 
 
-def need(only=None, refused=(), rank=lambda host: 0, traits=None):
+def need(only=None, refused=(), rank=lambda host: (), traits=None):
     """Return what a guest needs; the hosts in ``refused`` are no destinations."""
     return rooms.Need(FLAVOR, only, tuple(refused), dict.fromkeys(refused, 'it is down').get, rank, traits or {})
 
@@ -32,7 +32,7 @@ def test_guests_take_the_host_with_the_fewest_guests_that_still_has_room(room):
 
 
 def test_a_host_of_a_lower_rank_is_taken_first(room):
-    later = need(rank=lambda host: host == 'host2')
+    later = need(rank=lambda host: (host == 'host2',))
     assert [room.take(later) for _ in range(3)] == ['host3', 'host2', 'host2']
 
 

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The plan of a drain on a stock Nova, and the choice of a destination that is named to Nova.
+
+Both follow from what Nova's API and Placement show, by the rules of Nova's scheduler: room and traits in Placement,
+services that are up and enabled, availability zones, server groups and the metadata of host aggregates. The API does
+not show the cell of a host, the properties of an image, the resources of a port and the scheduler's options. So a plan
+is a forecast: Nova's scheduler decides when a guest moves, and by default it chooses the host.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from migrator import executors, forecast
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused
+from migrator.nova import recorded
+from migrator.nova.client import Nova
+from migrator.nova.engine import AT_ONCE, obstacle
+from migrator.nova.resources import Server, ServerGroup
+from migrator.objects import Flavor
+from migrator.objects.drain import Drain, Member
+from migrator.placement_client import rooms
+from migrator.placement_client.client import PlacementClient
+
+#: The greatest number of moves to one host at a time.
+INBOUND = 2
+#: Seconds for which a chooser uses what it has read.
+FRESH = 10.0
+_TRAIT_KEY = re.compile(r'^trait(?P<group>[a-zA-Z0-9_-]*):(?P<trait>[A-Z0-9_]+)$')
+#: The extra specs with this prefix are compared with the metadata of aggregates.
+_AGGREGATE_KEY = 'aggregate_instance_extra_specs:'
+#: The metadata of an aggregate with these names keep its hosts for the projects in their values.
+_TENANT_KEY = 'filter_tenant_id'
+#: The microversion that shows the zone for which a guest was requested. Its release (2024.1) is the first that moves
+#: vGPUs live.
+_SHOWS_PINNED = _MOVES_VGPU = (2, 96)
+_TRUE = ('1', 't', 'true', 'on', 'y', 'yes')
+
+
+def plan(
+    nova: Nova, placement: PlacementClient, drains: Sequence[Drain], clock: executors.Clock
+) -> list[dict[str, Any]]:
+    """Return the plans of drains that would run at the same time, in their order, as JSON.
+
+    None sends a guest to the host of another one, and the guests of all of them use the same room.
+
+    :returns: as :func:`migrator.placement_client.rooms.documents`.
+    :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
+    :raises migrator.exception.PlacementUnreachable: Placement did not answer.
+    """
+    site = Site(nova)
+    room = rooms.Rooms(placement, site.hosts, {drain.host for drain in drains})
+    found = [nova.servers(drain.host) for drain in drains]
+    site.note(server for servers in found for server in servers)
+    chosen = [list(_choose(site, room, drain, servers)) for drain, servers in zip(drains, found, strict=True)]
+    past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
+    now = clock.now()
+    return rooms.documents(room, drains, chosen, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past))
+
+
+def _choose(site: Site, room: rooms.Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[rooms.Choice]:
+    """Yield the guests of a drain in their order, each with what is in the way and its destination."""
+    by_uuid = {server.uuid: server for server in servers}
+    guests = [
+        Guest(server.uuid, server.name, drain.host, server.flavor.memory_mb, site.obstacle(server))
+        for server in servers
+    ]
+    for guest in rooms.in_order(drain, guests):
+        need = site.need(drain, by_uuid[guest.uuid])
+        destination = None
+        if guest.obstacle is None or guest.obstacle.kind == ObstacleKind.BUSY:
+            destination = room.take(need)
+            if destination is not None:
+                site.move(guest.uuid, destination)
+        yield rooms.Choice(guest, need, guest.obstacle, destination)
+
+
+class Spread:
+    """Chooses the destination of each move, so that few are on their way to one host at a time.
+
+    :param inbound: the greatest number of moves to one host at a time.
+    """
+
+    def __init__(self, nova: Nova, placement: PlacementClient, clock: executors.Clock, inbound: int = INBOUND) -> None:
+        self._nova, self._placement, self._clock, self._inbound = nova, placement, clock, inbound
+        self._read: tuple[float, Site, rooms.Rooms] | None = None
+        #: Host -> how often it was chosen.
+        self._chosen: collections.Counter[str] = collections.Counter()
+
+    def choose(
+        self, drain: Drain, member: Member, avoided: Collection[str], in_flight: Mapping[str, int]
+    ) -> str | None:
+        """Return the host with room that has the fewest moves on their way to it; None: none is free now.
+
+        Among equals it is the one that was chosen least often.
+
+        :param avoided: hosts that are chosen only if no other one can take the guest.
+        :param in_flight: host -> the number of moves on their way to it.
+        :raises migrator.drain.engine.Refused: no host can take the guest.
+        :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
+        :raises migrator.exception.PlacementUnreachable: Placement did not answer.
+        """
+        site, room = self._known()
+        server = self._nova.server(member.instance_uuid)
+        if server is None:
+            raise Refused(Obstacle(ObstacleKind.BUSY, 'It was deleted.', 'The drain sees that by itself.'))
+        site.note([server])
+        need = site.need(drain, server)
+        full = {host for host, number in in_flight.items() if number >= self._inbound}
+        chosen = room.take(
+            dataclasses.replace(
+                need,
+                limits=object(),  # equal to no other
+                why_not=lambda host: 'its moves are at their bound' if host in full else need.why_not(host),
+                rank=lambda host: (host in avoided, *need.rank(host), in_flight.get(host, 0), self._chosen[host]),
+            )
+        )
+        if chosen is None and not room.has_any(need):
+            raise Refused(room.why_none(need))
+        if chosen is not None:
+            site.move(server.uuid, chosen)
+            self._chosen[chosen] += 1
+        return chosen
+
+    def _known(self) -> tuple[Site, rooms.Rooms]:
+        now = self._clock.monotonic()
+        if self._read is None or now - self._read[0] > FRESH:
+            site = Site(self._nova)
+            self._read = now, site, rooms.Rooms(self._placement, site.hosts, ())
+        return self._read[1:]
+
+
+class Site:
+    """What Nova shows of the hosts, aggregates and server groups on which its scheduler's choice depends.
+
+    :ivar hosts: resource provider of a hypervisor -> its host.
+    """
+
+    def __init__(self, nova: Nova) -> None:
+        self._nova = nova
+        self._moves_vgpu = nova.microversion >= _MOVES_VGPU
+        self._shows_pinned = nova.microversion >= _SHOWS_PINNED
+        self._services = {one.host: one for one in nova.services()}
+        hypervisors = nova.hypervisors()
+        self.hosts = {one.uuid: one.host for one in hypervisors}
+        self._hypervisors = {one.host: (one.type, one.version) for one in hypervisors}
+        self._zones: dict[str, set[str]] = collections.defaultdict(set)
+        #: Host -> name -> the values of its aggregates.
+        self._metadata: dict[str, dict[str, set[str]]] = collections.defaultdict(dict)
+        for aggregate in nova.aggregates():
+            if aggregate.availability_zone:
+                self._zones[aggregate.availability_zone].update(aggregate.hosts)
+            for host in aggregate.hosts:
+                for name, value in aggregate.metadata.items():
+                    values = {one.strip() for one in value.split(',')}
+                    self._metadata[host][name] = self._metadata[host].get(name, set()) | values
+        self._isolates = any(name.startswith(_TENANT_KEY) for one in self._metadata.values() for name in one)
+        self._groups = {member: group for group in nova.server_groups() for member in group.members}
+        #: Member of a server group -> its host.
+        self._at: dict[str, str | None] = {}
+
+    def note(self, servers: Iterator[Server] | Sequence[Server]) -> None:
+        """Remember where guests are."""
+        self._at.update({server.uuid: server.host for server in servers})
+
+    def move(self, uuid: str, host: str) -> None:
+        """Treat a guest as if it were at a host already."""
+        self._at[uuid] = host
+
+    def obstacle(self, server: Server) -> Obstacle | None:
+        """Return what is in the way of the live migration of a guest, besides a lack of room."""
+        found = obstacle(server)
+        if found is not None and found.kind != ObstacleKind.BUSY:
+            return found
+        source = self._services.get(server.host or '')
+        if source is None or source.state != 'up':
+            remedy = f'Start nova-compute there. If the host is dead: openstack server evacuate {server.uuid}.'
+            return Obstacle(ObstacleKind.STATE, f'Its host {server.host} is down.', remedy)
+        return self._immovable(server) or self._bound_to_group(server) or found
+
+    def _immovable(self, server: Server) -> Obstacle | None:
+        """Return what of its flavor Nova does not move live."""
+        specs, cold = server.flavor.extra_specs, f'Move it cold: openstack server migrate {server.uuid}.'
+        if specs.get('hw:mem_encryption', '').lower() in _TRUE:
+            return _immovable('its memory is encrypted (hw:mem_encryption)', cold)
+        if 'hw:tpm_version' in specs and specs.get('hw:tpm_secret_security') != 'host':
+            remedy = f'{cold} Nova 33 and newer move it live if its flavor has hw:tpm_secret_security=host.'
+            return _immovable('its TPM secret is not known to the hosts (hw:tpm_version)', remedy)
+        if specs.get('pci_passthrough:alias'):
+            remedy = (
+                f'{cold} Nova 31 and newer move it live if the alias has live_migratable=true: then start the drain.'
+            )
+            return _immovable(f'it has a PCI device ({specs["pci_passthrough:alias"]})', remedy)
+        if specs.get('accel:device_profile'):
+            remedy = f'Shelve it: openstack server shelve {server.uuid}.'
+            return _immovable(f'it has an accelerator ({specs["accel:device_profile"]})', remedy)
+        if 'VGPU' in server.flavor.resources() and not self._moves_vgpu:
+            return _immovable('it has a vGPU, which Nova moves live from release 29 (2024.1) on', cold)
+        return None
+
+    def _bound_to_group(self, server: Server) -> Obstacle | None:
+        """Return why the server group of a guest does not let it leave its host."""
+        group = self._groups.get(server.uuid)
+        if group is None or group.policy != 'affinity' or set(self._members_at(group)) - {server.host}:
+            return None
+        return Obstacle(
+            ObstacleKind.NO_DESTINATION,
+            f'Its server group {group.name} has the policy affinity, and all its members are on {server.host}. Nova '
+            'moves none of them to another host.',
+            f'Delete the group, its guests stay: openstack server group delete {group.uuid}.',
+        )
+
+    def _members_at(self, group: ServerGroup) -> collections.Counter[str]:
+        """Return host -> the number of members of a server group there."""
+        for uuid in group.members:
+            if uuid not in self._at:
+                server = self._nova.server(uuid)
+                self._at[uuid] = server.host if server is not None else None
+        return collections.Counter(host for uuid in group.members if (host := self._at[uuid]) is not None)
+
+    def need(self, drain: Drain, server: Server) -> rooms.Need:
+        """Return what a guest needs of its destination."""
+        flavor, source = _requested(server), server.host or ''
+        group = self._groups.get(server.uuid)
+        members = self._members_at(group) if group is not None else collections.Counter[str]()
+        home = self._services[source].zone if source in self._services else None
+        project = server.project_id if self._isolates else None
+
+        def why_not(host: str) -> str | None:
+            return (
+                self._why_not_service(host, source)
+                or self._why_not_aggregate(host, server, project)
+                or _why_not_group(host, group, members)
+            )
+
+        def rank(host: str) -> tuple[int, ...]:
+            """Put hosts of the own zone first if the guest may be bound to it, then those of a soft policy."""
+            service = self._services.get(host)
+            apart = members[host] if group is not None and group.policy == 'soft-anti-affinity' else 0
+            together = not members[host] if group is not None and group.policy == 'soft-affinity' else 0
+            other_zone = not self._shows_pinned and service is not None and service.zone != home
+            return int(other_zone), apart + together
+
+        limits: Hashable = (
+            source,
+            server.pinned_zone,
+            project,
+            group and (group.uuid, frozenset(members.items())),
+        )
+        return rooms.Need(flavor, drain.destinations, limits, why_not, rank, _traits(flavor))
+
+    def _why_not_service(self, host: str, source: str) -> str | None:
+        if host == source:
+            return 'it is there already'
+        service = self._services.get(host)
+        if service is None:
+            return 'it has no nova-compute'
+        if service.forced_down or service.state != 'up':
+            return 'it is down'
+        (there, newest), (here, version) = self._hypervisors[host], self._hypervisors.get(source, ('', 0))
+        if here and there != here:
+            return f'its hypervisor is {there}, and that of {source} is {here}'
+        if newest < version:
+            return f'its hypervisor has version {newest}, and that of {source} has the newer version {version}'
+        if service.status != 'enabled':
+            return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
+        return None
+
+    def _why_not_aggregate(self, host: str, server: Server, project: str | None) -> str | None:
+        zone = server.pinned_zone
+        # Nova's default zone has no aggregate, and a request for it excludes no host.
+        if zone is not None and host not in self._zones.get(zone, {host}):
+            return f'it is not in the availability zone {zone}, for which the guest was requested'
+        metadata = self._metadata.get(host, {})
+        if project is not None:
+            kept = [values for name, values in metadata.items() if name.startswith(_TENANT_KEY)]
+            if kept and project not in set().union(*kept):
+                return f'its aggregates are for other projects than {project}'
+        for key, wanted in server.flavor.extra_specs.items():
+            name = key.removeprefix(_AGGREGATE_KEY)
+            # A value with a blank is an expression, which only the scheduler evaluates.
+            if name != key and ' ' not in wanted and wanted not in metadata.get(name, set()):
+                return f'none of its aggregates has {name}={wanted}'
+        return None
+
+
+def _why_not_group(host: str, group: ServerGroup | None, members: Mapping[str, int]) -> str | None:
+    if group is None:
+        return None
+    if group.policy == 'anti-affinity' and members.get(host, 0) >= int(group.rules.get('max_server_per_host', 1)):
+        return f'it has as many members of the server group {group.name} (anti-affinity) as that allows'
+    if group.policy == 'affinity' and host not in members:
+        return f'it has no member of the server group {group.name} (affinity)'
+    return None
+
+
+def _immovable(what: str, remedy: str) -> Obstacle:
+    return Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {what}.', remedy)
+
+
+def _requested(server: Server) -> Flavor:
+    """Return the flavor of a guest with the amounts that Nova requests of Placement."""
+    flavor = server.flavor
+    specs = dict(flavor.extra_specs)
+    if specs.get('hw:cpu_policy') == 'dedicated':
+        specs = {'resources:PCPU': str(flavor.vcpus), 'resources:VCPU': '0'} | specs
+    root_gb = 0 if server.is_volume_backed else flavor.root_gb
+    return dataclasses.replace(flavor, root_gb=root_gb, extra_specs=specs)
+
+
+def _traits(flavor: Flavor) -> dict[str, str]:
+    """Return the traits that a flavor requires of each request group."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for key, value in sorted(flavor.extra_specs.items()):
+        matched = _TRAIT_KEY.match(key)
+        if matched and value in ('required', 'forbidden'):
+            found[matched['group']].append(('!' if value == 'forbidden' else '') + matched['trait'])
+    return {group: ','.join(names) for group, names in found.items()}
