@@ -16,7 +16,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -376,11 +376,15 @@ def at(band: Band | None, now: datetime.datetime) -> str | None:
     return f'{half}, and in four of five cases before {most}'
 
 
-def expected(found: Expected, now: datetime.datetime) -> str:
-    """Return when something is expected to end, or why that is not known, in a sentence."""
-    if found.end is None:
-        return f'When it ends is not known. {found.reason or ""}'.strip()
-    return f'It is expected to end at {at(found.end, now)} (UTC).'
+def expected(found: Mapping[str, Any]) -> str:
+    """Return when something is expected to end, or why that is not known, in a sentence.
+
+    :param found: the document of a :class:`migrator.forecast.Expected`, with aware times.
+    """
+    if found['end'] is None:
+        return f'When it ends is not known. {found["reason"] or ""}'.strip()
+    half, most = (moment(found['end'][name]) for name in ('p50', 'p80'))
+    return f'It is expected to end at {half}, and in four of five cases before {most} (UTC).'
 
 
 def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:

@@ -140,7 +140,7 @@ def show(asked: Asked) -> int:
     now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
     lines = _head(drain, members)
     if not drain.ended:
-        lines.append(command.expected(whole, now))
+        lines.append(command.expected(whole.document(now, _same)))
     asked.answer(document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
     return command.RIGHT
 

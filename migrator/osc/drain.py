@@ -5,25 +5,27 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cliff import columns
 from osc_lib import exceptions
 from osc_lib.command import command
 
 from migrator import executors
-from migrator.cli.command import uuid
-from migrator.objects.drain import DrainOrder, DrainStatus
+from migrator.cli.command import expected, uuid
+from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
 from migrator.watch import commands, screen, subjects
 
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
 _COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
 _HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At', 'Message')
-_PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'reason', 'remedy')
-_PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Destination', 'In The Way', 'Remedy')
+_PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'seconds', 'reason', 'remedy')
+_PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Destination', 'Seconds', 'In The Way', 'Remedy')
 _PAUSE_HELP = 'request no further migrations; those in progress go on'
 _RESUME_HELP = 'request migrations again after a pause'
 
@@ -47,7 +49,24 @@ def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
     ]
     fields = {name: value for name, value in drain.items() if name not in ('members', 'checks', 'guests')}
     fields |= {'guests': guests, 'not_moved': '\n'.join(left)}
+    fields['expected'] = _Expected(drain['expected'], drain['status'] in DRAIN_ENDS)
     return tuple(fields), tuple(fields.values())
+
+
+class _Expected(columns.FormattableColumn[dict[str, Any]]):
+    """The expected times of a drain: in words for a reader, unchanged for a program."""
+
+    def __init__(self, value: dict[str, Any], has_ended: bool) -> None:
+        super().__init__(value)
+        self._has_ended = has_ended
+
+    def human_readable(self) -> str:
+        """Return a sentence."""
+        if self._has_ended:
+            return str(self._value['reason'])
+        end = self._value['end']
+        times = end and {name: datetime.datetime.fromisoformat(f'{text}+00:00') for name, text in end.items()}
+        return expected(self._value | {'end': times})
 
 
 def _wait(client: Any, uuid: str) -> dict[str, Any]:
@@ -104,8 +123,12 @@ class PlanDrain(command.Lister):
         """Request the plan, and return the columns and the rows."""
         body = _body(parsed_args) | {'dry_run': True}
         guests = _client(self.app).request('POST', '/drains', body)['plan']['guests']
-        flat = [guest | (guest['obstacle'] or {'reason': None, 'remedy': None}) for guest in guests]
-        return _PLAN_HEADINGS, [tuple(guest[name] for name in _PLAN) for guest in flat]
+        rows = []
+        for guest in guests:
+            seconds = (guest['expected_seconds'] or {'p50': None})['p50']
+            flat = guest | {'seconds': seconds} | (guest['obstacle'] or {'reason': None, 'remedy': None})
+            rows.append(tuple(flat[name] for name in _PLAN))
+        return _PLAN_HEADINGS, rows
 
 
 class ListDrain(command.Lister):

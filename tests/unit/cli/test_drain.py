@@ -1,8 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-manage drain: what the plan says about time."""
+"""migrator-manage drain, and openstack host drain: what they say about time."""
 
 from __future__ import annotations
+
+import types
+from urllib import parse
+
+from migrator.osc import drain as osc
+
+
+def openstack(cloud, command, *words):
+    """Run a command of openstack host drain on the API of a cloud, and return its columns and its values."""
+
+    def request(method, path, body=None, **query):
+        return cloud.request(method, f'/migrator/v1{path}?{parse.urlencode(query)}', body).json
+
+    client = types.SimpleNamespace(request=request)
+    run = command(types.SimpleNamespace(client_manager=types.SimpleNamespace(migrator=client)), None)
+    return run.take_action(run.get_parser('openstack host drain').parse_args([*words]))
 
 
 def test_plan_shows_how_long_it_takes_once_that_is_known(operator):
@@ -17,3 +33,30 @@ def test_plan_shows_how_long_it_takes_once_that_is_known(operator):
     assert plan['guests'][0]['expected_seconds']['p50'] == 10
     assert plan['expected_seconds'] == {'p50': 30, 'p80': 30}
     assert 'That is expected to take ' in operator.observed('drain', 'plan', 'host2').splitlines()[-1]
+
+
+def test_openstack_prints_times_as_migrator_manage_does(operator):
+    cloud = operator.cloud
+    for number in range(6):
+        cloud.boot(f'guest{number}', 'host1', memory_mb=10240)
+
+    def said(begins):
+        columns, values = openstack(cloud, osc.ShowDrain, uuid)
+        expected = dict(zip(columns, values, strict=True))['expected']
+        assert expected.machine_readable().keys() == {'start', 'end', 'reason'}
+        assert str(expected).startswith(begins)
+        return str(expected)
+
+    def seconds(host):
+        columns, rows = openstack(cloud, osc.PlanDrain, host)
+        return [row[columns.index('Seconds')] for row in rows]
+
+    assert seconds('host1') == [None] * 6
+    uuid = openstack(cloud, osc.CreateDrain, 'host1', '--destination', 'host2')[1][0]
+    cloud.simulation.run_until(lambda: cloud.database.drains.counts([uuid])[uuid]['moving'] > 0)
+    assert said('When it ends is not known. Fewer than 3 ') in operator.observed('drain', 'show', uuid)
+    cloud.simulation.run_until(lambda: cloud.database.drains.counts([uuid])[uuid]['moved'] == 4)
+    assert said('It is expected to end at ') in operator.observed('drain', 'show', uuid)
+    cloud.wait()
+    assert said('It has ended: completed.')
+    assert seconds('host2') == [10] * 6
