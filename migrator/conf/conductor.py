@@ -82,9 +82,9 @@ conductor_opts: list[cfg.Opt] = [
         default=55,
         min=0,
         help='Seconds between two comparisons of the guests that hosts report with the database; 0: no comparisons. '
-        'One conductor of all does it: each host that is up lists its guests once. A guest that was moved, started or '
-        'removed by hand is then logged once, and shown by migrator-manage service list; nothing is changed: see '
-        'migrator-manage instance reconcile. All conductors must have the same value.',
+        'One conductor of all does it: each host that is up lists its guests once. A guest that was moved, started, '
+        'shut off or removed by hand is then logged once, and shown by migrator-manage service list; nothing is '
+        'changed: see migrator-manage instance reconcile. All conductors must have the same value.',
     ),
     cfg.IntOpt(
         'post_max_attempts',

@@ -278,6 +278,7 @@ class Placed:
     host: str
     task_state: str | None
     tenure: int
+    vm_state: str
     cleanups_at: frozenset[str] = frozenset()
 
 
@@ -292,7 +293,7 @@ class Differences:
 
         :param uuids: only these; None: all.
         """
-        columns = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure)
+        columns = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
         query = sa.select(*columns).where(
             ~sa.exists().where(_M.c.in_progress_instance_uuid == _T.c.uuid),
             sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
@@ -388,6 +389,16 @@ class Differences:
             # Another operator may have done the same.
             there = sa.select(_T.c.id).where(_T.c.uuid == placed.uuid, _T.c.host == host, _T.c.task_state.is_(None))
             return session.execute(there).scalar() is not None
+
+    @retried
+    def follow_power(self, placed: Placed, vm_state: str, power_state: int) -> bool:
+        """Write whether a guest runs, and return whether that was done. It is not if the instance has changed."""
+        same = (*_unchanged(placed), _T.c.vm_state == placed.vm_state, _T.c.task_state.is_(None))
+        with self._engine.writer() as session:
+            found: Any = session.execute(sa.update(_T).where(*same).values(vm_state=vm_state, power_state=power_state))
+            if found.rowcount:
+                _forget(session, [placed.uuid])
+            return bool(found.rowcount)
 
     @retried
     def give_up(self, placed: Placed) -> None:

@@ -9,12 +9,29 @@ import datetime
 import enum
 from collections.abc import Mapping
 
+from migrator.objects.instance import MIGRATABLE_VM_STATES
 from migrator.objects.protocol import GuestState
 
 #: The task_state of an instance whose row and allocation a reconcile is writing.
 RECONCILING = 'reconciling'
 #: The states in which a host runs a guest.
 RUNS = frozenset({GuestState.RUNNING.value, GuestState.PAUSED.value})
+#: The state of a guest -> the vm_state and the power_state of its instance, as in nova.
+POWER = {
+    GuestState.RUNNING.value: ('active', 1),
+    GuestState.PAUSED.value: ('paused', 3),
+    GuestState.SHUTDOWN.value: ('stopped', 4),
+}
+
+
+def is_power_wrong(vm_state: str, state: str) -> bool:
+    """Return whether a guest is shut off although its instance runs, or the other way round.
+
+    :param state: a :class:`~migrator.objects.protocol.GuestState`.
+    """
+    if state == GuestState.SHUTDOWN:
+        return vm_state in MIGRATABLE_VM_STATES
+    return state in RUNS and vm_state == 'stopped'
 
 
 class DifferenceKind(enum.StrEnum):
@@ -30,6 +47,8 @@ class DifferenceKind(enum.StrEnum):
     UNKNOWN = 'unknown'
     #: The guest is where the database has it, but a reconcile of it was interrupted.
     UNFINISHED = 'unfinished'
+    #: The guest is where the database has it. It is shut off, but the database has it running, or the other way round.
+    POWER = 'power'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +89,8 @@ class Difference:
         """What differs, in a few words."""
         if not self.seen:
             return 'is on no host'
+        if self.kind == DifferenceKind.POWER:
+            return f'{"runs" if self.runs_on else "is shut off"} on {self.host}'
         interrupted = ', after an interrupted reconcile' if self.kind == DifferenceKind.UNFINISHED else ''
         return f'is on {" and ".join(sorted(self.seen))}{interrupted}'
 
@@ -86,6 +107,10 @@ class Difference:
                 return f'more than one host has it: {seen}; the database has it on {self.host}'
             case DifferenceKind.UNKNOWN:
                 return f'it is on {seen}, but the database does not have it'
+            case DifferenceKind.POWER if self.runs_on:
+                return f'it runs on {self.host}, but the database has it shut off'
+            case DifferenceKind.POWER:
+                return f'it is shut off on {self.host}, but the database has it running'
             case _:
                 return f'a reconcile of it was interrupted; it is on {seen}, where the database has it'
 
@@ -107,6 +132,8 @@ class Difference:
                 return 'undefine the copies that do not run, after a look at which one is right'
             case DifferenceKind.UNKNOWN:
                 return 'register it with migrator-manage instance create, or remove it from the host'
+            case DifferenceKind.POWER:
+                return f'{reconcile} lets the database follow; or {"shut it off" if self.runs_on else "start it"} again'
             case _:
                 return f'{reconcile} finishes it'
 

@@ -203,6 +203,32 @@ def test_copy_that_is_shut_off_does_not_prevent_that_the_rest_follows(cloud, ope
     cloud.world.hypervisors['host1'].delete(instance.uuid)
 
 
+def test_guest_that_was_shut_off_or_started_by_hand_is_reported_and_followed(cloud, operator, caplog):
+    instance = boot(cloud)
+    cases = [('shut_off', 'stopped', 4, 'is shut off on host1'), ('resume', 'active', 1, 'runs on host1')]
+    for act, vm_state, power_state, words in cases:
+        getattr(cloud.world.hypervisors['host1'], act)(instance.uuid)
+        before = place(cloud, instance)
+        cloud.simulation.advance(MINUTE)
+        assert stored(cloud) == {'one': 'power'}
+        assert f'one {words}' in operator('service', 'list', '--host', 'host1')[1]
+        status, text = operator('instance', 'reconcile', '--yes')
+        assert (status, '1 done, 0 left' in text) == (0, True), text
+        row = cloud.database.instances.get(instance.uuid)
+        assert (row.vm_state, row.power_state) == (vm_state, power_state)
+        assert (place(cloud, instance), is_clean(cloud), stored(cloud)) == (before, True, {})
+    assert len(reported(caplog)) == 2
+
+
+def test_power_state_is_followed_only_if_no_other_host_may_run_the_guest(cloud, operator):
+    instance = boot(cloud)
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    state.kill(cloud, 'host3')
+    status, text = operator('instance', 'reconcile', '--yes')
+    assert (status, 'these hosts did not list their guests and may run it too: host3' in text) == (1, True), text
+    assert cloud.database.instances.get(instance.uuid).vm_state == 'active'
+
+
 def test_guest_that_two_hosts_run_is_left(cloud, operator, caplog):
     instance = boot(cloud)
     by_hand(cloud, instance, None, 'host2')

@@ -20,7 +20,7 @@ from migrator.conductor.migration.context import Tools
 from migrator.db.api import Database
 from migrator.db.instances import Placed
 from migrator.objects import COMPUTE_BINARY, Guest, GuestState, Service
-from migrator.objects.difference import RECONCILING, RUNS, Difference, DifferenceKind
+from migrator.objects.difference import RECONCILING, RUNS, Difference, DifferenceKind, is_power_wrong
 
 LOG = logging.getLogger(__name__)
 
@@ -148,6 +148,8 @@ def _judge(placed: Placed, holders: Mapping[str, Guest]) -> Difference | None:
         kind = DifferenceKind.TWICE
     elif placed.task_state == RECONCILING:
         kind = DifferenceKind.UNFINISHED
+    elif is_power_wrong(placed.vm_state, here):
+        kind = DifferenceKind.POWER
     else:
         return None
     return Difference(instance_uuid=placed.uuid, name=placed.name, host=placed.host, kind=kind.value, seen=states)

@@ -4,7 +4,8 @@
 
 First the instance gets the task_state reconciling, so that no migration of it is accepted. Then one write moves its
 allocation, by the generation that was read. Last, the row gets the new host and loses the task_state. A call that is
-cut off leaves the task_state, and a repeated call finishes it. The guest itself is never touched.
+cut off leaves the task_state, and a repeated call finishes it. The guest itself is never touched. If only the power
+state of a guest differs, one write changes its row.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from migrator.conductor.guests import differences
 from migrator.db.api import Database
 from migrator.db.instances import Placed
 from migrator.objects import GuestState, Instance
-from migrator.objects.difference import RUNS, Difference, DifferenceKind
+from migrator.objects.difference import POWER, RUNS, Difference, DifferenceKind
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import PlacementClient
 
@@ -85,10 +86,16 @@ def _case(
         'database': difference.host or 'none',
         'placement': ', '.join(places) or 'none',
     }
+    if difference.kind == DifferenceKind.POWER:
+        shown['database'] += f' ({found.placed[uuid].vm_state})'
     hosts = frozenset(difference.hosts)
     why = why_left(found, difference)
     if why is not None:
         return Case(uuid, difference.name, shown, hosts, why, None)
+    if difference.kind == DifferenceKind.POWER:
+        (state,) = difference.seen.values()
+        act = functools.partial(follow_power, database, found.placed[uuid], state)
+        return Case(uuid, difference.name, shown, hosts, f'change its vm_state to {POWER[state][0]}', act)
     (host,) = difference.runs_on
     act = functools.partial(follow, database, client, found.placed[uuid], host)
     plan = f'change its host in the database, and its allocation, to {host}'
@@ -106,14 +113,20 @@ def _of_allocation(database: Database, client: PlacementClient, wrong: audit.Wro
 def why_left(found: differences.Comparison, difference: Difference) -> str | None:
     """Return why nothing follows from a difference, or None if it is certain where the guest is.
 
-    It is certain if one host runs the guest, and every host that could run it has listed its guests.
+    It is certain if one host runs the guest, and every host that could run it has listed its guests. Whether it runs is
+    certain if in addition no other host has it.
     """
-    if difference.kind not in (DifferenceKind.MOVED, DifferenceKind.UNFINISHED):
-        return difference.remedy
-    states = set(difference.seen.values())
-    if len(difference.runs_on) != 1 or not states <= RUNS | {GuestState.SHUTDOWN.value}:
-        seen = ', '.join(f'{host} ({state})' for host, state in sorted(difference.seen.items()))
-        return f'it is on {seen}: exactly one host has to run it, and any other one must have it shut off'
+    seen = ', '.join(f'{host} ({state})' for host, state in sorted(difference.seen.items()))
+    match difference.kind:
+        case DifferenceKind.POWER:
+            if len(difference.seen) > 1:
+                return f'it is on {seen}: only {difference.host} may have it'
+        case DifferenceKind.MOVED | DifferenceKind.UNFINISHED:
+            states = set(difference.seen.values())
+            if len(difference.runs_on) != 1 or not states <= RUNS | {GuestState.SHUTDOWN.value}:
+                return f'it is on {seen}: exactly one host has to run it, and any other one must have it shut off'
+        case _:
+            return difference.remedy
     if found.unanswered:
         hosts = ', '.join(f'{host} ({why.rstrip(".")})' for host, why in sorted(found.unanswered.items()))
         return (
@@ -121,6 +134,19 @@ def why_left(found: differences.Comparison, difference: Difference) -> str | Non
             'declare those down that are fenced (openstack compute service set --down), and try again'
         )
     return None
+
+
+def follow_power(database: Database, placed: Placed, state: str) -> tuple[bool, str]:
+    """Write whether a guest runs that is where the database has it.
+
+    :param placed: the instance as it was read before the hosts listed their guests.
+    :param state: the state of the guest.
+    :returns: whether it was done; and what was done, or why not.
+    """
+    vm_state, power_state = POWER[state]
+    if not database.differences.follow_power(placed, vm_state, power_state):
+        return False, 'it has changed meanwhile, or a migration of it is in progress: run this command again'
+    return True, f'its vm_state is {vm_state}'
 
 
 def follow(database: Database, client: PlacementClient, placed: Placed, host: str) -> tuple[bool, str]:
