@@ -131,7 +131,9 @@ def test_ctrl_c_says_that_the_drain_goes_on_and_how_to_cancel_it(cloud, capsys):
         raise KeyboardInterrupt
 
     threads = types.SimpleNamespace(clock=cloud.world.threads.clock, sleep=interrupted)
-    asked = types.SimpleNamespace(command='migrator-manage', arguments=argparse.Namespace(json=False), threads=threads)
+    asked = types.SimpleNamespace(
+        drain_command='migrator-manage drain', arguments=argparse.Namespace(json=False), threads=threads
+    )
     with pytest.raises(KeyboardInterrupt):
         commands.watch(asked, watch.get, 'Drain', uuid)
     said = capsys.readouterr().err
