@@ -31,13 +31,16 @@ class Subject(Protocol):
 
 
 class Drain:
-    """A drain with its guests. Its exit status is 0 if it ends completed or restored."""
+    """A drain with its guests. Its exit status is 0 if it ends completed or restored.
 
-    def __init__(self, get: Get, now: Now, uuid: str) -> None:
+    :param after: the ``seq`` of the last event that is not shown.
+    """
+
+    def __init__(self, get: Get, now: Now, uuid: str, after: int = 0) -> None:
         self._get = get
         self._now = now
         self._path = f'/drains/{uuid}'
-        self._seen = 0
+        self._seen = after
         self._rates = _Rates()
 
     def look(self) -> Picture:

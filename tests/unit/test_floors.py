@@ -41,6 +41,7 @@ FLOORS = {
     'migrator.cli': 5,
     'migrator.demo': 5,
     'migrator.embed': 5,
+    'migrator.foreground': 5,
     'migrator.osc': 5,
     'migrator.runtime': 5,
     'migrator.simulator': 5,

@@ -41,6 +41,7 @@ print(json.dumps([printed, sorted({name.partition('.')[0] for name in sys.module
     ('module', 'commands'),
     [
         ('migrator.cmd.manage', ['', *manage.NOUNS, 'db sync', 'migration abandon', 'placement heal']),
+        ('migrator.cmd.drain', ['', 'start', 'heal']),
         ('migrator.cmd.status', ['', 'upgrade']),
         ('migrator.cmd.api', ['']),
         ('migrator.cmd.compute', ['']),

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drain that runs in the foreground: this process advances it and shows it until it ends.
+
+The first Ctrl-C pauses the drain and waits for the migrations in progress. The second one, SIGTERM and SIGHUP leave at
+once: the state is complete at any moment, and Nova goes on with what was requested.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import signal
+import sys
+
+from migrator.cli import command
+from migrator.drain.attempt import attempt
+from migrator.foreground import session, state
+from migrator.foreground.session import Session
+from migrator.objects.drain import Drain, MemberStatus
+from migrator.watch import commands, subjects
+from migrator.watch.screen import Picture
+
+#: Seconds between two looks at the cloud.
+EVERY = 2.0
+#: The longest time in seconds until a signal is noticed that comes between two looks.
+_SLICE = 0.2
+INTERRUPTED = 130
+
+
+class Left(KeyboardInterrupt):
+    """A signal has asked to leave at once.
+
+    :ivar status: the exit status for the signal.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+class Interrupts:
+    """A context in which the first Ctrl-C is only noted. Any other signal to end raises :class:`Left`.
+
+    :ivar has_come: whether Ctrl-C was pressed.
+    """
+
+    has_come = False
+
+    def __enter__(self) -> Interrupts:
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._take) for number in signals}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _frame: object) -> None:
+        if number != signal.SIGINT or self.has_come:
+            raise Left(128 + number)
+        self.has_come = True
+
+
+def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
+    """Run a drain until it ends, and return the exit status. If another process runs it, only print that.
+
+    :returns: 0 if it ends completed or restored; 130 if it was interrupted.
+    """
+    drains = asked.database.drains
+    drain = drains.get(uuid)
+    with state.locked(asked.lock_of(drain)) as pid:
+        if pid is not None:
+            sys.stderr.write(f'{runs_elsewhere(drain, pid)}\n')
+            return command.RIGHT
+        running = _Running(asked, drain, interrupts)
+        sys.stderr.write(f'Drain {uuid} of {drain.host}, with its state in {asked.path}. Ctrl-C pauses it.\n')
+        try:
+            status = commands.follow(running, commands.make_view(asked.arguments.json), running.sleep, EVERY)
+        except Left as left:
+            running.say_how_to_go_on('The command has left.')
+            return left.status
+        if status == INTERRUPTED:
+            running.say_how_to_go_on('It is paused.')
+        return status
+
+
+def runs_elsewhere(drain: Drain, pid: int) -> str:
+    """Return that another process runs a drain, in words."""
+    return f'Drain {drain.uuid} of {drain.host} is run by process {pid}, which acts on requests within {EVERY:.0f} s.'
+
+
+class _Running:
+    """A drain that this process runs. Each look advances it first, and returns its picture."""
+
+    def __init__(self, asked: Session, drain: Drain, interrupts: Interrupts) -> None:
+        self._asked, self._interrupts = asked, interrupts
+        self._uuid, self._owner = drain.uuid, asked.threads.new_uuid()
+        self._drains = asked.database.drains
+        self._has_paused = False
+        # What has happened before this process began was shown by an earlier one.
+        shown = drain.log_seq if drain.owner is not None else 0
+        self._shown = subjects.Drain(asked.get, asked.threads.clock.now, drain.uuid, shown)
+        self._drains.adopt(self._owner, drain.uuid)
+
+    def look(self) -> Picture:
+        """Advance the drain, and return its picture."""
+        drain = self._drains.get(self._uuid)
+        if self._interrupts.has_come and not self._has_paused and not drain.ended:
+            if drain.cancel_requested_at is None:
+                self._drains.request(self._uuid, 'pause', getpass.getuser())
+                drain = self._drains.get(self._uuid)
+            self._has_paused = True
+        if not drain.ended:
+            attempt(self._drains, self._asked.mover, drain, session.PROG)
+        picture = self._shown.look()
+        if not self._has_paused or picture.status is not None:
+            return picture
+        moving = self._moving()
+        notes = [f'Interrupted: waiting for {moving} migrations in progress. Ctrl-C again leaves them to Nova.']
+        return dataclasses.replace(picture, notes=[*picture.notes, *notes], status=None if moving else INTERRUPTED)
+
+    def _moving(self) -> int:
+        return sum(member.status == MemberStatus.MOVING for member in self._drains.read_members(self._uuid))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until the next look, which comes at once after the first Ctrl-C."""
+        threads = self._asked.threads
+        until = threads.clock.monotonic() + seconds
+        had_come = self._interrupts.has_come
+        while threads.clock.monotonic() < until and self._interrupts.has_come == had_come:
+            threads.sleep(_SLICE)
+
+    def say_how_to_go_on(self, why: str) -> None:
+        """Print how many migrations are in progress, and the commands that go on with the drain and end it."""
+        moving, prefix = self._moving(), self._asked.command
+        left = f'Nova goes on with {moving} migrations' if moving else 'No migration is in progress'
+        spread = ' --spread' if getattr(self._asked.arguments, 'spread', False) else ''
+        go_on, end = f'{prefix} resume {self._uuid}{spread}', f'{prefix} cancel {self._uuid}'
+        sys.stderr.write(f'{why} {left}.\nTo go on:  {go_on}\nTo end it: {end}\n')

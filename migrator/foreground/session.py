@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One invocation of ``migrator-drain``: its state, its cloud, and the documents about its drains."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib import parse
+
+from migrator import exception
+from migrator.cli.command import Asked
+from migrator.foreground import state
+
+if TYPE_CHECKING:  # imported where it is used, so that the help is fast
+    from oslo_config import cfg
+
+    from migrator.db.api import Database
+    from migrator.db.drains import Known
+    from migrator.drain.engine import Engine
+    from migrator.nova.client import Nova
+    from migrator.objects.drain import Drain
+    from migrator.placement_client.client import PlacementClient
+    from migrator.watch.subjects import Get
+
+    Connect = Callable[[str | None, str | None], tuple[Nova, PlacementClient]]
+
+PROG = 'migrator-drain'
+
+
+def make_conf(path: pathlib.Path) -> cfg.ConfigOpts:
+    """Return the defaults of all options, with a database in this file. No file or variable is read."""
+    from oslo_config import cfg
+
+    from migrator.conf import opts
+    from migrator.db import engine
+
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    engine.register_opts(conf)
+    conf([], project=PROG, prog=PROG, default_config_files=[], default_config_dirs=[], use_env=False)
+    conf.set_override('connection', f'sqlite:///{path}', group='database')
+    # The documents come from the API in this process, which has no other caller.
+    conf.set_override('auth_strategy', 'noauth2', group='api')
+    return conf
+
+
+@dataclasses.dataclass(frozen=True)
+class Session(Asked):
+    """One invocation.
+
+    :ivar path: the file with the state.
+    :ivar connect: returns the clients of a cloud and a region, as :func:`migrator.nova.client.connect`.
+    """
+
+    path: pathlib.Path = dataclasses.field(kw_only=True)
+    connect: Connect | None = dataclasses.field(default=None, kw_only=True)
+
+    @functools.cached_property
+    def database(self) -> Database:
+        """The state, created if there is none yet, and upgraded if an earlier release has written it.
+
+        :raises migrator.exception.SchemaTooNew: a later release wrote it.
+        """
+        from migrator.db.api import Database
+        from migrator.db.schema import sync
+
+        state.prepare(self.path)
+        try:
+            sync.check(self.engine)
+        except exception.SchemaTooOld:
+            with state.locked(self.path.with_name(f'{self.path.name}.lock')) as pid:
+                if pid is not None:
+                    detail = f'process {pid} creates or upgrades it now. Try again.'
+                    raise exception.ConfigurationError(option='--state', value=self.path, detail=detail) from None
+                sync.sync(self.engine)
+        return Database('', self.threads, engine=self.engine)
+
+    @property
+    def command(self) -> str:
+        """The beginning of each command that is printed, with the same cloud and state."""
+        given = self.arguments
+        options = {'--os-cloud': given.os_cloud, '--os-region-name': given.os_region_name, '--state': given.state}
+        words = [word for name, value in options.items() if value for word in (name, str(value))]
+        return shlex.join([PROG, *words])
+
+    @property
+    def drain_command(self) -> str:
+        """The same: every command is about drains."""
+        return self.command
+
+    @functools.cached_property
+    def cloud(self) -> tuple[Nova, PlacementClient]:
+        """The clients of the cloud.
+
+        :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
+        """
+        from migrator.nova import client
+
+        return (self.connect or client.connect)(self.arguments.os_cloud, self.arguments.os_region_name)
+
+    @functools.cached_property
+    def mover(self) -> Engine:
+        """The engine that moves the guests."""
+        from migrator.nova import engine, plan
+
+        nova, placement = self.cloud
+        clock = self.threads.clock
+        choose = plan.Spread(nova, placement, clock).choose
+        spread = bool(getattr(self.arguments, 'spread', False))
+        return engine.NovaEngine(nova, placement, clock, choose, spread, self._drained)
+
+    def _drained(self) -> set[str]:
+        """Return the hosts with a drain in progress."""
+        return {drain.host for drain in self.database.drains.list(in_progress=True)}
+
+    def known(self, drain: Drain) -> Known:
+        """Return the hosts of the cloud, and the guests of a drain's host if the drain names any."""
+        from migrator.db.drains import Known
+
+        nova, _ = self.cloud
+        guests = [guest.uuid for guest in self.mover.guests(drain.host)] if drain.priorities else []
+        return Known({service.host for service in nova.services()}, guests)
+
+    def lock_of(self, drain: Drain) -> pathlib.Path:
+        """Return the lock file of a drain."""
+        return self.path.with_name(f'{self.path.name}.{drain.uuid}.lock')
+
+    @functools.cached_property
+    def get(self) -> Get:
+        """The function that returns documents of ``/migrator/v1``, from the API in this process."""
+        import webob
+
+        from migrator.api import app
+        from migrator.watch import errors
+
+        no_conductor: Any = None  # only requests that change something need one
+        application = app.make_app(self.conf, self.database, no_conductor, self.threads)
+
+        def get(path: str, **query: Any) -> dict[str, Any]:
+            url = f'/migrator/v1{path}?{parse.urlencode(query)}'
+            answer = webob.Request.blank(url, headers={'X-Auth-Token': 'admin'}).get_response(application)
+            if answer.status_int >= 400:
+                raise errors.ApiRefused(url=path, reason=answer.text)
+            found: dict[str, Any] = answer.json
+            return found
+
+        return get
+
+
+def path_of(given: str | None, cloud: str | None, region: str | None) -> pathlib.Path:
+    """Return the file with the state: the given one, or the default one of the cloud."""
+    return pathlib.Path(given).absolute() if given else state.default_path(cloud, region, os.environ)

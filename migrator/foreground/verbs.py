@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The verbs of ``migrator-drain``. Some are those of ``migrator-manage drain``, on another database."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections.abc import Callable
+
+from migrator import exception
+from migrator.cli import command, drain
+from migrator.cli.command import Asked, Verb
+from migrator.foreground import allocations, state
+from migrator.foreground.session import Session
+from migrator.objects.drain import Drain
+from migrator.watch import commands
+
+
+def show_plan(asked: Session) -> int:
+    """Show which guests of hosts can move, where they would go, and what is in the way."""
+    from migrator.nova import plan
+
+    nova, placement = asked.cloud
+    drains = [_checked(asked, host) for host in dict.fromkeys(asked.arguments.hosts)]
+    return drain.answer_plans(asked, plan.plan(nova, placement, drains, asked.threads.clock))
+
+
+def start(asked: Session) -> int:
+    """Begin to empty a host, and run the drain until it ends."""
+    from migrator.foreground import loop
+
+    with loop.Interrupts() as interrupts:
+        new = _checked(asked, asked.arguments.host)
+        asked.database.drains.accept(new, has_service=False)
+        return loop.run(asked, new.uuid, interrupts)
+
+
+def _checked(asked: Session, host: str) -> Drain:
+    new = drain.wanted(asked, host)
+    asked.database.drains.check(new, asked.known(new))
+    return new
+
+
+def watch(asked: Session) -> int:
+    """Show a drain until it ends."""
+    found = asked.database.drains.get(_uuid_of(asked))
+    return commands.watch(asked, asked.get, 'Drain', found.uuid)
+
+
+def resume(asked: Session) -> int:
+    """Run a drain that was paused, or whose process was killed, until it ends."""
+    from migrator.foreground import loop
+
+    uuid, drains = _uuid_of(asked), asked.database.drains
+    with loop.Interrupts() as interrupts:
+        found = drains.get(uuid)
+        if found.paused or found.ended:  # a drain that has ended cannot be resumed, and the error says so
+            drains.request(uuid, 'resume', getpass.getuser())
+        return loop.run(asked, uuid, interrupts)
+
+
+def _run_after(action: str) -> Callable[[Session], int]:
+    def act(asked: Session) -> int:
+        from migrator.foreground import loop
+
+        uuid = asked.arguments.uuid if action == 'restore' else _uuid_of(asked)
+        asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
+        with loop.Interrupts() as interrupts:
+            asked.database.drains.request(
+                uuid, action, getpass.getuser(), getattr(asked.arguments, 'abort_running', False)
+            )
+            return loop.run(asked, uuid, interrupts)
+
+    return act
+
+
+def pause(asked: Session) -> int:
+    """Let the process that runs a drain request no further migrations."""
+    from migrator.foreground import loop
+
+    drains, uuid = asked.database.drains, _uuid_of(asked)
+    drains.request(uuid, 'pause', getpass.getuser())
+    found = drains.get(uuid)
+    pid = state.holder(asked.lock_of(found))
+    where = f'No process runs it. To go on: {asked.command} resume {uuid}'
+    text = f'Drain {uuid}: paused. {loop.runs_elsewhere(found, pid) if pid is not None else where}'
+    asked.answer(drain.document(asked, found), text)
+    return command.RIGHT
+
+
+def _uuid_of(asked: Session) -> str:
+    """Return the uuid that was given, or that of the only drain in progress.
+
+    :raises migrator.exception.Invalid: none was given, and there is not exactly one in progress.
+    """
+    if asked.arguments.uuid is not None:
+        return str(asked.arguments.uuid)
+    found = asked.database.drains.list(in_progress=True)
+    if len(found) == 1:
+        return found[0].uuid
+    named = '; '.join(f'{one.uuid} of {one.host}' for one in found)
+    what = f'{len(found)} drains are in progress: {named}. Name one.' if found else 'No drain is in progress.'
+    raise exception.Invalid(f'{what} All drains: {asked.command} list')
+
+
+def _spread(parser: argparse.ArgumentParser) -> None:
+    help_ = "name each guest's destination, so that few move to one host at a time; default: Nova's scheduler chooses"
+    parser.add_argument('--spread', action='store_true', help=help_)
+
+
+def _maybe_uuid(parser: argparse.ArgumentParser) -> None:
+    help_ = 'the uuid of a drain; default: the only one in progress'
+    parser.add_argument('uuid', metavar='DRAIN', type=command.uuid, nargs='?', help=help_)
+
+
+def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+    _maybe_uuid(parser)
+    parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
+
+
+def _start_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
+    drain.drain_arguments(parser)
+    _spread(parser)
+
+
+def _resume_arguments(parser: argparse.ArgumentParser) -> None:
+    _maybe_uuid(parser)
+    _spread(parser)
+
+
+def _own(run: Callable[[Session], int]) -> Callable[[Asked], int]:
+    def of(asked: Asked) -> int:
+        assert isinstance(asked, Session)
+        return run(asked)
+
+    return of
+
+
+_OF_MANAGE = {verb.name: verb for verb in drain.VERBS}
+#: The verbs.
+VERBS: tuple[Verb, ...] = (
+    Verb('plan', _OF_MANAGE['plan'].help, _own(show_plan), _OF_MANAGE['plan'].arguments),
+    Verb('start', 'empty a host, in the foreground', _own(start), _start_arguments),
+    _OF_MANAGE['list'],
+    _OF_MANAGE['show'],
+    Verb('watch', 'show a drain until it ends', _own(watch), _maybe_uuid),
+    Verb('pause', _OF_MANAGE['pause'].help, _own(pause), _maybe_uuid),
+    Verb(
+        'resume', 'go on with a drain after a pause, or after its process was killed', _own(resume), _resume_arguments
+    ),
+    Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
+    Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
+    _OF_MANAGE['purge'],
+    _OF_MANAGE['calibration'],
+    Verb('audit', 'show which allocations in Placement are wrong', _own(allocations.audit)),
+    Verb('heal', 'repair wrong allocations, each in one write', _own(allocations.heal), allocations.heal_arguments),
+)

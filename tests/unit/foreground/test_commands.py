@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""migrator-drain: its verbs, its signals and its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from migrator.foreground import state
+
+
+def test_start_empties_the_host_and_shows_each_event(operator, nova):
+    names = [f'guest{number}' for number in range(3)]
+    for name in names:
+        nova.add_guest(name)
+    status, out = operator.run('start', 'host1', '--reason', 'new firmware')
+    assert status == 0, out
+    for name in names:
+        mine = [line.split()[2] for line in out.splitlines() if f'  {name}: ' in line]
+        assert mine == ['waiting', 'moving', 'moved']
+    assert 'drain: completed (3 of 3 guests moved. host1 is empty.' in out.splitlines()[-1]
+    assert nova.on('host1') == []
+    assert nova.services['host1']['status'] == 'disabled'
+    assert nova.services['host1']['disabled_reason'].endswith(': new firmware')
+    assert [(one['host'], one['status'], one['guests']['moved']) for one in operator.json('list')['drains']] == [
+        ('host1', 'completed', 3)
+    ]
+
+
+def test_state_is_for_this_user_only(operator):
+    operator.path = operator.path.parent / 'new' / 'lab.sqlite'
+    assert operator.run('list')[0] == 0
+    assert operator.path.stat().st_mode & 0o777 == 0o600
+    assert operator.path.parent.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(operator.path.parent) == ['lab.sqlite']
+
+
+def test_ctrl_c_pauses_and_the_printed_command_goes_on(operator, nova):
+    for number in range(3):
+        nova.add_guest(f'guest{number}')
+    interrupts = iter([False, True])
+    operator.threads.on_sleep = lambda: next(interrupts, False) and os.kill(os.getpid(), signal.SIGINT)
+    status, out = operator.run('start', 'host1')
+    assert status == 130
+    assert 'Interrupted: waiting for 1 migrations in progress. Ctrl-C again leaves them to Nova.' in out
+    assert operator.err.splitlines()[1] == 'It is paused. No migration is in progress.'
+    assert len(nova.rows) == 1
+    assert nova.row(nova.rows[0]['instance_uuid'])['status'] == 'completed'
+    go_on = operator.err.splitlines()[2].removeprefix('To go on: ').strip()
+    assert operator.pastes(go_on)[0] == 0
+    assert nova.on('host1') == []
+
+
+@pytest.mark.parametrize('signals', [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,), (signal.SIGHUP,)])
+def test_second_ctrl_c_or_a_termination_leaves_at_once(operator, nova, signals):
+    for number in range(2):
+        nova.ticks[nova.add_guest(f'guest{number}')] = 100
+    sent = iter(signals)
+
+    def interrupt():
+        if nova.rows:
+            os.kill(os.getpid(), next(sent))
+
+    operator.threads.on_sleep = interrupt
+    status, _ = operator.run('start', 'host1')
+    assert status == 128 + signals[-1]
+    assert operator.err.splitlines()[1] == 'The command has left. Nova goes on with 1 migrations.'
+    assert [row['status'] in ('completed', 'cancelled') for row in nova.rows] == [False]
+    operator.threads.on_sleep = lambda: None
+    nova.ticks.clear()
+    nova.rows[0]['ticks'] = 1
+    status, out = operator.run('resume')
+    assert status == 0
+    assert 'drain: accepted' not in out  # the first command has shown it
+    assert len(nova.rows) == 2
+
+
+def test_cancel_aborts_and_enables_the_host(operator, nova):
+    nova.ticks[nova.add_guest('guest0')] = 1000
+
+    def leave():
+        if nova.rows and nova.rows[0]['status'] == 'running':
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    operator.threads.on_sleep = leave
+    assert operator.run('start', 'host1')[0] == 143
+    operator.threads.on_sleep = lambda: None
+    status, out = operator.run('cancel', '--abort-running')
+    assert status == 1
+    assert 'drain: cancelled (Cancelled; 0 of 1 guest had moved.' in out
+    assert nova.services['host1']['status'] == 'enabled'
+    assert nova.on('host1') == ['guest0']
+
+
+def test_restore_brings_back_what_has_moved(operator, nova):
+    nova.add_guest('guest0')
+    assert operator.run('start', 'host1')[0] == 0
+    assert operator.run('restore', operator.json('list')['drains'][0]['uuid'])[0] == 0
+    assert nova.on('host1') == ['guest0']
+    assert nova.services['host1']['status'] == 'enabled'
+
+
+def test_nova_that_is_away_is_reported_and_asked_again(operator, nova):
+    from tests.unit.nova.fake import lose
+
+    nova.add_guest('guest0')
+
+    def away():
+        nova.before = lose(('GET', '/os-migrations')) if operator.threads.clock.seconds < 20 else lambda *_: None
+
+    operator.threads.on_sleep = away
+    status, out = operator.run('start', 'host1')
+    assert status == 0
+    assert 'drain: waits (Nova is not reachable: GET /os-migrations:' in out
+
+
+@pytest.fixture
+def elsewhere(operator):
+    """Another process that holds the lock of a drain."""
+    script = 'import sys, pathlib; from migrator.foreground import state\n'
+    script += 'with state.locked(pathlib.Path(sys.argv[1])) as pid: print(pid, flush=True); sys.stdin.read()'
+    started = []
+
+    def hold(uuid):
+        path = f'{operator.path}.{uuid}.lock'
+        process = subprocess.Popen(
+            [sys.executable, '-c', script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == 'None\n'
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_other_process_that_runs_the_drain_is_named_until_it_is_killed(operator, nova, elsewhere):
+    nova.add_guest('guest0')
+    operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert operator.run('start', 'host1')[0] == 143
+    operator.threads.on_sleep = lambda: None
+    process = elsewhere(operator.json('list')['drains'][0]['uuid'])
+    status, out = operator.run('pause')
+    assert status == 0
+    assert f'is run by process {process.pid}, which acts on requests within 2 s.' in out
+    assert operator.run('resume')[0] == 0
+    assert f'is run by process {process.pid}' in operator.err
+    assert nova.on('host1') == ['guest0']
+    process.kill()
+    process.wait()
+    assert operator.run('resume')[0] == 0
+    assert nova.on('host1') == []
+
+
+def test_lock_that_its_holder_has_removed_is_taken_anew(tmp_path):
+    path = tmp_path / 'one.lock'
+    with state.locked(path) as first:
+        assert first is None
+        path.unlink()
+        with state.locked(path) as second:
+            assert second is None
+    assert state.holder(path) is None
+
+
+def test_invalid_requests_exit_with_1_and_change_nothing(operator, nova):
+    nova.add_guest('guest0')
+    for words, said in {
+        ('start', 'nowhere'): 'nowhere',
+        ('start', 'host1', '--destination', 'host1'): 'host1 is the host to empty',
+        (
+            'start',
+            'host1',
+            '--order',
+            'priority',
+            '--guest-priority',
+            f'{"0" * 8}-0000-4000-8000-{"0" * 12}=1',
+        ): 'guest',
+        ('resume',): 'No drain is in progress.',
+    }.items():
+        assert operator.run(*words)[0] == 1, words
+        assert said in operator.err
+        assert operator.err.count('\n') == 1
+    assert operator.json('list') == {'drains': []}
+    assert nova.services['host1']['status'] == 'enabled'
+
+
+def test_cloud_that_does_not_let_in_changes_nothing(operator, nova):
+    def refuse(method, path):
+        from keystoneauth1 import exceptions
+
+        raise exceptions.Unauthorized('The request you have made requires authentication.')
+
+    nova.before = refuse
+    assert operator.run('start', 'host1')[0] == 3
+    assert 'check the credentials. The user needs the role admin' in operator.err
+    assert operator.json('list') == {'drains': []}
+
+
+def test_nova_that_is_too_old_is_named_with_its_versions(operator, nova):
+    nova.newest = (2, 60)
+    assert operator.run('start', 'host1')[0] == 1
+    assert '2.60' in operator.err
+    assert '2.65 is needed' in operator.err
+
+
+def test_two_drains_in_progress_have_to_be_named(operator, nova):
+    operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    for host in ('host1', 'host2'):
+        nova.add_guest(f'on-{host}', host)
+        assert operator.run('start', host)[0] == 143
+    operator.threads.on_sleep = lambda: None
+    assert operator.run('resume')[0] == 1
+    assert '2 drains are in progress' in operator.err
+    assert operator.run('start', 'host1')[0] == 1
+    assert 'has a drain in progress' in operator.err or 'in progress' in operator.err
+    for one in operator.json('list')['drains']:
+        operator.run('resume', one['uuid'])
+    assert nova.on('host3') == ['on-host1', 'on-host2']
+
+
+def test_file_that_is_no_database_is_reported_in_one_line(operator):
+    operator.path.write_text('no database, but long enough for a header of one ........')
+    status, _ = operator.run('list')
+    assert status in (1, 2)
+    assert operator.err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    ('given', 'environ', 'file'),
+    [
+        (('lab', None), {}, 'lab.sqlite'),
+        (('lab', 'north/1'), {'OS_CLOUD': 'other'}, 'lab-north_1.sqlite'),
+        ((None, None), {'OS_CLOUD': 'other', 'OS_REGION_NAME': 'south'}, 'other-south.sqlite'),
+        ((None, None), {'OS_AUTH_URL': 'http://keystone:5000/v3'}, 'keystone_5000.sqlite'),
+        ((None, None), {}, 'cloud.sqlite'),
+    ],
+)
+def test_each_cloud_has_a_state_of_its_own(given, environ, file):
+    assert state.default_path(*given, environ | {'XDG_STATE_HOME': '/x'}) == pathlib.Path('/x/migrator') / file
+
+
+def test_plan_names_destinations_and_obstacles_and_changes_nothing(operator, nova):
+    nova.add_guest('free')
+    nova.add_guest('kept', locked=True)
+    status, out = operator.run('plan', 'host1')
+    assert status == 1
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert 'host2' in rows['free']
+    assert 'It is locked.' in rows['kept']
+    assert '1 guest of host1 can move, 1 cannot.' in out
+    assert operator.json('list') == {'drains': []}
+    assert nova.services['host1']['status'] == 'enabled'
+
+
+def test_spread_names_destinations_and_the_command_to_go_on_has_it(operator, nova):
+    for number in range(4):
+        nova.add_guest(f'guest{number}')
+    nova.add_guest('other', 'host3')
+    operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert operator.run('start', 'host1', '--spread')[0] == 143
+    operator.threads.on_sleep = lambda: None
+    go_on = next(line for line in operator.err.splitlines() if line.startswith('To go on: '))
+    assert go_on.endswith(' --spread')
+    assert operator.pastes(go_on.removeprefix('To go on: '))[0] == 0
+    assert {row['wanted'] for row in nova.rows} == {'host2', 'host3'}
+
+
+def test_json_prints_the_events_line_by_line(operator, nova):
+    nova.add_guest('guest0')
+    _, out = operator.run('start', 'host1', '--json')
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [one['status'] for one in events if one['kind'] == 'member'] == ['waiting', 'moving', 'moved']
+    assert [one['seq'] for one in events] == [*range(1, len(events) + 1)]
+    uuid = operator.json('list')['drains'][0]['uuid']
+    assert operator.run('watch', uuid, '--json') == (0, out)
+
+
+def test_heal_shows_the_write_and_does_it_with_yes(operator, nova):
+    guest = nova.add_guest('guest0')
+    nova.ticks[guest] = 100
+    nova.client().migrate_live(guest, 'host2')
+    nova.tick(4)
+    nova.kill('host1')
+    nova.start('host1')
+    status, out = operator.run('audit')
+    assert status == 1
+    assert f'{guest} (guest0)' in out
+    assert f'1 wrong. To see how they would be repaired: migrator-drain --state {operator.path} heal' in out
+    status, out = operator.run('heal')
+    assert status == 0
+    assert '  POST /allocations {' in out
+    assert out.splitlines()[-1] == 'Nothing was changed. To do it: the same with --yes.'
+    assert operator.run('heal', '--yes', '--consumer', guest)[1].splitlines()[-1] == '1 repaired, 0 left.'
+    status, out = operator.run('audit')
+    assert (status, out.splitlines()[-1]) == (0, 'Every allocation is correct.')
+    assert operator.run('heal', '--consumer', guest)[0] == 1
