@@ -111,21 +111,32 @@ class Spread:
             raise Refused(Obstacle(ObstacleKind.BUSY, 'It was deleted.', 'The drain sees that by itself.'))
         site.note([server])
         need = site.need(drain, server)
-        full = {host for host, number in in_flight.items() if number >= self._inbound}
-        chosen = room.take(
-            dataclasses.replace(
-                need,
-                limits=object(),  # equal to no other
-                why_not=lambda host: 'its moves are at their bound' if host in full else need.why_not(host),
-                rank=lambda host: (host in avoided, *need.rank(host), in_flight.get(host, 0), self._chosen[host]),
-            )
+        fresh = dataclasses.replace(
+            need,
+            limits=(need.limits, frozenset(avoided)),
+            why_not=lambda host: 'it is avoided' if host in avoided else need.why_not(host),
         )
+        chosen = self._take(room, fresh, in_flight)
+        # A host at its bound takes the guest later, and sooner than one that has failed to.
+        if chosen is None and not room.has_any(fresh):
+            chosen = self._take(room, need, in_flight)
         if chosen is None and not room.has_any(need):
             raise Refused(room.why_none(need))
         if chosen is not None:
             site.move(server.uuid, chosen)
             self._chosen[chosen] += 1
         return chosen
+
+    def _take(self, room: rooms.Rooms, need: rooms.Need, in_flight: Mapping[str, int]) -> str | None:
+        full = {host for host, number in in_flight.items() if number >= self._inbound}
+        return room.take(
+            dataclasses.replace(
+                need,
+                limits=object(),  # equal to no other
+                why_not=lambda host: 'its moves are at their bound' if host in full else need.why_not(host),
+                rank=lambda host: (*need.rank(host), in_flight.get(host, 0), self._chosen[host]),
+            )
+        )
 
     def _known(self) -> tuple[Site, rooms.Rooms]:
         now = self._clock.monotonic()

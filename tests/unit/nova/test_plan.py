@@ -382,10 +382,12 @@ def test_hosts_take_turns_where_none_has_fewer_moves(cloud):
     assert chosen == ['host2', 'host3', 'host2', 'host3']
 
 
-def test_avoided_host_is_chosen_last(cloud):
+def test_avoided_host_is_chosen_only_if_no_other_one_can_take_the_guest(cloud):
     guest = cloud.guest()
     assert cloud.choose(guest, ['host2'], {'host3': 1}) == 'host3'
-    assert cloud.choose(guest, ['host2'], {'host3': 2}) == 'host2'
+    assert cloud.choose(guest, ['host2'], {'host3': 2}) is None
+    assert cloud.choose(guest, ['host2', 'host3'], {'host3': 1}) == 'host2'
+    assert cloud.choose(guest, ['host2'], {'host3': 2}, destinations=['host2']) == 'host2'
 
 
 def test_choice_honours_the_drain_and_the_constraints_of_the_plan(cloud):
