@@ -154,6 +154,6 @@ VERBS: tuple[Verb, ...] = (
     Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],
-    Verb('audit', 'show which allocations in Placement are wrong', _own(allocations.audit)),
-    Verb('heal', 'repair wrong allocations, each in one write', _own(allocations.heal), allocations.heal_arguments),
+    Verb('audit', 'show which allocations are wrong', _own(allocations.audit), allocations.audit_arguments),
+    Verb('heal', 'correct wrong allocations, each in one write', _own(allocations.heal), allocations.heal_arguments),
 )

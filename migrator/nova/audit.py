@@ -297,7 +297,7 @@ class _Judgement:
         """Return a finding whose repair gives the guest or consumer ``wanted``, and its migrations nothing."""
         named = f'migrator-drain heal --yes --consumer {self._case.consumer}'
         remedy = f'{doubt}; then: {named}' if doubt else 'migrator-drain heal --yes'
-        right = f'{describe(wanted)} on {self._names(wanted)}, and nothing else' if wanted else 'nothing'
+        right = f'{_amounts(wanted)} on {self._names(wanted)}, and nothing else' if wanted else 'nothing'
         wants = {self._case.consumer: wanted}
         writes = [
             allocations.Write(
@@ -357,7 +357,7 @@ class _Judgement:
         )
 
 
-def describe(held: Allocations) -> str:
+def _amounts(held: Allocations) -> str:
     """Return an allocation in words, without its providers."""
     parts = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
     return ', '.join(parts) or 'nothing'

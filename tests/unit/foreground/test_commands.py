@@ -282,24 +282,3 @@ def test_json_prints_the_events_line_by_line(operator, nova):
     assert [one['seq'] for one in events] == [*range(1, len(events) + 1)]
     uuid = operator.json('list')['drains'][0]['uuid']
     assert operator.run('watch', uuid, '--json') == (0, out)
-
-
-def test_heal_shows_the_write_and_does_it_with_yes(operator, nova):
-    guest = nova.add_guest('guest0')
-    nova.ticks[guest] = 100
-    nova.client().migrate_live(guest, 'host2')
-    nova.tick(4)
-    nova.kill('host1')
-    nova.start('host1')
-    status, out = operator.run('audit')
-    assert status == 1
-    assert f'{guest} (guest0)' in out
-    assert f'1 wrong. To see how they would be repaired: migrator-drain --state {operator.path} heal' in out
-    status, out = operator.run('heal')
-    assert status == 0
-    assert '  POST /allocations {' in out
-    assert out.splitlines()[-1] == 'Nothing was changed. To do it: the same with --yes.'
-    assert operator.run('heal', '--yes', '--consumer', guest)[1].splitlines()[-1] == '1 repaired, 0 left.'
-    status, out = operator.run('audit')
-    assert (status, out.splitlines()[-1]) == (0, 'Every allocation is correct.')
-    assert operator.run('heal', '--consumer', guest)[0] == 1
