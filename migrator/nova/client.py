@@ -186,8 +186,8 @@ class Nova:
     def events(self, uuid: str, request_id: str) -> list[ActionEvent]:
         """Return the events of one action on a guest, the oldest first."""
         found = self._read_or_none(f'/servers/{uuid}/os-instance-actions/{request_id}') or {}
-        given = sorted(found.get('instanceAction', {}).get('events') or [], key=lambda one: str(one.get('start_time')))
-        return [resources.event_of(one) for one in given]
+        newest_first = found.get('instanceAction', {}).get('events') or []
+        return [resources.event_of(one) for one in reversed(newest_first)]
 
     # --- services and hosts ------------------------------------------------------------------------------------------
 

@@ -139,6 +139,11 @@ class Lab:
         config = openstack.config.OpenStackConfig(config_files=[str(self.clouds)], load_envvars=False)
         self.cloud = connection.Connection(config=config.get_one(CLOUD))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which clients find the cloud ``lab``."""
+        return {'OS_CLIENT_CONFIG_FILE': str(self.clouds), 'NO_PROXY': '*'}
+
     # --- start and end -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -203,6 +208,7 @@ class Lab:
             'glance': auth,
             'keystone': auth,
             'oslo_messaging_notifications': {'driver': 'noop'},
+            'quota': {'driver': 'nova.quota.NoopQuotaDriver'},
             'vnc': {'enabled': False},
         }
         urls = {name: self._create_database(name) for name in DATABASES}
@@ -323,6 +329,30 @@ class Lab:
             raise process.ServerError(f'nova could not make {server["name"]}: {server.get("fault")}')
         return server['status'] == 'ACTIVE'
 
+    def move(self, guest: str, host: str | None) -> None:
+        """Request a live migration; None: the scheduler chooses its destination."""
+        self.ask('POST', f'/servers/{guest}/action', **{'os-migrateLive': {'host': host, 'block_migration': 'auto'}})
+
+    def migration(self, guest: str) -> dict[str, Any]:
+        """Return the newest migration of a guest; its status is None before nova has made it."""
+        rows = self.ask('GET', f'/os-migrations?instance_uuid={guest}&limit=1')['migrations']
+        return rows[0] if rows else {'id': 0, 'status': None}
+
+    def enable(self, *hosts: str) -> None:
+        """Let the scheduler choose these hosts again."""
+        for service in self._computes():
+            if service['host'] in hosts and service['status'] == 'disabled':
+                self.ask('PUT', f'/os-services/{service["id"]}', status='enabled')
+
+    def disable(self, *hosts: str) -> None:
+        """Let the scheduler choose these hosts no more."""
+        for service in self._computes():
+            if service['host'] in hosts:
+                self.ask('PUT', f'/os-services/{service["id"]}', status='disabled')
+
+    def _computes(self) -> list[dict[str, Any]]:
+        return self.ask('GET', '/os-services?binary=nova-compute')['services']
+
     def truth(self) -> dict[str, set[str]]:
         """Return the UUIDs of the guests of each host, as the hypervisor's files have them."""
         return {host: {file.name for file in (self._guests / host).glob('*')} for host in self.hosts}
@@ -335,11 +365,10 @@ class Lab:
             else:
                 service.start(wait=False)
         self.wait_ready()
-        for service in self.ask('GET', '/os-services?binary=nova-compute')['services']:
+        for service in self._computes():
             if service['forced_down']:
                 self.ask('PUT', f'/os-services/{service["id"]}', forced_down=False)
-            if service['status'] == 'disabled':
-                self.ask('PUT', f'/os-services/{service["id"]}', status='enabled')
+        self.enable(*self.hosts)
         for server in self._servers():
             self.ask('DELETE', f'/servers/{server["id"]}')
         process.wait_until(lambda: not self._servers(), 'nova to delete the guests', 60)

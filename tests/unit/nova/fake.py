@@ -209,6 +209,8 @@ class FakeNova:
         if row['status'] == 'accepted':
             if fails == 'check' or (destination := self._choose(row)) is None:
                 self._end(row, 'error', 'conductor_live_migrate_instance', _NO_HOST)
+                if fails == 'check':
+                    self._note(row, 'compute_check_can_live_migrate_destination', 'the lab says so')
                 return
             row['dest_compute'] = destination
             self._book(guest, row['uuid'], source)
@@ -231,7 +233,7 @@ class FakeNova:
             row['ticks'] -= 1
             row['updated_at'] = self._time()
         elif fails == 'live':
-            self._end(row, 'failed', 'compute_live_migration', 'the lab says so')
+            self._end(row, 'failed')  # the driver has ended it in good order, so that no event has an error
         else:
             self._arrive(row, fails == 'post')
 
@@ -257,11 +259,13 @@ class FakeNova:
             self._put_if(row['uuid'], {})
             self._book(guest, guest, row['source_compute'])
         if event is not None:
-            action = next(one for one in self.actions if one['request_id'] == row['request_id'])
-            action['message'] = 'Error'
-            action['events'].append(
-                {'event': event, 'result': 'Error', 'details': details, 'host': 'control', 'start_time': self._time()}
-            )
+            self._note(row, event, details)
+
+    def _note(self, row, event, details):
+        action = next(one for one in self.actions if one['request_id'] == row['request_id'])
+        action['message'] = 'Error'
+        noted = {'event': event, 'result': 'Error', 'details': details, 'host': 'control', 'start_time': self._time()}
+        action['events'].insert(0, noted)  # the newest first
 
     def _choose(self, row):
         source, wanted = row['source_compute'], row['wanted']
@@ -324,7 +328,9 @@ class FakeNova:
         given = dict(parse.parse_qsl(query)) | dict(params or {})
         try:
             if version > self.newest:
-                raise _Refusal(406, 'computeFault', f'Version {microversion} is not supported by the API.')
+                known = f'Minimum is 2.1 and maximum is {".".join(map(str, self.newest))}.'
+                message = f'Version {microversion} is not supported by the API. {known}'
+                raise _Refusal(406, 'computeFault', message)
             status, document = self._answer(method, path, version, json, given)
         except _Refusal as refusal:
             status, document = refusal.status, refusal.document
@@ -452,17 +458,18 @@ class FakeNova:
         for row in shown:
             for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten'):
                 del row[name]
-            row |= {'source_node': row['source_compute'], 'dest_node': row['dest_compute'], 'dest_host': None}
+            node = row['source_compute'] if row['dest_compute'] is not None else None
+            row |= {'source_node': node, 'dest_node': row['dest_compute'], 'dest_host': None}
             row |= {'user_id': _USER, 'project_id': _PROJECT}
         return 200, {'migrations': shown} | links
 
     def _abort(self, version, body, query, guest, number):
         server = self._server(guest)
         row = next((row for row in self.rows if (row['instance_uuid'], row['id']) == (guest, int(number))), None)
-        if row is None:
-            raise _Refusal(404, 'itemNotFound', f'Migration {number} not found for instance {guest}')
         if server['task_state'] != 'migrating':
             raise _conflict(f"Instance {guest} is in an invalid state for 'abort live migration'")
+        if row is None:
+            raise _Refusal(404, 'itemNotFound', f'Migration {number} not found for instance {guest}')
         if row['status'] not in _ABORTABLE:
             state = f'Migration {number} state of instance {guest} is {row["status"]}. '
             raise _bad(f'{state}Cannot abort live migration while the migration is in this state.')

@@ -143,7 +143,8 @@ def test_migration_and_its_events(fake):
     (action,) = nova.actions(guest)
     assert (action.action, action.message) == ('live-migration', 'Error')
     assert [event.details for event in nova.events(guest, action.request_id)] == [
-        'No valid host was found. There are not enough hosts available.'
+        'No valid host was found. There are not enough hosts available.',
+        'the lab says so',
     ]
 
 
