@@ -36,6 +36,8 @@ LONGEST_PAUSE = 3600.0
 REFUSALS = 2
 #: Seconds before the next look at a guest whose migration was refused because another task of it is in progress.
 BUSY_PAUSE = 5.0
+#: Seconds between two requests of a drain that has at least two migrations in progress.
+SPACING = 3.0
 #: Seconds that a drain with no guest left to move waits until its host is empty. Cleanups may be pending.
 REMAINS = 300.0
 #: The greatest number of guests that the message names.
@@ -285,8 +287,15 @@ class _Run:
         Only one migration of a drain at a time may be requested but not running yet. So drains that begin together get
         equal shares of the slots at the destinations. And a guest that is prepared ahead gets a destination to which
         none of the others is on its way.
+
+        The third and further ones are requested a few seconds apart. A conductor learns at once that a copy of its own
+        migration has begun, and of another conductor's at its next poll. So without a pause some drains would take many
+        slots before the others ask for their third.
         """
         bound, moving = self._engine.bound(self.drain), self._with(_M.MOVING)
+        recently = self._later(-SPACING)
+        if len(moving) >= 2 and any(member.began_at is not None and member.began_at > recently for member in moving):
+            return 0
         moves = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)) for member in moving]
         stuck = sum(move.is_stuck for move in moves)
         on_its_way = [move for move in moves if move.state is not MoveState.RUNNING]
