@@ -115,13 +115,39 @@ conductor_opts: list[cfg.Opt] = [
     ),
 ]
 
+drain_opts: list[cfg.Opt] = [
+    cfg.StrOpt(
+        'engine',
+        default='migrator',
+        choices=[
+            ('migrator', 'live migrations of this control plane'),
+            ('nova', 'those of a stock OpenStack Nova, through its public API'),
+        ],
+        help='What moves the guests of drains. With nova, a host to empty is a host of that Nova, and the section '
+        '[nova] says how a conductor reaches it. No compute service of migrator is needed then. The API and all '
+        'conductors must have the same value, and no drain may be in progress while it changes.',
+    ),
+    cfg.BoolOpt(
+        'spread',
+        default=False,
+        help="With the engine nova: name each guest's destination, so that at most two guests move to one host at a "
+        "time. Otherwise Nova's scheduler chooses it.",
+    ),
+]
+
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register these options on a ConfigOpts."""
     conf.register_opts(default_opts)
     conf.register_opts(conductor_opts, group='conductor')
+    conf.register_opts(drain_opts, group='drain')
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return the options by section, for the generator of the sample file."""
-    return [('DEFAULT', default_opts), ('conductor', conductor_opts)]
+    return [('DEFAULT', default_opts), ('conductor', conductor_opts), ('drain', drain_opts)]
+
+
+def uses_nova(conf: cfg.ConfigOpts) -> bool:
+    """Return whether a stock Nova moves the guests of drains."""
+    return bool(conf.drain.engine == 'nova')

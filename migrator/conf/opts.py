@@ -9,22 +9,22 @@ from typing import Any
 
 from oslo_config import cfg
 
-from migrator.conf import api, compute, conductor, libvirt, placement, upgrade_levels
+from migrator.conf import api, compute, conductor, keystone, libvirt, upgrade_levels
 
-_MODULES = (api, compute, conductor, libvirt, placement, upgrade_levels)
+_SECTIONS = (api, compute, conductor, libvirt, keystone.PLACEMENT, keystone.NOVA, upgrade_levels)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register every option on a ConfigOpts."""
-    for module in _MODULES:
-        module.register_opts(conf)
+    for section in _SECTIONS:
+        section.register_opts(conf)
 
 
 def list_opts() -> list[tuple[Any, Sequence[cfg.Opt]]]:
     """Return the options by section, for the generator of the sample file."""
     found: dict[str, tuple[Any, list[cfg.Opt]]] = {}
-    for module in _MODULES:
-        listed: Sequence[tuple[Any, Sequence[cfg.Opt]]] = module.list_opts()
+    for section in _SECTIONS:
+        listed: Sequence[tuple[Any, Sequence[cfg.Opt]]] = section.list_opts()
         for group, options in listed:
             found.setdefault(str(getattr(group, 'name', group)), (group, []))[1].extend(options)
     return list(found.values())

@@ -33,7 +33,7 @@ from keystoneauth1.exceptions import (
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import placement
+from migrator.conf import keystone
 
 #: The newest microversion of Placement Yoga (2022). Consumer types need 1.38.
 MICROVERSION = '1.39'
@@ -170,51 +170,58 @@ class PlacementClient:
 
 
 def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
-    """Return a client with the settings of section ``[placement]``.
+    """Return a client with the settings of section ``[placement]``; see :func:`adapter_from_conf`."""
+    return PlacementClient(adapter_from_conf(conf, keystone.PLACEMENT))
 
-    ``auth_type = none`` (or ``noauth``) is for a Placement whose auth_strategy is noauth2. Such a Placement accepts
-    'admin' as a token, and ``endpoint_override`` gives its address.
 
-    :param conf: a configuration on which :func:`migrator.conf.placement.register_opts` was called.
+def adapter_from_conf(conf: cfg.ConfigOpts, section: keystone.Section) -> Any:
+    """Return an adapter of keystoneauth1 with the settings of a section.
+
+    ``auth_type = none`` (or ``noauth``) is for a service whose auth_strategy is noauth2. Such a service accepts 'admin'
+    as a token, and ``endpoint_override`` gives its address.
+
+    :param conf: a configuration on which :meth:`migrator.conf.keystone.Section.register_opts` was called.
     :raises ConfigurationError: an option is missing or has an invalid value.
     """
-    group = placement.GROUP
-    placement.check(conf)
+    group = section.group
+    section.check(conf)
     settings = conf[group]
     if settings.auth_type in ('none', 'noauth'):
         if not settings.endpoint_override:
-            raise _misconfigured('endpoint_override', None, f'auth_type {settings.auth_type} needs an address')
+            raise _misconfigured(group, 'endpoint_override', None, f'auth_type {settings.auth_type} needs an address')
         auth: Any = token_endpoint.Token(settings.endpoint_override, 'admin')
     else:
         try:
             auth = loading.load_auth_from_conf_options(conf, group)
         except NoMatchingPlugin as error:
-            raise _misconfigured('auth_type', settings.auth_type, 'no such plug-in is installed') from error
+            raise _misconfigured(group, 'auth_type', settings.auth_type, 'no such plug-in is installed') from error
         except MissingRequiredOptions as error:
             missing = ', '.join(option.dest for option in error.options)
-            raise _misconfigured('auth_type', settings.auth_type, f'it also needs the options {missing}') from error
+            raise _misconfigured(
+                group, 'auth_type', settings.auth_type, f'it also needs the options {missing}'
+            ) from error
     for name in {'endpoint_override', 'auth_url'}.intersection(settings):
         url = settings[name]
         if url and not re.match(r'https?://[^/\s]', url):
             detail = 'it is not the URL of a service: give one such as http://HOST:PORT'
-            raise _misconfigured(name, '***@' * ('@' in url) + url.rpartition('@')[2], detail)
+            raise _misconfigured(group, name, '***@' * ('@' in url) + url.rpartition('@')[2], detail)
     if auth is None:
-        raise _misconfigured('auth_type', None, "give 'password', or 'none' for a Placement with noauth2")
+        raise _misconfigured(group, 'auth_type', None, "give 'password', or 'none' for a service with noauth2")
     try:
         session = loading.load_session_from_conf_options(conf, group, auth=auth)
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
     except (TypeError, ValueError) as error:
         # The error concerns several options.
-        raise exception.ConfigurationError(f'Section [placement] is invalid: {_public(error)}') from error
+        raise exception.ConfigurationError(f'Section [{group}] is invalid: {_public(error)}') from error
     for transport in session.session.adapters.values():
         if isinstance(transport, requests.adapters.HTTPAdapter):
             # Connections above the size of the pool are closed after each response, with a warning in the log.
             transport.init_poolmanager(requests.adapters.DEFAULT_POOLSIZE, CONNECTIONS)
-    return PlacementClient(adapter)
+    return adapter
 
 
-def _misconfigured(option: str, value: object, detail: str) -> exception.ConfigurationError:
-    return exception.ConfigurationError(option=f'[placement] {option}', value=value, detail=detail)
+def _misconfigured(group: str, option: str, value: object, detail: str) -> exception.ConfigurationError:
+    return exception.ConfigurationError(option=f'[{group}] {option}', value=value, detail=detail)
 
 
 def _public(error: Exception) -> str:

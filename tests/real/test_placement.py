@@ -9,7 +9,7 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import placement as placement_conf
+from migrator.conf import keystone
 from migrator.objects import Flavor, Instance, Strategy
 from migrator.placement_client import allocation_state, allocations, audit, providers
 from migrator.placement_client import client as placement
@@ -28,7 +28,7 @@ def new_client(tmp_path):
         file = tmp_path / f'{uuid.uuid4()}.conf'
         file.write_text('[placement]\n' + ''.join(f'{key} = {value}\n' for key, value in options.items()))
         conf = cfg.ConfigOpts()
-        placement_conf.register_opts(conf)
+        keystone.PLACEMENT.register_opts(conf)
         conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
         return placement.client_from_conf(conf)
 

@@ -22,7 +22,7 @@ from keystoneauth1 import token_endpoint
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import placement as placement_conf
+from migrator.conf import keystone
 from migrator.placement_client import client as placement
 from migrator.testing.placement import make_response
 from migrator.testing.placement_faults import Fault, FaultyAdapter
@@ -96,7 +96,7 @@ def configured(tmp_path, **options):
     file = tmp_path / 'migrator.conf'
     file.write_text('\n'.join(lines))
     conf = cfg.ConfigOpts()
-    placement_conf.register_opts(conf)
+    keystone.PLACEMENT.register_opts(conf)
     conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
     return conf
 
