@@ -38,11 +38,16 @@ _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'SECONDS', 'IN THE W
 
 def show_plan(asked: Asked) -> int:
     """Show which guests of hosts can move, where they would go, and what is in the way."""
-    from migrator.conductor.drains import plan
-
     drains = [_checked(asked, host) for host in dict.fromkeys(asked.arguments.hosts)]
-    plans = plan.plan_together(asked.database, asked.placement(), drains, asked.bounds)
-    return answer_plans(asked, plans)
+    if _uses_nova(asked):
+        from migrator.nova.client import client_from_conf
+        from migrator.nova.plan import plan
+
+        clock = asked.threads.clock
+        return answer_plans(asked, plan(client_from_conf(asked.conf), asked.placement(), drains, clock))
+    from migrator.conductor.drains.plan import plan_together
+
+    return answer_plans(asked, plan_together(asked.database, asked.placement(), drains, asked.bounds))
 
 
 def answer_plans(asked: Asked, plans: Sequence[dict[str, Any]]) -> int:
@@ -75,7 +80,7 @@ def start(asked: Asked) -> int:
     """Write the request to empty a host, and wake a conductor, which does the work."""
     drain = _checked(asked, asked.arguments.host)
     get = commands.connect(asked) if asked.arguments.watch else None  # before anything is written
-    asked.database.drains.accept(drain)
+    asked.database.drains.accept(drain, has_service=not _uses_nova(asked))
     _wake(asked)
     if get is not None:
         return commands.watch(asked, get, 'Drain', drain.uuid)
@@ -86,8 +91,21 @@ def start(asked: Asked) -> int:
 
 def _checked(asked: Asked, host: str) -> Drain:
     drain = wanted(asked, host)
-    asked.database.drains.check(drain)
+    if not _uses_nova(asked):
+        asked.database.drains.check(drain)
+        return drain
+    from migrator.db.drains import Known
+    from migrator.nova.client import client_from_conf
+
+    hosts = {service.host for service in client_from_conf(asked.conf).services()}
+    asked.database.drains.check(drain, Known(hosts, [*(drain.priorities or ())]))
     return drain
+
+
+def _uses_nova(asked: Asked) -> bool:
+    from migrator.conf.conductor import uses_nova
+
+    return uses_nova(asked.conf)
 
 
 def wanted(asked: Asked, host: str) -> Drain:

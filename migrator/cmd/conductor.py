@@ -16,7 +16,12 @@ from migrator.runtime import service
 from migrator.runtime.process import Process
 
 if TYPE_CHECKING:  # imported after the choice of threads
+    from migrator.conductor.drains.periodic import Mover
+    from migrator.db.api import Database
+    from migrator.executors import Clock
+    from migrator.nova.client import Nova
     from migrator.objects import protocol
+    from migrator.objects.drain import Drain
     from migrator.placement_client import client
     from migrator.runtime import http_server
 
@@ -40,13 +45,18 @@ def register(conf: cfg.ConfigOpts) -> None:
 def begin(process: Process) -> None:
     """Create a conductor, and start it."""
     from migrator.conductor.manager import ConductorManager
+    from migrator.conf.conductor import uses_nova
+    from migrator.nova.client import client_from_conf
     from migrator.placement_client import client
 
     conf = process.conf
     placement, engine, transport = process.placement(), process.engine(), process.transport()
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))
-    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
+    mover = None
+    if uses_nova(conf):
+        mover = make_mover(client_from_conf(conf), placement, database, process.threads.clock, conf.drain.spread)
+    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover)
     # Do this first, so that a port in use is reported before other services know of this conductor.
     if conf.conductor.metrics_port is not None:
         _serve_metrics(process, manager.metrics.make_app())
@@ -59,6 +69,31 @@ def begin(process: Process) -> None:
     # Use a separate client, because the conductor's client logs outages that migrations wait for.
     probe = client.PlacementClient(placement.adapter)
     process.watch('Placement', lambda: check_placement(probe))
+
+
+def make_mover(
+    nova: Nova, placement: client.PlacementClient, database: Database, clock: Clock, spread: bool = False
+) -> Mover:
+    """Return what moves the guests of drains by the live migrations of a stock Nova.
+
+    :param spread: whether to name every destination.
+    """
+    from migrator.conductor.drains.periodic import Mover
+    from migrator.nova import plan
+    from migrator.nova.engine import NovaEngine
+
+    def drained() -> set[str]:
+        return {drain.host for drain in database.drains.list(in_progress=True)}
+
+    choose = plan.Spread(nova, placement, clock).choose
+    engine = NovaEngine(nova, placement, clock, choose, spread, drained)
+
+    def make_plan(drain: Drain) -> dict[str, Any]:
+        if not any(service.host == drain.host for service in nova.services()):
+            raise exception.Invalid(exception.ComputeHostNotFound(host=drain.host).message)
+        return plan.plan(nova, placement, [drain], clock)[0]
+
+    return Mover(engine, make_plan)
 
 
 def _serve_metrics(process: Process, app: http_server.App) -> None:

@@ -16,8 +16,7 @@ from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import Hosts
-from migrator.conductor.drains.engine import ConductorEngine
-from migrator.conductor.drains.periodic import Drains, Endpoint
+from migrator.conductor.drains.periodic import Drains, Endpoint, Mover, own_mover
 from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.runner import Runner
@@ -47,6 +46,7 @@ class ConductorManager(Endpoint):
     :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.
     :param server: the name of its RPC server and of its service record.
     :param client: its RPC client and server.
+    :param mover: what moves the guests of drains; None: the migrations of this control plane.
     :ivar metrics: its metrics. The embedding process serves them.
     """
 
@@ -58,6 +58,7 @@ class ConductorManager(Endpoint):
         placement_client: PlacementClient,
         client: rpc.RPC,
         threads: executors.Threads,
+        mover: Mover | None = None,
     ) -> None:
         self.conf = conf
         self._rpc = client
@@ -107,8 +108,8 @@ class ConductorManager(Endpoint):
             self._watches['guests'] = conf.conductor.guests_interval, comparison.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.tools.hosts.on_free = self.runner.wake
-        engine = ConductorEngine(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
-        super().__init__(Drains(self.tools, engine, self._poll_pool))
+        own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
+        super().__init__(Drains(self.tools, mover or own, self._poll_pool))
         self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all
 

@@ -162,6 +162,11 @@ class Known:
     hosts: Collection[str]
     guests: Collection[str] = ()
 
+    @classmethod
+    def named_by(cls, drain: Drain) -> Known:
+        """Return all that a drain names, which leaves the check of that to its engine."""
+        return cls([drain.host, *(drain.destinations or ())], [*(drain.priorities or ())])
+
 
 class Drains:
     """The rows of ``drains``, ``drain_members`` and ``drain_log``."""

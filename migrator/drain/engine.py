@@ -150,7 +150,10 @@ class Engine(Protocol):
         """Request the abort of a member's migration. A migration that has ended stays as it is."""
 
     def disable(self, drain: Drain) -> bool:
-        """Disable the drain's host as a destination, and return whether it was enabled before."""
+        """Disable the drain's host as a destination, and return whether a drain has disabled it.
+
+        :raises Refused: there is no such host. The drain ends.
+        """
 
     def enable(self, drain: Drain) -> None:
         """Enable the drain's host again, unless it was disabled for another reason meanwhile."""

@@ -55,6 +55,8 @@ def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
     run = _Run(store, engine, drain)
     if drain.status == DrainStatus.ACCEPTED:
         run.begin()
+        if run.drain.ended:
+            return run.drain
     run.look()
     run.update_members()
     if run.drain.cancel_requested_at is not None:
@@ -119,15 +121,22 @@ class _Run:
     # --- the parts of a run, in their order --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Disable the host, or enable it for a restore."""
+        """Disable the host, or enable it for a restore. If there is no such host, end the drain."""
+        refusal = None
         if self._goes_back:
             if self.drain.has_disabled_host:
                 self._engine.enable(self.drain)
             self._will(has_disabled_host=False)
         else:
-            self._will(has_disabled_host=self._engine.disable(self.drain))
+            try:
+                self._will(has_disabled_host=self._engine.disable(self.drain))
+            except Refused as error:
+                refusal = str(error)
         self._will(status=DrainStatus.RUNNING.value, began_at=self._now)
         self._commit()
+        if refusal is not None:
+            self._finish(DrainStatus.INCOMPLETE, refusal)
+            self._commit()
 
     def look(self) -> None:
         """Copy the states of the requested migrations into the members."""

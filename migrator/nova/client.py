@@ -19,8 +19,10 @@ from urllib import parse
 
 import requests
 from keystoneauth1 import adapter, exceptions
+from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import keystone
 from migrator.nova import errors, resources
 from migrator.nova.resources import (
     Action,
@@ -33,7 +35,7 @@ from migrator.nova.resources import (
     Service,
 )
 from migrator.objects import COMPUTE_BINARY
-from migrator.placement_client.client import PlacementClient
+from migrator.placement_client.client import PlacementClient, adapter_from_conf
 
 #: The oldest microversion that is enough: a queued migration can be aborted. And the newest that this client knows.
 LEAST, NEWEST = (2, 65), (2, 96)
@@ -328,6 +330,14 @@ def connect(cloud: str | None = None, region: str | None = None) -> tuple[Nova, 
         for service in ('compute', 'placement')
     )
     return Nova(compute), PlacementClient(placement)
+
+
+def client_from_conf(conf: cfg.ConfigOpts) -> Nova:
+    """Return a client with the settings of section ``[nova]``; see :func:`.adapter_from_conf`.
+
+    :raises migrator.exception.ConfigurationError: an option is missing or has an invalid value.
+    """
+    return Nova(adapter_from_conf(conf, keystone.NOVA))
 
 
 @contextlib.contextmanager

@@ -351,13 +351,12 @@ class NovaEngine:
     def disable(self, drain: Drain) -> bool:
         """Disable the drain's host, and return whether a drain has disabled it.
 
-        :raises migrator.nova.errors.NovaRefused: the host has no nova-compute.
+        :raises Refused: the host has no nova-compute.
         """
         service = self._service(drain.host)
         if service is None:
-            raise errors.NovaRefused(
-                f'Nova has no nova-compute at {drain.host}: see openstack compute service list.', status=404, reason=''
-            )
+            remedy = 'Name a host as openstack compute service list shows it.'
+            raise Refused(Obstacle(ObstacleKind.STATE, f'Nova has no nova-compute at {drain.host}.', remedy))
         wanted = disabled_reason(drain)
         if service.status == 'disabled':
             if service.disabled_reason == wanted:

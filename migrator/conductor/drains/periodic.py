@@ -7,6 +7,8 @@ It runs at each poll, after a request of a user, and when a migration of a drain
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oslo_log import log as logging
@@ -18,6 +20,7 @@ from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.slots import Bounds
 from migrator.drain.attempt import attempt
+from migrator.drain.engine import Engine
 from migrator.objects.drain import Drain
 from migrator.rpc import expose
 
@@ -41,7 +44,27 @@ class Endpoint:
     @expose
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain; see :func:`migrator.conductor.drains.plan.plan`."""
-        return self.drains.plan(drain)
+        return self.drains.mover.plan(drain)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mover:
+    """The control plane that moves the guests of drains.
+
+    :ivar plan: returns the plan of a drain as JSON.
+    """
+
+    engine: Engine
+    plan: Callable[[Drain], dict[str, Any]]
+
+
+def own_mover(tools: Tools, adopt: Callable[[Sequence[str]], None], wake: Callable[[str], object]) -> Mover:
+    """Return what moves guests by the migrations of this control plane; see :class:`ConductorEngine`."""
+
+    def make_plan(drain: Drain) -> dict[str, Any]:
+        return plan.plan(tools.database, tools.placement, drain, tools.options.bounds or Bounds())
+
+    return Mover(ConductorEngine(tools, adopt, wake), make_plan)
 
 
 class Drains:
@@ -50,9 +73,9 @@ class Drains:
     :param pool: its threads advance the drains, each drain in one thread at a time.
     """
 
-    def __init__(self, tools: Tools, engine: ConductorEngine, pool: executors.BoundedExecutor) -> None:
+    def __init__(self, tools: Tools, mover: Mover, pool: executors.BoundedExecutor) -> None:
         self._tools = tools
-        self._engine = engine
+        self.mover = mover
         self._pool = pool
         self._lock = tools.threads.lock()
         #: The drains that are being advanced -> whether each is advanced once more.
@@ -87,10 +110,6 @@ class Drains:
         if is_new:
             self._pool.submit(self._advance_while_woken, uuid)
 
-    def plan(self, drain: Drain) -> dict[str, Any]:
-        """Return the plan of a drain as JSON."""
-        return plan.plan(self._tools.database, self._tools.placement, drain, self._tools.options.bounds or Bounds())
-
     def _advance_while_woken(self, uuid: str) -> None:
         try:
             again = True
@@ -116,4 +135,4 @@ class Drains:
             )
             return
         if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
-            attempt(self._tools.database.drains, self._engine, drain, f'conductor {self._tools.server}')
+            attempt(self._tools.database.drains, self.mover.engine, drain, f'conductor {self._tools.server}')

@@ -295,7 +295,7 @@ def test_only_what_a_drain_has_disabled_is_enabled(cloud, status, reason, mine):
 
 
 def test_host_without_a_compute_service_is_refused(cloud):
-    with pytest.raises(exception.MigratorException, match='no nova-compute at host9'):
+    with pytest.raises(Refused, match='no nova-compute at host9'):
         cloud.engine.disable(Drain(uuid='d2', host='host9'))
 
 
