@@ -18,6 +18,8 @@ from tests.real.test_kills import Killer
 GUESTS = int(os.environ.get('MIGRATOR_DRAINED', '24'))
 #: Seconds for the kills, and then for the rest of the drain.
 PATIENCE = 250 + 6 * GUESTS
+#: The guests that one answer lists; fewer than there are, so that pages follow each other.
+PAGE = 10
 MEMORY, LINK = 256, 256
 KILLS = {'conductor1': 3, 'conductor2': 3, 'host1': 2, 'host2': 2, 'host3': 2, 'api1': 1, 'rabbitmq': 1, 'placement': 1}
 PAUSES = {'conductor1': 1, 'conductor2': 1}
@@ -69,6 +71,17 @@ def watch(cloud, uuid):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
+def shown_on_page(cloud, uuid):
+    """Return the guests of a drain from the lists that the page for a browser asks for, page by page."""
+    path = f'/migrator/v1/drains/{uuid}/members?limit={PAGE}'
+    found, answer = [], {'members_links': True}
+    while 'members_links' in answer:
+        marker = f'&marker={found[-1]["instance_uuid"]}' if found else ''
+        answer = cloud.request('GET', f'{path}{marker}').json
+        found += answer['members']
+    return found
+
+
 def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, placement_http):
     servers = {one.name: one for one in (rabbitmq, placement_http)}
     guests = [cloud.boot(f'vm-{number}', 'host1', MEMORY, dirty_rate=20) for number in range(GUESTS)]
@@ -86,6 +99,16 @@ def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, 
         events = [json.loads(line) for line in output.splitlines()]
         moved = {one['instance'] for one in events if one.get('status') == 'moved'}
         assert (watching.returncode, moved) == (0, {guest.uuid for guest in guests}), errors
+        # The last event of a guest, as watch has it, is what the page shows.
+        watched = {
+            one['instance']: (one['status'], one.get('destination')) for one in events if one['kind'] == 'member'
+        }
+        members = shown_on_page(cloud, uuid)
+        assert {one['instance_uuid']: (one['status'], one['destination']) for one in members} == watched
+        assert len(members) == GUESTS
+        for one in members:
+            newest = one['migrations'][-1]
+            assert (newest['status'], newest['destination']) == ('completed', one['destination']), one
         assert [one['seq'] for one in events] == list(range(1, len(events) + 1))
         listed = json.loads(operator.run('openstack', 'host', 'drain', 'list', '--host', 'host1', '-f', 'json'))
         assert [(one['Status'], one['Moved']) for one in listed] == [('completed', GUESTS)], listed
