@@ -3,10 +3,12 @@
 """Expected times: when migrations start and end, from how long recent ones took.
 
 The forecast plays the queue of a source many times. In each run, every migration takes as many seconds for each MiB as
-a recorded one did, and starts when a slot of its source is free. Where the recorded times show that migrations of a
-source share its link, those of a run share it too. The 50th and 80th percentiles of the runs are the answer. A
-migration that runs takes longer than it has run already and than the hypervisor's rate leaves for the rest, but not
-twice as long as these. The runs draw their random numbers from a fixed seed, so equal facts give equal answers.
+a recorded one did, and starts when a slot of its source and one of a destination are free. Where the recorded times
+show that migrations share the links of their source and of their destination, those of a run share them too. As many
+migrations as other sources send to a destination now are assumed to go there all the time. The 50th and 80th
+percentiles of the runs are the answer. A migration that runs takes longer than it has run already and than the
+hypervisor's rate leaves for the rest, but not twice as long as these. The runs draw their random numbers from a fixed
+seed, so equal facts give equal answers.
 
 Nothing here reads the database; :meth:`migrator.db.slots.SlotReader.recorded` does.
 """
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator.objects import Migration, MigrationStatus
-from migrator.objects.drain import Drain, Member, MemberStatus, place
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus, place
 
 _S, _M = MigrationStatus, MemberStatus
 #: The number of ended migrations that a forecast looks at, the newest ones.
@@ -37,18 +39,21 @@ _RUNS, _PLAYED = 200, 10_000
 _OTHERS = 5
 #: The bytes in a MiB.
 _MIB = 1024 * 1024
+#: Seconds that are taken to be none, since the last bits of a float are not exact.
+_LITTLE = 1e-6
 #: The statuses in which a migration copies, or has copied.
-_MOVING = (_S.RUNNING, _S.RUNNING_POST_COPY, _S.POST_MIGRATING)
+MOVING = (_S.RUNNING, _S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 
 @dataclasses.dataclass(frozen=True)
 class Past:
-    """A migration that has completed.
+    """A migration that has completed, or one that runs.
 
     :ivar group: the drain that has requested it, or else its source. Migrations of one group take similar times.
-    :ivar seconds: from the start of the copy to the end.
-    :ivar source: the host that it left.
-    :ivar began: when the copy started, in seconds from any moment that is the same for all.
+    :ivar seconds: from the start of the copy to the end, or to the present.
+    :ivar source: the host that it leaves.
+    :ivar began: when the copy started, in seconds since the epoch.
+    :ivar destination: the host to which it goes.
     """
 
     group: str
@@ -56,6 +61,7 @@ class Past:
     seconds: float
     source: str = ''
     began: float = 0.0
+    destination: str = ''
 
     @property
     def rate(self) -> float:
@@ -63,23 +69,32 @@ class Past:
         return self.seconds / max(self.size_mb, 1)
 
 
-def alone(past: Sequence[Past]) -> list[Past]:
-    """Return migrations with the seconds that each takes if those of a source share its link equally.
+def _links(source: str, destination: str | None) -> tuple[str, ...]:
+    """Return the names of the links that a migration uses; that of a destination only if it is known."""
+    return (f'from {source}', f'into {destination}') if destination else (f'from {source}',)
 
-    While two of them run at the same time, each gets on by half a second in a second.
+
+def alone(past: Sequence[Past]) -> list[Past]:
+    """Return migrations with the seconds that each takes if the migrations on a link share it equally.
+
+    While two of them leave a host or enter one at the same time, each gets on by half a second in a second.
     """
-    found = dict.fromkeys(range(len(past)), 0.0)
-    by_source: dict[str, list[tuple[float, bool, int]]] = collections.defaultdict(list)
-    for number, one in enumerate(past):
-        by_source[one.source] += [(one.began, True, number), (one.began + one.seconds, False, number)]
-    for events in by_source.values():
-        running: set[int] = set()
-        before = 0.0
-        for at, begins, number in sorted(events):
-            for each in running:
-                found[each] += (at - before) / len(running)
-            before = at
-            (running.add if begins else running.discard)(number)
+    found = [0.0] * len(past)
+    links = [_links(one.source, one.destination) for one in past]
+    using: dict[str, set[int]] = collections.defaultdict(set)
+    since: dict[int, float] = {}
+    lasting = [(number, one) for number, one in enumerate(past) if one.seconds > 0]
+    moments = [(one.began, True, number) for number, one in lasting]
+    moments += [(one.began + one.seconds, False, number) for number, one in lasting]
+    for at, begins, number in sorted(moments):
+        if begins:
+            since[number] = at
+        # Only the shares of these change.
+        for each in {each for link in links[number] for each in using[link]}:
+            found[each] += (at - since[each]) / max(len(using[link]) for link in links[each])
+            since[each] = at
+        for link in links[number]:
+            (using[link].add if begins else using[link].discard)(number)
     return [dataclasses.replace(one, seconds=found[number]) for number, one in enumerate(past)]
 
 
@@ -95,11 +110,17 @@ class Outlook:
     :ivar now: the time of the database.
     :ivar slots: the number of migrations that run at once.
     :ivar past: the newest migrations that have completed.
+    :ivar running: all migrations that run.
+    :ivar inbound: how many migrations a host may receive at once; 0: no bound.
+    :ivar destinations: the hosts to which migrations may go; empty: those to which recorded ones went.
     """
 
     now: datetime.datetime
     slots: int
     past: Sequence[Past] = ()
+    running: Sequence[Past] = ()
+    inbound: int = 0
+    destinations: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +130,8 @@ class Job:
     :ivar elapsed: the seconds since its copy has started; None: it waits.
     :ivar left: the seconds that the hypervisor's remaining bytes take at the rate so far; None: not known.
     :ivar not_before: the seconds for which it does not start.
+    :ivar source: the host that it leaves.
+    :ivar destination: the host to which it goes; None: it is not chosen yet.
     """
 
     uuid: str
@@ -116,6 +139,8 @@ class Job:
     elapsed: float | None = None
     left: float | None = None
     not_before: float = 0.0
+    source: str = ''
+    destination: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +224,7 @@ def of_host(outlook: Outlook, leaving: Iterable[Migration], sizes: Mapping[str, 
     # Most of a queue belong to one drain.
     groups = collections.Counter(one.drain or one.source_compute for one in ordered)
     found, _ = play(outlook, jobs, groups.most_common(1)[0][0] if groups else '')
-    positions = _positions(one.uuid for one in ordered if one.status not in _MOVING and one.uuid not in held)
+    positions = _positions(one.uuid for one in ordered if one.status not in MOVING and one.uuid not in held)
     return {
         one.uuid: Place(
             positions.get(one.uuid),
@@ -212,7 +237,7 @@ def of_host(outlook: Outlook, leaving: Iterable[Migration], sizes: Mapping[str, 
 
 def _order(one: Migration) -> tuple[int, int, datetime.datetime, int]:
     """Return the sort key of a migration at its source: first what runs, then its queue, then by priority."""
-    if one.status in _MOVING:
+    if one.status in MOVING:
         rank, at = 0, one.running_at
     elif one.status == _S.QUEUED:
         rank, at = 1, one.queued_at
@@ -237,24 +262,28 @@ def _why_unknown(one: Migration) -> str | None:
 
 def _job(one: Migration, size_mb: int, now: datetime.datetime) -> Job:
     """Return a migration in progress as a job."""
-    if one.status not in _MOVING:
-        return Job(one.uuid, size_mb)
+    job = Job(one.uuid, size_mb, source=one.source_compute, destination=one.dest_compute)
+    if one.status not in MOVING:
+        return job
     began = one.running_at or now
     elapsed = max(0.0, (now - began).total_seconds())
     copied, remains = one.memory_processed or 0, one.memory_remaining
     reported = (one.updated_at - began).total_seconds() if one.updated_at is not None else 0.0
     if one.status != _S.RUNNING or remains is None or copied <= 0 or reported <= 0:
-        return Job(one.uuid, size_mb, elapsed)
+        return dataclasses.replace(job, elapsed=elapsed)
     whole = remains * reported / copied  # from the report on
     left = max(0.0, whole - (elapsed - reported))
-    return Job(one.uuid, size_mb, elapsed, left)
+    return dataclasses.replace(job, elapsed=elapsed, left=left)
 
 
-def _job_of_member(member: Member, now: datetime.datetime) -> Job:
+def _job_of_member(drain: Drain, member: Member, now: datetime.datetime) -> Job:
     """Return a member without a migration here as a job."""
+    is_back = drain.direction == Direction.BACK
+    source, destination = (member.source, drain.host) if is_back else (drain.host, None)
+    job = Job(member.instance_uuid, member.size_mb, source=source, destination=destination)
     if member.status == _M.MOVING and member.began_at is not None:
-        return Job(member.instance_uuid, member.size_mb, max(0.0, (now - member.began_at).total_seconds()))
-    return Job(member.instance_uuid, member.size_mb, not_before=_seconds_until(member.not_before, now))
+        return dataclasses.replace(job, elapsed=max(0.0, (now - member.began_at).total_seconds()))
+    return dataclasses.replace(job, not_before=_seconds_until(member.not_before, now))
 
 
 def _positions(uuids: Iterable[str]) -> dict[str, int]:
@@ -292,9 +321,9 @@ def of_drain(
     jobs = [dataclasses.replace(_job(moving[uuid], sizes[uuid], outlook.now), uuid=uuid) for uuid in on_its_way]
     others = [one for one in ordered if one.instance_uuid not in held and one.instance_uuid not in moving]
     # Those that move come first. Another control plane has their migrations.
-    jobs += [_job_of_member(one, outlook.now) for one in sorted(others, key=lambda one: one.status != _M.MOVING)]
-    slots = min(outlook.slots, drain.parallel or outlook.slots)
-    found, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
+    others.sort(key=lambda one: one.status != _M.MOVING)
+    jobs += [_job_of_member(drain, one, outlook.now) for one in others]
+    found, whole = play(_of_drain(outlook, drain), jobs, drain.uuid)
     positions = _positions(job.uuid for job in jobs if job.elapsed is None)
     places = {
         one.instance_uuid: Place(
@@ -316,12 +345,17 @@ def of_plan(
     """
     if not sizes or len(outlook.past) < LEAST:
         return None, {}
-    slots = min(outlook.slots, drain.parallel or outlook.slots)
-    jobs = [Job(uuid, size_mb) for uuid, size_mb in sizes.items()]
-    _, whole = play(dataclasses.replace(outlook, slots=slots), jobs, drain.uuid)
+    jobs = [Job(uuid, size_mb, source=drain.host) for uuid, size_mb in sizes.items()]
+    _, whole = play(_of_drain(outlook, drain), jobs, drain.uuid)
     of_a_mib = Band.of([one.rate for one in outlook.past], len(outlook.past))
     each = {uuid: Band(of_a_mib.p50 * size_mb, of_a_mib.p80 * size_mb).seconds() for uuid, size_mb in sizes.items()}
     return (whole.seconds() if whole is not None else None), each
+
+
+def _of_drain(outlook: Outlook, drain: Drain) -> Outlook:
+    """Return an outlook within the bounds of a drain."""
+    slots = min(outlook.slots, drain.parallel or outlook.slots)
+    return dataclasses.replace(outlook, slots=slots, destinations=drain.destinations or ())
 
 
 def _why_held(drain: Drain, member: Member, moving: Mapping[str, Migration]) -> str | None:
@@ -402,17 +436,15 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     """
     if not jobs or len(outlook.past) < LEAST:
         return {job.uuid: Expected(reason=UNKNOWN) for job in jobs}, None
-    shared = alone(outlook.past)
-    # What explains the recorded times better is right. Without any that ran at the same time, both do.
-    shares = spread(shared) < spread(outlook.past)
-    rates = _Rates(shared if shares else outlook.past, group)
+    queue, past = _prepare(outlook, jobs)
+    rates = _Rates(past, group)
     # The answer to equal facts must not change from one request to the next.
     dice = random.Random(0)  # noqa: S311 -- nothing secret depends on it
     runs = max(20, min(_RUNS, _PLAYED // len(jobs)))
     starts: list[list[float]] = [[] for _ in jobs]
     ends: list[list[float]] = [[] for _ in jobs]
     for _ in range(runs):
-        _run(jobs, max(1, outlook.slots), shares, rates.draw_group(dice), dice, starts, ends)
+        queue.run(rates.draw_group(dice), dice, starts, ends)
     found = {
         job.uuid: Expected(
             None if job.elapsed is not None else Band.of(starts[number], rates.known),
@@ -423,46 +455,115 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     return found, Band.of([max(each) for each in zip(*ends, strict=True)], rates.known)
 
 
-def _run(
-    jobs: Sequence[Job],
-    slots: int,
-    shares: bool,
-    rates: Sequence[float],
-    dice: random.Random,
-    starts: list[list[float]],
-    ends: list[list[float]],
-) -> None:
-    """Play the queue once.
+def _prepare(outlook: Outlook, jobs: Sequence[Job]) -> tuple[_Queue, Sequence[Past]]:
+    """Return what each run plays, and the recorded migrations with the times that it draws from."""
+    sources = {job.source for job in jobs}
+    others = [one for one in outlook.running if one.source not in sources]
+    went = {one.destination for one in [*outlook.past, *others]} - {'', *sources}
+    queue = _Queue(
+        jobs,
+        [_links(job.source, job.destination) for job in jobs],
+        max(1, outlook.slots),
+        outlook.inbound or math.inf,
+        False,
+        collections.Counter(link for one in others for link in _links(one.source, one.destination)),
+        [f'into {host}' for host in outlook.destinations or sorted(went)],
+    )
+    now = outlook.now.timestamp()
+    copies = {
+        job.uuid: Past('', job.size_mb, job.elapsed, job.source, now - job.elapsed, job.destination or '')
+        for job in jobs
+        if job.elapsed is not None
+    }
+    past = alone([*outlook.past, *copies.values(), *others])
+    recorded = past[: len(outlook.past)]
+    # What explains the recorded times better is right. Without any that ran at the same time, both do.
+    if spread(recorded) >= spread(outlook.past):
+        return queue, outlook.past
+    work = {uuid: one.seconds for uuid, one in zip(copies, past[len(recorded) :], strict=False)}
+    return dataclasses.replace(queue, shares=True, jobs=[_alone(job, work.get(job.uuid)) for job in jobs]), recorded
 
-    :param shares: whether the migrations that run share a link.
-    :param rates: recorded seconds for each MiB.
+
+def _alone(job: Job, seconds: float | None) -> Job:
+    """Return a job with what it has taken and has left in seconds in which it has its links to itself.
+
+    :param seconds: what it has taken; None: it waits.
     """
-    copying = sum(job.elapsed is not None for job in jobs) if shares else 1
-    now = done = 0.0  # done: the seconds by which each migration that runs has got on
-    running: list[tuple[float, int]] = []  # the value of done at which each ends
-    ready: list[int] = []
-    later = sorted((job.not_before, number) for number, job in enumerate(jobs) if job.elapsed is None)
-    for number, job in enumerate(jobs):
-        if job.elapsed is not None:
-            left = None if job.left is None else job.left / copying
-            part = _left(dataclasses.replace(job, left=left), job.elapsed / copying, rates, dice)
-            running.append((part, number))
-            starts[number].append(0.0)
-    heapq.heapify(running)
-    while running or ready or later:
-        while later and later[0][0] <= now:
-            heapq.heappush(ready, heapq.heappop(later)[1])
-        while ready and len(running) < slots:
-            number = heapq.heappop(ready)
-            heapq.heappush(running, (done + dice.choice(rates) * jobs[number].size_mb, number))
+    if not job.elapsed or seconds is None:
+        return job
+    left = None if job.left is None else job.left * seconds / job.elapsed
+    return dataclasses.replace(job, elapsed=seconds, left=left)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Queue:
+    """The jobs of one source, and the links that they use.
+
+    :ivar inbound: the number of migrations that go to one host at once.
+    :ivar shares: whether migrations share a link. ``elapsed`` and ``left`` of a job are without others on its links.
+    :ivar others: link -> the number of other migrations that use it, now and until the end.
+    :ivar links: those of each job.
+    :ivar destinations: the links to the hosts to which jobs may go that have no destination yet.
+    """
+
+    jobs: Sequence[Job]
+    links: Sequence[tuple[str, ...]]
+    slots: int
+    inbound: float
+    shares: bool
+    others: Mapping[str, int]
+    destinations: Sequence[str]
+
+    def run(
+        self, rates: Sequence[float], dice: random.Random, starts: list[list[float]], ends: list[list[float]]
+    ) -> None:
+        """Play the queue once.
+
+        :param rates: recorded seconds for each MiB.
+        """
+        now, used = 0.0, collections.defaultdict(int, self.others)
+        running: list[tuple[float, int, tuple[str, ...]]] = []  # the seconds that are left, the job, its links
+        later = sorted((job.not_before, number) for number, job in enumerate(self.jobs) if job.elapsed is None)
+        ready: list[int] = []
+        # The first of the hosts to which as few go is another one in each run.
+        first = int(dice.random() * len(self.destinations))
+        destinations = [*self.destinations[first:], *self.destinations[:first]]
+
+        def start(seconds: float, number: int, links: tuple[str, ...]) -> None:
+            for link in links:
+                used[link] += 1
+            running.append((seconds, number, links))
             starts[number].append(now)
-        each = len(running) if shares else 1
-        end = now + (running[0][0] - done) * each if running else math.inf
-        if later and len(running) < slots and later[0][0] < end:
-            now, done = later[0][0], done + (later[0][0] - now) / max(each, 1)
-        else:
-            now, (done, number) = end, heapq.heappop(running)
-            ends[number].append(now)
+
+        for number, job in enumerate(self.jobs):
+            if job.elapsed is not None:
+                start(_left(job, job.elapsed, rates, dice), number, self.links[number])
+        while running or ready or later:
+            while later and later[0][0] <= now:
+                heapq.heappush(ready, heapq.heappop(later)[1])
+            while ready and len(running) < self.slots:
+                job = self.jobs[ready[0]]
+                links = self.links[ready[0]]
+                if job.destination is None and destinations:
+                    free = (link for link in destinations if not used[link])
+                    links = (*links, next(free, None) or min(destinations, key=used.__getitem__))
+                    if running and used[links[-1]] >= self.inbound:
+                        break
+                start(dice.choice(rates) * job.size_mb, heapq.heappop(ready), links)
+            # One of several on a link takes as many seconds for each of its own.
+            slower = [max([used[link] for link in links]) if self.shares else 1 for _, _, links in running]
+            step = min([one[0] * each for one, each in zip(running, slower, strict=True)], default=math.inf)
+            if later and len(running) < self.slots:
+                step = min(step, later[0][0] - now)
+            now += step
+            before, running[:] = running[:], []
+            for (left, number, links), each in zip(before, slower, strict=True):
+                if left - step / each > _LITTLE:
+                    running.append((left - step / each, number, links))
+                    continue
+                ends[number].append(now)
+                for link in links:
+                    used[link] -= 1
 
 
 def _left(job: Job, elapsed: float, rates: Sequence[float], dice: random.Random) -> float:

@@ -79,10 +79,11 @@ class Database:
         by_source: dict[str, list[Migration]] = {}
         for one in rows.values():
             by_source.setdefault(one.source_compute, []).append(one)
-        now, limits, past = self.slots.recorded(sources)
+        now, limits, past, running = self.slots.recorded(sources)
         places: dict[str, forecast.Place] = {}
         for source, each in by_source.items():
-            outlook = forecast.Outlook(now, bounds.at_once(limits.get(source, 1)), past)
+            at_once = bounds.at_once(limits.get(source, 1))
+            outlook = forecast.Outlook(now, at_once, past, running, bounds.inbound)
             places |= forecast.of_host(outlook, each, sizes)
         return now, places
 
@@ -96,11 +97,12 @@ class Database:
         """
         marks = [member.mark for member in members if member.status == MemberStatus.MOVING and member.mark]
         rows = self.migrations.list({'uuid': marks}) if marks else []
-        now, limits, past = self.slots.recorded([drain.host])
+        now, limits, past, running = self.slots.recorded([drain.host])
         is_back = drain.direction == Direction.BACK and bool(limits)
+        inbound = bounds.of_drains().inbound
         # A host of another control plane has reported no limit.
-        at_once = bounds.of_drains().inbound if is_back else limits.get(drain.host, drain.parallel or 1)
-        outlook = forecast.Outlook(now, bounds.at_once(at_once), past)
+        at_once = inbound if is_back else limits.get(drain.host, drain.parallel or 1)
+        outlook = forecast.Outlook(now, bounds.at_once(at_once), past, running, inbound)
         return now, *forecast.of_drain(outlook, drain, members, rows), rows
 
     def close(self) -> None:

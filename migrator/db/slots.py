@@ -63,13 +63,21 @@ _BY_HOST = _BY_HOST.group_by(*_KINDS, _T.c.migration_type)
 #: The newest migrations that have completed. Other conditions would make the database read on until enough meet them.
 _COMPLETED = (
     sa.select(
-        *(_T.c.drain, _T.c.source_compute, _T.c.migration_type, _T.c.running_at, _T.c.updated_at),
-        models.INSTANCES.c.flavor,
+        *(_T.c.drain, _T.c.source_compute, _T.c.dest_compute, _T.c.migration_type),
+        *(_T.c.running_at, _T.c.updated_at, models.INSTANCES.c.flavor),
     )
     .outerjoin(models.INSTANCES, models.INSTANCES.c.uuid == _T.c.instance_uuid)
     .where(_T.c.status == MigrationStatus.COMPLETED.value)
     .order_by(_T.c.created_at.desc(), _T.c.id.desc())
     .limit(forecast.RECORDED)
+)
+
+#: The live migrations that copy.
+_COPYING = sa.select(_T.c.source_compute, _T.c.dest_compute, _T.c.running_at).where(
+    _IN_PROGRESS,
+    _T.c.migration_type == MigrationType.LIVE_MIGRATION.value,
+    _T.c.status.in_([status.value for status in forecast.MOVING]),
+    _T.c.running_at.is_not(None),
 )
 
 #: How many drains are read for the times that their guests took.
@@ -408,8 +416,10 @@ class SlotReader:
         with self._engine.reader() as session:
             return int(session.execute(query).scalar() or 1)
 
-    def recorded(self, hosts: Sequence[str]) -> tuple[datetime.datetime, dict[str, int], list[forecast.Past]]:
-        """Return what forecasts follow from: the present time, host -> its limit, and what has completed.
+    def recorded(
+        self, hosts: Sequence[str]
+    ) -> tuple[datetime.datetime, dict[str, int], list[forecast.Past], list[forecast.Past]]:
+        """Return what forecasts follow from: the time, host -> its limit, what has completed, what runs.
 
         :returns: the limit is how many live migrations may leave the host at once; a host that has not reported it is
             left out.
@@ -419,8 +429,9 @@ class SlotReader:
             now = models.aware(session.execute(sa.select(models.now())).scalar_one())
             limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
             rows = session.execute(_COMPLETED).all()
+            copying = session.execute(_COPYING).all()
             if not rows:  # another control plane may move the guests
-                return now, limits, _moved_by_drains(session)
+                return now, limits, _moved_by_drains(session), []
         past = [
             forecast.Past(
                 row.drain or row.source_compute,
@@ -428,12 +439,24 @@ class SlotReader:
                 (row.updated_at - row.running_at).total_seconds(),
                 row.source_compute,
                 row.running_at.timestamp(),
+                row.dest_compute or '',
             )
             for row in rows
             if row.migration_type == MigrationType.LIVE_MIGRATION and row.flavor is not None
             if row.running_at is not None and row.updated_at is not None
         ]
-        return now, limits, past
+        running = [
+            forecast.Past(
+                row.source_compute,
+                0,
+                max(0.0, (now - row.running_at).total_seconds()),
+                row.source_compute,
+                row.running_at.timestamp(),
+                row.dest_compute or '',
+            )
+            for row in copying
+        ]
+        return now, limits, past, running
 
 
 def _moved_by_drains(session: Any) -> list[forecast.Past]:

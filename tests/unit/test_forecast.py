@@ -2,6 +2,7 @@
 
 """Expected times: what recorded durations say about the migrations of a queue."""
 
+import dataclasses
 import datetime
 
 import pytest
@@ -85,6 +86,64 @@ def test_copies_that_run_together_have_each_a_part_of_the_link():
     jobs = [Job('a', 100, elapsed=10, left=8), Job('b', 200, elapsed=10, left=28)]
     found, _ = forecast.play(outlook([*together, Past('host1', 300, 30, 'host1', 50)], slots=2), jobs, 'host1')
     assert [middle(found[uuid])[1] for uuid in 'ab'] == [10, 20]
+
+
+#: Two that ran together took twice as long as one alone, so migrations share their links.
+SHARED = [
+    Past('host1', 100, 20, 'host1', 0, 'host3'),
+    Past('host1', 100, 20, 'host1', 0, 'host4'),
+    Past('host1', 300, 30, 'host1', 50, 'host3'),
+]
+
+
+def elsewhere(number, destination, seconds=0):
+    """Return a migration of another source that runs."""
+    return Past(f'other{number}', 100, seconds, f'other{number}', ago(seconds).timestamp(), destination)
+
+
+def test_what_two_sources_send_to_one_destination_shares_its_link():
+    past = [Past('d', 100, 20, 'host1', 0, 'host3'), Past('d', 100, 20, 'host2', 0, 'host3')]
+    assert [one.seconds for one in forecast.alone(past)] == [10, 10]
+    apart = [Past('d', 100, 10, 'host1', 0, 'host3'), Past('d', 100, 10, 'host2', 0, 'host4')]
+    assert [one.seconds for one in forecast.alone(apart)] == [10, 10]
+
+
+def test_migration_that_took_no_time_shares_no_link():
+    past = [Past('d', 100, 0, 'host1', 0, 'host3'), Past('d', 100, 10, 'host1', 20, 'host3')]
+    assert [one.seconds for one in forecast.alone(past)] == [0, 10]
+
+
+@pytest.mark.parametrize(('destination', 'seconds'), [('host3', 20), ('host4', 10)])
+def test_copy_of_another_source_to_the_same_destination_slows_a_migration(destination, seconds):
+    facts = Outlook(NOW, 1, SHARED, running=[elsewhere(2, 'host3')])
+    found, _ = forecast.play(facts, [Job('a', 100, source='host1', destination=destination)], 'host1')
+    assert middle(found['a']) == (0, seconds)
+
+
+def test_migration_without_destination_goes_where_the_fewest_go():
+    facts = Outlook(NOW, 2, SHARED, running=[elsewhere(2, 'host3')])
+    found, _ = forecast.play(facts, [Job('a', 100, source='host1')], 'host1')
+    assert middle(found['a']) == (0, 10)
+    only = Outlook(NOW, 2, SHARED, running=[elsewhere(2, 'host3')], destinations=['host3'])
+    assert middle(forecast.play(only, [Job('a', 100, source='host1')], 'host1')[0]['a']) == (0, 20)
+
+
+def test_migration_waits_while_its_destinations_receive_as_many_as_they_may():
+    facts = Outlook(NOW, 2, SHARED, running=[elsewhere(2, 'host3')], inbound=2, destinations=['host3'])
+    found, _ = forecast.play(facts, [Job(uuid, 100, source='host1') for uuid in 'ab'], 'host1')
+    assert [middle(found[uuid]) for uuid in 'ab'] == [(0, 20), (20, 40)]
+    full = [elsewhere(number, 'host3') for number in (2, 3)]
+    found, _ = forecast.play(dataclasses.replace(facts, running=full), [Job('a', 100, source='host1')], 'host1')
+    assert middle(found['a']) == (0, 30)
+
+
+def test_time_in_which_a_copy_shared_the_link_of_its_destination_counts_in_part():
+    job = Job('a', 100, elapsed=10, source='host1', destination='host3')
+    apart = Outlook(NOW, 1, SHARED, running=[elsewhere(2, 'host4', seconds=10)])
+    assert middle(forecast.play(apart, [dataclasses.replace(job, size_mb=200)], 'host1')[0]['a']) == (None, 10)
+    together = Outlook(NOW, 1, SHARED, running=[elsewhere(2, 'host3', seconds=10)])
+    # It has got on by 5 s of 10, and shares the link on.
+    assert middle(forecast.play(together, [job], 'host1')[0]['a']) == (None, 10)
 
 
 def test_nothing_is_expected_while_too_little_is_recorded():

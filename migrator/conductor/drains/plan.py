@@ -44,12 +44,13 @@ def plan_together(
     places = {one.host: one for one in database.services.places('')}
     room = rooms.Rooms(client, {one.uuid: one.host for one in places.values()}, {drain.host for drain in drains})
     chosen = [list(_choose(database, places, room, drain)) for drain in drains]
-    now, limits, past = database.slots.recorded([drain.host for drain in drains])
+    now, limits, past, running = database.slots.recorded([drain.host for drain in drains])
+    inbound = bounds.of_drains().inbound
     return rooms.documents(
         room,
         drains,
         chosen,
-        lambda drain: forecast.Outlook(now, bounds.at_once(limits.get(drain.host, 1)), past),
+        lambda drain: forecast.Outlook(now, bounds.at_once(limits.get(drain.host, 1)), past, running, inbound),
     )
 
 

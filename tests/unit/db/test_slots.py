@@ -228,15 +228,26 @@ class TestRecorded:
 
     def test_has_the_durations_of_completed_live_migrations_the_newest_first(self, scene: Scene) -> None:
         self.moved(scene, 30)
-        self.moved(scene, 60, 2048, drain='d1')
+        self.moved(scene, 60, 2048, drain='d1', dest_compute='host2')
         scene.owned()
-        now, _, past = scene.database.slots.recorded([])
+        now, _, past, _ = scene.database.slots.recorded([])
         assert [(one.group, one.size_mb, one.seconds, one.source) for one in past] == [
             ('d1', 2048, 60, 'host1'),
             ('host1', 1024, 30, 'host1'),
         ]
         assert past[0].began - past[1].began == 30
+        assert past[0].destination == 'host2'
         assert now == scene.clock.now()
+
+    def test_has_the_live_migrations_that_copy(self, scene: Scene) -> None:
+        self.moved(scene, 30)
+        migration = scene.owned(dest_compute='host2')
+        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': models.now()})):
+            assert scene.database.slots.recorded([])[3] == []
+            migration, _ = scene.database.migrations.commit(migration, Write({'status': status, **more}))
+        scene.clock.seconds += 20
+        (running,) = scene.database.slots.recorded([])[3]
+        assert (running.source, running.destination, running.seconds) == ('host1', 'host2', 20)
 
     def test_has_the_limits_that_hosts_have_reported(self, scene: Scene) -> None:
         scene.host('host1')
