@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import alone, conductors, crowded, databases, makespan
+from migrator import forecast
 
 REACHED = pathlib.Path(__file__).with_name('reached.json')
 ABOVE, GROWN = 'ABOVE ITS GOAL', 'HAS GROWN'
@@ -218,6 +219,7 @@ def _plan_cpu(site: databases.Site) -> float:
     cloud = crowded.Crowded(site, _SITE, 0)
     try:
         cloud.insert_guests(_EACH, (256, 512, 1024, 2048, 4096))
+        cloud.insert_recorded(forecast.RECORDED)
         before = site.cpu() - cloud.placement_cpu
         cloud.plan(_PLANNED)
         return site.cpu() - cloud.placement_cpu - before

@@ -276,11 +276,17 @@ class Crowded:
             ],
         )
 
-    def _insert_ended(self, number: int) -> None:
+    def insert_recorded(self, number: int) -> None:
+        """Insert completed migrations of which it is known how long they took."""
+        self._insert_ended(
+            number, instance_uuid=self.guest().uuid, running_at=self.began - datetime.timedelta(days=101)
+        )
+
+    def _insert_ended(self, number: int, **more: Any) -> None:
         began = self.began - datetime.timedelta(days=100)
         ended = {'status': MigrationStatus.COMPLETED.value, 'outcome': 'forward', 'owner': OTHER, 'epoch': 1}
         rows = (
-            {**self._migration(one, began + datetime.timedelta(seconds=one)), **ended}
+            {**self._migration(one, began + datetime.timedelta(seconds=one)), **ended, **more}
             for one in range(IN_PROGRESS + 1, IN_PROGRESS + number + 1)
         )
         self._insert(models.MIGRATIONS, list(rows))

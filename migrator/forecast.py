@@ -37,8 +37,6 @@ LEAST = 3
 _RUNS, _PLAYED = 200, 10_000
 #: The number of ended migrations of the same drain or source that count as much as all others.
 _OTHERS = 5
-#: The bytes in a MiB.
-_MIB = 1024 * 1024
 #: Seconds that are taken to be none, since the last bits of a float are not exact.
 _LITTLE = 1e-6
 #: The statuses in which a migration copies, or has copied.
@@ -113,6 +111,7 @@ class Outlook:
     :ivar running: all migrations that run.
     :ivar inbound: how many migrations a host may receive at once; 0: no bound.
     :ivar destinations: the hosts to which migrations may go; empty: those to which recorded ones went.
+    :ivar share: the number of forecasts of one answer, which play fewer runs each.
     """
 
     now: datetime.datetime
@@ -121,6 +120,7 @@ class Outlook:
     running: Sequence[Past] = ()
     inbound: int = 0
     destinations: Sequence[str] = ()
+    share: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -440,7 +440,7 @@ def play(outlook: Outlook, jobs: Sequence[Job], group: str) -> tuple[dict[str, E
     rates = _Rates(past, group)
     # The answer to equal facts must not change from one request to the next.
     dice = random.Random(0)  # noqa: S311 -- nothing secret depends on it
-    runs = max(20, min(_RUNS, _PLAYED // len(jobs)))
+    runs = max(20, min(_RUNS, _PLAYED // (len(jobs) * outlook.share)))
     starts: list[list[float]] = [[] for _ in jobs]
     ends: list[list[float]] = [[] for _ in jobs]
     for _ in range(runs):

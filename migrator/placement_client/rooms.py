@@ -87,7 +87,8 @@ def documents(
         copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``, the numbers of guests;
         ``expected_seconds`` of the whole drain.
     """
-    return [_document(rooms, drain, guests, outlook_of(drain)) for drain, guests in zip(drains, chosen, strict=True)]
+    outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
+    return [_document(rooms, *one) for one in zip(drains, chosen, outlooks, strict=True)]
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:
