@@ -9,7 +9,7 @@
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
-#   make test-nova                        against a stock nova, in a virtual environment of its own (as root: installs its servers)
+#   make test-nova [EVERY=12]             against a stock nova, in a virtual environment of its own (as root: installs its servers)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
@@ -28,7 +28,8 @@ LONG_SEEDS ?= 100000
 # what waits for servers most of the time, each process for its own
 WAITING ?= 3
 FIRST ?= 1
-# every Nth of the functional tests that test-real runs again on other parts
+# every Nth of the functional tests that test-real runs again on other parts; above 1, test-nova leaves out the slow tests,
+# and kills a drain before every Nth of its writes
 EVERY ?= 1
 
 export PYTHON VENV
@@ -125,7 +126,7 @@ test-nova:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test mariadb real
 	-@$(MAKE) .venv-nova/ready
-	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/nova $(ARGS)
+	$(IN_VENV) MIGRATOR_KILL_EVERY=$(EVERY) $(VENV)/bin/python -m pytest tests/real/nova $(ARGS)
 
 .venv-nova/ready: tests/real/nova/requirements.txt
 	@echo 'migrator: installing nova into .venv-nova (some minutes the first time)'

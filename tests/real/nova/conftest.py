@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -18,13 +19,17 @@ HOW = 'to have it: as root `make test-nova`'
 TIMEOUT = 600
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = pathlib.Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.nova)
-            if item.get_closest_marker('timeout') is None:
-                item.add_marker(pytest.mark.timeout(TIMEOUT))
+    ours = [item for item in items if here in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.nova)
+        if item.get_closest_marker('timeout') is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+    if os.environ.get('MIGRATOR_KILL_EVERY', '1') != '1':  # a sample
+        slow = [item for item in ours if item.get_closest_marker('slow')]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
 
 
 def pytest_report_header() -> list[str]:

@@ -493,7 +493,7 @@ class FakeNova:
     def _list_hypervisors(self, version, body, query):
         found = []
         for host, service in self.services.items():
-            kind, of_version = self.kinds.get(host, ('fake', 1))
+            kind, of_version = self.kinds.get(host, ('fake', 1000))
             one = {
                 'id': self.nodes[host],
                 'hypervisor_hostname': host,

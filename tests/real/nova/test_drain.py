@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-drain`` empties hosts of a stock nova while guests fail, and while processes are killed.
+
+Where a guest is at the end is read from the hypervisor's files, and not from nova.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.real.nova import lab as labs
+from tests.real.nova.command import KILLED, Command
+from tests.real.servers import process
+
+#: 1: it is killed before each write of a drain; N: before every Nth.
+EVERY = int(os.environ.get('MIGRATOR_KILL_EVERY', '1'))
+
+pytestmark = [pytest.mark.timeout(3600)]
+
+
+@pytest.fixture
+def drain(lab, tmp_path):
+    """Return the command, with a state of its own."""
+    return Command(lab, tmp_path / 'state.sqlite')
+
+
+@pytest.fixture
+def openstack(lab):
+    """Return a function that runs the real client, and returns what it prints."""
+
+    def run(*arguments):
+        program = pathlib.Path(sys.executable).with_name('openstack')
+        command = [str(program), '--os-cloud', labs.CLOUD, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | lab.environment)
+        assert done.returncode == 0, f'{command}: {done.stdout}{done.stderr}'
+        return done.stdout
+
+    return run
+
+
+def moves(lab, guest, after=0):
+    """Return the statuses of a guest's live migrations, the newest first."""
+    rows = lab.ask('GET', f'/os-migrations?instance_uuid={guest}&migration_type=live-migration')['migrations']
+    return [row['status'] for row in rows if row['id'] > after]
+
+
+def newest(lab):
+    """Return the greatest id of a migration."""
+    return max((row['id'] for row in lab.ask('GET', '/os-migrations?limit=1')['migrations']), default=0)
+
+
+def wait_for_move(lab, guests, status='running'):
+    """Return the first of the guests whose migration gets to a status."""
+    process.wait_until(lambda: any(status in moves(lab, guest) for guest in guests), f'a move to be {status}', 120)
+    return next(guest for guest in guests if status in moves(lab, guest))
+
+
+def check_hosts(lab, guests):
+    """Check that each guest is at exactly one host, and that nova has it there."""
+    truth = {guest: [host for host, there in lab.truth().items() if guest in there] for guest in guests}
+    shown = {guest: [lab.ask('GET', f'/servers/{guest}')['server']['OS-EXT-SRV-ATTR:host']] for guest in guests}
+    assert truth == shown
+
+
+def members(drain, host):
+    """Return the newest drain of a host with its guests, and guest -> status."""
+    listed = drain.read('list')['drains']
+    shown = drain.read('show', next(one['uuid'] for one in listed if one['host'] == host))
+    return shown, {one['instance_uuid']: one['status'] for one in shown['members']}
+
+
+@pytest.mark.slow
+def test_guests_that_cannot_move_are_left_and_named(lab, drain, openstack):
+    healthy = lab.guests(5, 'host1')
+    fails = {phase: lab.guests(1, 'host1', move_fails=phase)[0] for phase in ('check', 'pre', 'live', 'post')}
+    (slow,) = lab.guests(1, 'host1', move_seconds='15')
+    locked, stopped = lab.guests(2, 'host1')
+    openstack('server', 'lock', locked)
+    openstack('server', 'stop', stopped)
+    process.wait_until(lambda: lab.ask('GET', f'/servers/{stopped}')['server']['status'] == 'SHUTOFF', 'it to stop')
+    planned = drain.read('plan', 'host1', status=1)
+    in_the_way = {one['instance_uuid']: one['obstacle']['kind'] for one in planned['guests'] if one['obstacle']}
+    assert in_the_way == {locked: 'locked', stopped: 'state'}
+
+    drain.run('start', 'host1', '--max-attempts', '2', status=1)
+
+    shown, statuses = members(drain, 'host1')
+    moved = {*healthy, slow, fails['post']}
+    left = {*fails.values(), locked, stopped} - moved
+    assert {guest for guest, status in statuses.items() if status == 'moved'} == moved, shown
+    assert {guest for guest, status in statuses.items() if status == 'blocked'} == {locked, stopped}, shown
+    assert lab.truth()['host1'] == left
+    check_hosts(lab, statuses)
+    assert [moves(lab, fails[phase]) for phase in ('check', 'pre', 'live')] == [
+        ['error'] * 2,
+        ['failed'] * 2,
+        ['failed'] * 2,
+    ]
+    (service,) = json.loads(openstack('compute', 'service', 'list', '--host', 'host1', '-f', 'json'))
+    assert service['Status'] == 'disabled'
+    listed = json.loads(openstack('server', 'list', '--all-projects', '--host', 'host1', '-f', 'json'))
+    assert {one['ID'] for one in listed} == left
+
+    # what is in the way is cleared, as the reasons say
+    openstack('server', 'unlock', locked)
+    openstack('server', 'start', stopped)
+    openstack('server', 'set', '--auto-approve', '--state', 'active', fails['post'])
+    for guest in left - {locked, stopped}:
+        openstack('server', 'set', '--property', 'move_fails=', guest)
+    drain.run('heal', '--yes')
+    drain.run('start', 'host1')
+    assert lab.truth()['host1'] == set()
+    check_hosts(lab, statuses)
+    assert lab.manage('placement', 'audit', '--verbose').strip() in ('', 'Processed 0 allocations.')
+
+
+def test_killed_before_each_write_every_guest_moves_once(lab, tmp_path):
+    empty = tmp_path / 'empty.sqlite'
+    Command(lab, empty).run('list')
+    lab.disable('host3')
+    guests, hosts = (
+        lab.guests(3, 'host1', move_seconds='0.5'),
+        itertools.cycle([('host1', 'host2'), ('host2', 'host1')]),
+    )
+    for kill_at in itertools.count(1, EVERY):
+        here, there = next(hosts)
+        lab.enable('host1', 'host2')
+        state = tmp_path / f'{kill_at}.sqlite'
+        shutil.copy(empty, state)
+        drain, before = Command(lab, state), newest(lab)
+        with drain.begin('start', here, kill_at=kill_at) as running:
+            running.communicate(timeout=300)
+        if running.returncode == KILLED:
+            in_progress = [one for one in drain.read('list')['drains'] if one['status'] != 'completed']
+            drain.run('resume') if in_progress else drain.run('start', here)
+        where = f'killed before write {kill_at}'
+        assert lab.truth() == {here: set(), there: set(guests), 'host3': set()}, where
+        assert {guest: moves(lab, guest, before) for guest in guests} == {guest: ['completed'] for guest in guests}, (
+            where
+        )
+        if running.returncode != KILLED:
+            assert running.returncode == 0
+            assert kill_at > 12, 'a drain of three has more writes'
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['conductor', 'rabbitmq', 'placement', 'api', 'host1'])
+def test_service_is_killed_and_comes_back_in_the_middle(lab, drain, name):
+    guests = lab.guests(4, 'host1', move_seconds='3')
+    running = drain.begin('start', 'host1')
+    wait_for_move(lab, guests, 'completed')
+    wait_for_move(lab, guests)
+    lab.services[name].kill()
+    lab.services[name].start()
+    lab.wait_ready()
+    output = drain.end(running, None)
+    if name == 'host1':
+        # nova leaves the guest that was moving, and its allocations are wrong
+        assert running.returncode == 1, output
+        drain.run('heal', '--yes')
+        drain.run('start', 'host1')
+    else:
+        assert running.returncode == 0, output
+    assert lab.truth()['host1'] == set()
+    check_hosts(lab, guests)
+    assert {guest: moves(lab, guest).count('completed') for guest in guests} == dict.fromkeys(guests, 1)
+    drain.run('audit')
+
+
+@pytest.mark.slow
+def test_two_drains_at_once_move_each_guest_once(lab, drain):
+    guests = [*lab.guests(3, 'host1'), *lab.guests(3, 'host2')]
+    drain.run('list')  # makes the state
+    drains = [drain.begin('start', host, '--spread') for host in ('host1', 'host2')]
+    for running in drains:
+        drain.end(running)
+    assert lab.truth() == {'host1': set(), 'host2': set(), 'host3': set(guests)}
+    assert {guest: moves(lab, guest) for guest in guests} == {guest: ['completed'] for guest in guests}
