@@ -18,7 +18,7 @@ from migrator.runtime.process import Process
 if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.conductor.drains.periodic import Mover
     from migrator.db.api import Database
-    from migrator.executors import Clock
+    from migrator.executors import Threads
     from migrator.nova.client import Nova
     from migrator.objects import protocol
     from migrator.objects.drain import Drain
@@ -55,7 +55,7 @@ def begin(process: Process) -> None:
     rpc: Any = _Watched(process.rpc(transport))
     mover = None
     if uses_nova(conf):
-        mover = make_mover(client_from_conf(conf), placement, database, process.threads.clock, conf.drain.spread)
+        mover = make_mover(client_from_conf(conf), placement, database, process.threads, conf.drain.spread)
     manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover)
     # Do this first, so that a port in use is reported before other services know of this conductor.
     if conf.conductor.metrics_port is not None:
@@ -72,7 +72,7 @@ def begin(process: Process) -> None:
 
 
 def make_mover(
-    nova: Nova, placement: client.PlacementClient, database: Database, clock: Clock, spread: bool = False
+    nova: Nova, placement: client.PlacementClient, database: Database, threads: Threads, spread: bool = False
 ) -> Mover:
     """Return what moves the guests of drains by the live migrations of a stock Nova.
 
@@ -85,13 +85,13 @@ def make_mover(
     def drained() -> set[str]:
         return {drain.host for drain in database.drains.list(in_progress=True)}
 
-    choose = plan.Spread(nova, placement, clock).choose
-    engine = NovaEngine(nova, placement, clock, choose, spread, drained)
+    choose = plan.Spread(nova, placement, threads).choose
+    engine = NovaEngine(nova, placement, threads.clock, choose, spread, drained)
 
     def make_plan(drain: Drain) -> dict[str, Any]:
         if not any(service.host == drain.host for service in nova.services()):
             raise exception.Invalid(exception.ComputeHostNotFound(host=drain.host).message)
-        return plan.plan(nova, placement, [drain], clock)[0]
+        return plan.plan(nova, placement, [drain], threads.clock)[0]
 
     return Mover(engine, make_plan)
 

@@ -110,10 +110,9 @@ class Session(Asked):
         from migrator.nova import engine, plan
 
         nova, placement = self.cloud
-        clock = self.threads.clock
-        choose = plan.Spread(nova, placement, clock).choose
+        choose = plan.Spread(nova, placement, self.threads).choose
         spread = bool(getattr(self.arguments, 'spread', False))
-        return engine.NovaEngine(nova, placement, clock, choose, spread, self._drained)
+        return engine.NovaEngine(nova, placement, self.threads.clock, choose, spread, self._drained)
 
     def _drained(self) -> set[str]:
         """Return the hosts with a drain in progress."""

@@ -83,11 +83,17 @@ def _choose(site: Site, room: rooms.Rooms, drain: Drain, servers: Sequence[Serve
 class Spread:
     """Chooses the destination of each move, so that few are on their way to one host at a time.
 
+    The threads of several drains may use it at once.
+
     :param inbound: the greatest number of moves to one host at a time.
     """
 
-    def __init__(self, nova: Nova, placement: PlacementClient, clock: executors.Clock, inbound: int = INBOUND) -> None:
-        self._nova, self._placement, self._clock, self._inbound = nova, placement, clock, inbound
+    def __init__(
+        self, nova: Nova, placement: PlacementClient, threads: executors.Threads, inbound: int = INBOUND
+    ) -> None:
+        self._nova, self._placement, self._clock, self._inbound = nova, placement, threads.clock, inbound
+        # Held while Nova and Placement are read, because a thread must not use what another one has read only in part.
+        self._lock = threads.lock()
         self._read: tuple[float, Site, rooms.Rooms] | None = None
         #: Host -> how often it was chosen.
         self._chosen: collections.Counter[str] = collections.Counter()
@@ -105,6 +111,12 @@ class Spread:
         :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
         :raises migrator.exception.PlacementUnreachable: Placement did not answer.
         """
+        with self._lock:
+            return self._choose(drain, member, avoided, in_flight)
+
+    def _choose(
+        self, drain: Drain, member: Member, avoided: Collection[str], in_flight: Mapping[str, int]
+    ) -> str | None:
         site, room = self._known()
         server = self._nova.server(member.instance_uuid)
         if server is None:

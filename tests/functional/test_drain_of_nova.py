@@ -20,21 +20,21 @@ class Site:
 
     def __init__(self, backend, placement):
         self.cloud = SimulatedCloud(backend.directory, backend=backend, hosts=0, options={'drain.engine': 'nova'})
-        self.clock = self.cloud.world.threads.clock
+        self.threads = self.cloud.world.threads
         self.nova = FakeNova(placement=PlacementClient(placement.adapter()))
-        self._ticked = int(self.clock.monotonic())
+        self._ticked = int(self.threads.clock.monotonic())
         self.nova.before = self._tick
         (self.conductor,) = self.cloud.conductors
         self.start_conductor(self.conductor)
 
     def _tick(self, _method, _path):
-        now = int(self.clock.monotonic())
+        now = int(self.threads.clock.monotonic())
         self._ticked, passed = now, now - self._ticked
         self.nova.tick(passed)
 
     def start_conductor(self, name):
         manager = self.cloud.conductors.get(name) or self.cloud.start_conductor(name)
-        manager.drains.mover = make_mover(self.nova.client(), self.nova.placement, self.cloud.database, self.clock)
+        manager.drains.mover = make_mover(self.nova.client(), self.nova.placement, self.cloud.database, self.threads)
 
     def ask(self, method, path, body=None, status=200):
         answer = self.cloud.request(method, f'/migrator/v1/drains{path}', body)

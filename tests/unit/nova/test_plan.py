@@ -3,9 +3,11 @@
 """Plans of drains of a stock Nova, and the choice of a destination."""
 
 import datetime
+import threading
 
 import pytest
 
+from migrator import executors
 from migrator.drain.engine import Refused
 from migrator.nova import plan, recorded
 from migrator.objects.drain import Drain, Member
@@ -22,7 +24,7 @@ class Cloud:
     def __init__(self, placement):
         self.placement = placement
         self.fake = FakeNova(placement=placement)
-        self.spread = plan.Spread(self.fake.client(), placement, self)
+        self.spread = plan.Spread(self.fake.client(), placement, executors.NativeThreads(self))
 
     def monotonic(self):
         return self.fake.now.timestamp()
@@ -412,3 +414,50 @@ def test_guest_without_any_host_is_refused_with_the_reason(cloud):
         cloud.fake.services[host]['status'] = 'disabled'
     with pytest.raises(Refused, match='host2: it is disabled; host3: it is disabled'):
         cloud.choose(guest)
+
+
+class Turns(executors.NativeThreads):
+    """Threads with one kind of lock, which sets ``settled`` when a thread has to wait for it."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.settled = threading.Event()
+
+    def lock(self):
+        inner, settled = threading.Lock(), self.settled
+
+        class Lock:
+            def __enter__(self):
+                if not inner.acquire(blocking=False):
+                    settled.set()
+                    inner.acquire()
+
+            def __exit__(self, *_exc_info):
+                inner.release()
+
+        return Lock()
+
+
+def test_drain_that_chooses_while_another_one_reads_placement_finds_a_host(cloud):
+    guests, chosen, threads = [cloud.guest('guest0'), cloud.guest('guest1')], [], Turns(cloud)
+    cloud.spread = plan.Spread(cloud.fake.client(), cloud.placement, threads)
+
+    def choose_second():
+        try:
+            chosen.append(cloud.choose(guests[1]))
+        except Refused as error:
+            chosen.append(str(error))
+        threads.settled.set()
+
+    second, inner = threading.Thread(target=choose_second), cloud.placement.request
+
+    def request(method, url, **more):
+        if 'allocation_candidates' in url and second.ident is None:
+            second.start()
+            assert threads.settled.wait(60)  # it has chosen, or waits for the first
+        return inner(method, url, **more)
+
+    cloud.placement.request = request
+    chosen.append(cloud.choose(guests[0]))
+    second.join(60)
+    assert sorted(chosen) == ['host2', 'host3']
