@@ -150,15 +150,20 @@ class NovaEngine:
                     avoided.add(target)
                     refused.add(target)
                     continue
-                if not self._rows([member]):
-                    raise Refused(self._refusal(member, error)) from None
+                refusal = self._refusal(member, error)
+                if refusal is not None:
+                    raise Refused(refusal) from None
             return
 
-    def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle:
-        """Return why Nova has refused to move a guest."""
+    def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle | None:
+        """Return why Nova has refused to move a guest; None: an earlier request has arrived meanwhile."""
+        if self._rows([member]):
+            return None
         server = self._nova.server(member.instance_uuid)
         if server is None:
             return _busy('It was deleted.')
+        if server.task_state == _MIGRATING:
+            return None
         reason = f'Nova refuses to move it: {_short(error.reason)}'
         return obstacle(server) or Obstacle(ObstacleKind.IMMOVABLE, reason, '')
 
