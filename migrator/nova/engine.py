@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator import forecast
@@ -45,8 +46,8 @@ _ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 
 _ROWS = 200
 #: The age of the newest update of a migration that still counts as on its way to its destination.
 _FRESH = datetime.timedelta(hours=1)
-#: How an ended or interrupted drain has disabled its host.
-_BY_A_DRAIN = 'drain '
+#: The beginning of the reason with which a drain disables its host; see :func:`.disabled_reason`.
+_BY_A_DRAIN = re.compile(r'drain [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(:|$)')
 #: The greatest number of items that a check names, and of characters of Nova's own reasons.
 _NAMED, _SHOWN = 20, 300
 
@@ -367,7 +368,7 @@ class NovaEngine:
             if service.disabled_reason == wanted:
                 return True
             # An earlier drain of this host has left it disabled. This one is the one that enables it now.
-            if not (service.disabled_reason or '').startswith(_BY_A_DRAIN):
+            if not _BY_A_DRAIN.match(service.disabled_reason or ''):
                 return False
         self._nova.disable(service.id, wanted)
         return True

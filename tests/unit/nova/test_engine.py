@@ -280,7 +280,8 @@ def test_restore_brings_the_guests_back_and_enables_the_host(cloud):
     [
         ('enabled', None, True),
         ('disabled', 'drain d1', True),  # the process has ended before it wrote that
-        ('disabled', 'drain of-before: kernel', True),
+        ('disabled', 'drain 6f9c2c9e-52b0-4a6e-9f6b-0f3c1d2e4a5b: kernel', True),
+        ('disabled', 'drain for the firmware, ask Ada', False),
         ('disabled', 'broken fan', False),
         ('disabled', None, False),
     ],
