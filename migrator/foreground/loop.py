@@ -106,8 +106,12 @@ class _Running:
     def look(self) -> Picture:
         """Advance the drain, and return its picture."""
         drain = self._drains.get(self._uuid)
-        if self._interrupts.has_come and not self._has_paused and not drain.ended:
-            if drain.cancel_requested_at is None:
+        is_cancelled = drain.cancel_requested_at is not None
+        if self._has_paused and not drain.paused and not is_cancelled and not drain.ended:
+            # Another command has resumed it. So the next Ctrl-C is a first one again.
+            self._interrupts.has_come = self._has_paused = False
+        elif self._interrupts.has_come and not self._has_paused and not drain.ended:
+            if not is_cancelled:
                 self._drains.request(self._uuid, 'pause', getpass.getuser())
                 drain = self._drains.get(self._uuid)
             self._has_paused = True

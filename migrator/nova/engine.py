@@ -46,7 +46,7 @@ _ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 
 _ROWS = 200
 #: The age of the newest update of a migration that still counts as on its way to its destination.
 _FRESH = datetime.timedelta(hours=1)
-#: The beginning of the reason with which a drain disables its host; see :func:`.disabled_reason`.
+#: The beginning of a reason from :func:`disabled_reason`.
 _BY_A_DRAIN = re.compile(r'drain [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(:|$)')
 #: The greatest number of items that a check names, and of characters of Nova's own reasons.
 _NAMED, _SHOWN = 20, 300

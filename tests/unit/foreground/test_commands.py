@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from migrator.cmd import drain
 from migrator.foreground import state
 
 
@@ -56,6 +57,29 @@ def test_ctrl_c_pauses_and_the_printed_command_goes_on(operator, nova):
     go_on = operator.err.splitlines()[2].removeprefix('To go on: ').strip()
     assert operator.pastes(go_on)[0] == 0
     assert nova.on('host1') == []
+
+
+def test_resume_from_another_terminal_ends_the_wait_after_ctrl_c(operator, nova):
+    nova.add_guest('guest0')
+    busy = nova.add_guest('guest1')
+    nova.servers[busy]['task_state'] = 'rebooting'  # so that for a while no migration is in progress
+
+    def resume():
+        assert drain.main(['--state', str(operator.path), 'resume'], operator.threads, operator.connect) == 0
+
+    actions = iter([(1, lambda: os.kill(os.getpid(), signal.SIGINT)), (3, resume)])
+    after, action = next(actions)
+
+    def both_terminals():
+        nonlocal after, action
+        if operator.threads.clock.seconds >= after:
+            act, (after, action) = action, next(actions, (60, lambda: nova.servers[busy].update(task_state=None)))
+            act()
+
+    operator.threads.on_sleep = both_terminals
+    status, out = operator.run('start', 'host1')
+    assert (status, nova.on('host1')) == (0, [])
+    assert 'drain: completed (2 of 2 guests moved.' in out
 
 
 @pytest.mark.parametrize('signals', [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,), (signal.SIGHUP,)])
