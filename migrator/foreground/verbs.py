@@ -30,8 +30,8 @@ def start(asked: Session) -> int:
     """Begin to empty a host, and run the drain until it ends."""
     from migrator.foreground import loop
 
+    new = _checked(asked, asked.arguments.host)  # Ctrl-C ends the command here: there is no drain yet
     with loop.Interrupts() as interrupts:
-        new = _checked(asked, asked.arguments.host)
         asked.database.drains.accept(new, has_service=False)
         return loop.run(asked, new.uuid, interrupts)
 

@@ -59,6 +59,15 @@ def test_ctrl_c_pauses_and_the_printed_command_goes_on(operator, nova):
     assert nova.on('host1') == []
 
 
+def test_ctrl_c_before_the_drain_is_accepted_changes_nothing(operator, nova):
+    nova.add_guest('guest0')
+    nova.before = lambda _method, _path: os.kill(os.getpid(), signal.SIGINT)
+    assert operator.run('start', 'host1')[0] == 130
+    nova.before = lambda _method, _path: None
+    assert operator.json('list') == {'drains': []}
+    assert nova.services['host1']['status'] == 'enabled'
+
+
 def test_resume_from_another_terminal_ends_the_wait_after_ctrl_c(operator, nova):
     nova.add_guest('guest0')
     busy = nova.add_guest('guest1')
