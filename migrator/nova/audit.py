@@ -436,6 +436,8 @@ class _Audit:
         self._nova = nova
         self._placement = placement
         self._unreadable = 0
+        #: The consumers that are no server, and that no list has shown as a migration.
+        self._without_guest: set[str] = set()
         found = providers.list_providers(placement)
         self._providers = [one.uuid for one in found]
         of_root = {one.uuid: one.host for one in nova.hypervisors()}
@@ -450,7 +452,10 @@ class _Audit:
         wrong = [one for one in first if one.wrong]
         if wrong:
             threads.sleep(settle)
-        again = self._judge({one.consumer: suspects[one.consumer] for one in wrong})
+            # The first list lacks the migrations of a cell whose database did not answer at that moment. They are not
+            # those of deleted guests.
+            self._find_guests(suspects)
+        again = self._judge({one.consumer: suspects[one.consumer] for one in wrong if one.consumer in suspects})
         others = [one for one in [*first, *again] if not one.wrong]
         return Audited(findings=[one for one in again if one in wrong], others=others, unreadable=self._unreadable)
 
@@ -472,13 +477,22 @@ class _Audit:
             elif hosts != {server.host} - {None}:
                 suspects[server.uuid] = set()
         # Only migrations are left, and what is deleted or unknown.
-        if at:
-            for migration in self._nova.each_migration():
-                if at.pop(migration.uuid, None) is not None:
-                    suspects.setdefault(migration.instance_uuid, set()).add(migration.uuid)
-                    if not at:
-                        break
-        return suspects | {consumer: set() for consumer in at}
+        self._without_guest = set(at)
+        suspects |= {consumer: set() for consumer in at}
+        self._find_guests(suspects)
+        return suspects
+
+    def _find_guests(self, suspects: dict[str, set[str]]) -> None:
+        """Put the consumers that a list shows as migrations to their guests."""
+        if not self._without_guest:
+            return
+        for migration in self._nova.each_migration():
+            if migration.uuid in self._without_guest:
+                del suspects[migration.uuid]
+                suspects.setdefault(migration.instance_uuid, set()).add(migration.uuid)
+                self._without_guest.remove(migration.uuid)
+                if not self._without_guest:
+                    return
 
     def case(self, consumer: str, holders: Collection[str]) -> Case:
         """Read one guest or consumer.

@@ -199,6 +199,30 @@ def test_allocation_of_a_deleted_guests_migration_is_removed(cloud):
     assert cloud.hosts_of(migrations[1]) == [[]]
 
 
+def test_migration_that_one_list_lacks_is_not_taken_for_that_of_a_deleted_guest(cloud):
+    """The database of its cell does not answer for a moment, in which the migrations are listed."""
+    guest = cloud.fake.add_guest('guest1')
+    cloud.fake.ticks[guest] = 9
+    row = cloud.move(guest, 4)
+    rows = []
+
+    def away(_method, path):
+        if path == '/os-migrations':
+            rows.extend(cloud.fake.rows)
+            cloud.fake.rows.clear()
+
+    def back(_method, path):
+        if path == '/os-migrations':
+            cloud.fake.rows.extend(rows)
+            cloud.fake.before = cloud.fake.after = lambda _method, _path: None
+
+    cloud.fake.before, cloud.fake.after = away, back
+    found = cloud.audit()
+    assert found.findings == []
+    assert [(one.consumer, one.verdict) for one in found.others] == [(guest, audit.IN_PROGRESS)]
+    assert cloud.hosts_of(guest, row['uuid']) == [['host2'], ['host1']]
+
+
 def test_allocation_of_a_deleted_guest_is_removed(cloud):
     guest = cloud.fake.add_guest('guest1')
     held = allocations.read(cloud.placement, guest).allocations
