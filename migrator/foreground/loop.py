@@ -17,6 +17,7 @@ from migrator.cli import command
 from migrator.drain.attempt import attempt
 from migrator.foreground import session, state
 from migrator.foreground.session import Session
+from migrator.objects import base
 from migrator.objects.drain import Drain, MemberStatus
 from migrator.watch import commands, subjects
 from migrator.watch.screen import Picture
@@ -29,7 +30,7 @@ INTERRUPTED = 130
 
 
 class Left(KeyboardInterrupt):
-    """A signal has asked to leave at once.
+    """A signal to leave at once.
 
     :ivar status: the exit status for the signal.
     """
@@ -40,7 +41,7 @@ class Left(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C is only noted. Any other signal to end raises :class:`Left`.
+    """A context that only notes the first Ctrl-C. The second one, SIGTERM and SIGHUP raise :class:`Left`.
 
     :ivar has_come: whether Ctrl-C was pressed.
     """
@@ -98,7 +99,7 @@ class _Running:
         self._uuid, self._owner = drain.uuid, asked.threads.new_uuid()
         self._drains = asked.database.drains
         self._has_paused = False
-        # What has happened before this process began was shown by an earlier one.
+        # An earlier process has shown the events until now.
         shown = drain.log_seq if drain.owner is not None else 0
         self._shown = subjects.Drain(asked.get, asked.threads.clock.now, drain.uuid, shown)
         self._drains.adopt(self._owner, drain.uuid)
@@ -121,7 +122,8 @@ class _Running:
         if not self._has_paused or picture.status is not None:
             return picture
         moving = self._moving()
-        notes = [f'Interrupted: waiting for {moving} migrations in progress. Ctrl-C again leaves them to Nova.']
+        count = base.count(moving, 'migration')
+        notes = [f'Interrupted: waiting for {count} in progress. Ctrl-C again leaves the rest to Nova.']
         return dataclasses.replace(picture, notes=[*picture.notes, *notes], status=None if moving else INTERRUPTED)
 
     def _moving(self) -> int:
@@ -138,7 +140,7 @@ class _Running:
     def say_how_to_go_on(self, why: str) -> None:
         """Print how many migrations are in progress, and the commands that go on with the drain and end it."""
         moving, prefix = self._moving(), self._asked.command
-        left = f'Nova goes on with {moving} migrations' if moving else 'No migration is in progress'
+        left = f'Nova goes on with {base.count(moving, "migration")}' if moving else 'No migration is in progress'
         spread = ' --spread' if getattr(self._asked.arguments, 'spread', False) else ''
         go_on, end = f'{prefix} resume {self._uuid}{spread}', f'{prefix} cancel {self._uuid}'
         sys.stderr.write(f'{why} {left}.\nTo go on:  {go_on}\nTo end it: {end}\n')

@@ -50,7 +50,7 @@ def test_ctrl_c_pauses_and_the_printed_command_goes_on(operator, nova):
     operator.threads.on_sleep = lambda: next(interrupts, False) and os.kill(os.getpid(), signal.SIGINT)
     status, out = operator.run('start', 'host1')
     assert status == 130
-    assert 'Interrupted: waiting for 1 migrations in progress. Ctrl-C again leaves them to Nova.' in out
+    assert 'Interrupted: waiting for 1 migration in progress. Ctrl-C again leaves the rest to Nova.' in out
     assert operator.err.splitlines()[1] == 'It is paused. No migration is in progress.'
     assert len(nova.rows) == 1
     assert nova.row(nova.rows[0]['instance_uuid'])['status'] == 'completed'
@@ -104,7 +104,7 @@ def test_second_ctrl_c_or_a_termination_leaves_at_once(operator, nova, signals):
     operator.threads.on_sleep = interrupt
     status, _ = operator.run('start', 'host1')
     assert status == 128 + signals[-1]
-    assert operator.err.splitlines()[1] == 'The command has left. Nova goes on with 1 migrations.'
+    assert operator.err.splitlines()[1] == 'The command has left. Nova goes on with 1 migration.'
     assert [row['status'] in ('completed', 'cancelled') for row in nova.rows] == [False]
     operator.threads.on_sleep = lambda: None
     nova.ticks.clear()
