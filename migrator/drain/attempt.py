@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The attempt of an owner to advance a drain. What prevents it becomes what the drain waits for."""
+"""An attempt of the owner to advance a drain. If it fails, the drain waits for what has prevented it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOG = logging.getLogger(__name__)
 
 
 def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> None:
-    """Advance a drain as far as possible now. An error is logged, and written as what the drain waits for.
+    """Advance a drain as far as possible now. Log an error, and write it as what the drain waits for.
 
-    The next attempt of the owner tries again, whatever the error is.
+    No error is final: the next attempt of the owner tries again.
 
     :param drain: a drain in progress, as its owner has read it.
-    :param process: the process of the owner, in words.
+    :param process: the name of the owner's process in messages, such as ``conductor c1``.
     """
     try:
         after = run.advance(store, engine, drain)

@@ -91,7 +91,7 @@ class Session(Asked):
 
     @property
     def drain_command(self) -> str:
-        """The same: every command is about drains."""
+        """The beginning of each command about drains, which is the same."""
         return self.command
 
     @functools.cached_property

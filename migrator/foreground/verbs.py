@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The verbs of ``migrator-drain``. Some are those of ``migrator-manage drain``, on another database."""
+"""The verbs of ``migrator-drain``. Some are those of ``migrator-manage drain``, with another database."""
 
 from __future__ import annotations
 

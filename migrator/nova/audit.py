@@ -36,7 +36,7 @@ IN_PROGRESS = 'in progress'
 NOT_JUDGED = 'not judged'
 
 _LIVE, _EVACUATION = 'live-migration', 'evacuation'
-#: The statuses of a migration after whose end the guest is where Nova shows it.
+#: The final statuses of a migration that leave the guest where Nova shows it.
 _CLEAN = frozenset({'completed', 'cancelled', 'failed', 'confirmed', 'reverted'})
 #: The statuses of a migration that has ended. An evacuation is ``done`` until its source starts again.
 _ENDED = _CLEAN | {'error'}
@@ -202,7 +202,7 @@ class _Judgement:
         return self._misplaced(server, server.host)
 
     def _operation(self, server: Server) -> str | None:
-        """Return the operation in the middle of which these allocations are as they should be, or None."""
+        """Return the operation in progress that explains these allocations, or None."""
         claiming = [one for one, _ in self._case.claims if one.status not in _ENDED]
         moving = next((f', and {self._what(one)}' for one in claiming), '')
         if server.task_state is not None:

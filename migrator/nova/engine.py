@@ -2,12 +2,12 @@
 
 """The engine of drains that moves guests with the live migrations of a stock Nova.
 
-Nova accepts a live migration before it has an id. So the mark of a member is the newest id of a migration of its guest
-before the request: a migration with a greater id is the requested one. If there is none, and the guest has no task for
-:data:`SETTLED` seconds, the request has not arrived.
+Nova accepts the request of a live migration before the migration has an id. So the mark of a member is the id of its
+guest's newest migration before the request. A live migration with a greater id is the requested one. If there is none,
+and the guest has no task for :data:`SETTLED` seconds, the request has not arrived.
 
-A migration of Nova may stay in progress for ever, because its nova-compute was killed. That shows in the guest, which
-has no task any more. A guest without a task is always where Nova says.
+After a nova-compute was killed, Nova may show its migration as in progress for ever. The guest of such a migration has
+no task. A guest without a task is where Nova shows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects.drain import Drain, Member, disabled_reason
 from migrator.placement_client.client import PlacementClient
 
-#: Seconds for which looks have to show the same, so that it counts as settled. Nova updates a migration that runs every
+#: Seconds for which all looks must show the same before it counts as settled. Nova updates a running migration every
 #: five seconds.
 SETTLED = 15.0
 #: Seconds after which a guest with a task and no migration in progress is shown as stuck.
@@ -44,7 +44,7 @@ _ABORTABLE = ('queued', 'preparing')
 _ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
 #: How many of the newest migrations of a host or of the cloud are read.
 _ROWS = 200
-#: The age of the newest update of a migration that still counts as on its way to its destination.
+#: A migration that Nova has not updated for longer does not count as on its way to its destination.
 _FRESH = datetime.timedelta(hours=1)
 #: The beginning of a reason from :func:`disabled_reason`.
 _BY_A_DRAIN = re.compile(r'drain [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(:|$)')
@@ -60,8 +60,8 @@ class NovaEngine:
     """The :class:`migrator.drain.engine.Engine` that uses the live migrations of a stock Nova.
 
     :param choose: chooses a destination where Nova's scheduler does not.
-    :param spread: whether ``choose`` names every destination; otherwise it does if a drain has ``destinations``, or if
-        a guest has failed to get to the scheduler's choice.
+    :param spread: whether ``choose`` chooses every destination. If not, Nova's scheduler does, unless the drain has
+        ``destinations`` or an earlier attempt of the guest has failed.
     :param drained: returns the hosts of the drains in progress. They are no destinations.
     """
 
@@ -78,7 +78,7 @@ class NovaEngine:
         self._choose, self._spread, self._drained = choose, spread, drained
         #: Guest -> what looks have shown of it, and since when.
         self._seen: dict[str, tuple[object, float]] = {}
-        #: Guest -> the destination that was named for it. Nova does not show it before its scheduler agrees.
+        #: Guest -> the destination that was named for it. Nova does not show it until its scheduler has accepted it.
         self._named: dict[str, str | None] = {}
         #: Guest -> its memory in MiB.
         self._sizes: dict[str, int] = {}
@@ -219,9 +219,9 @@ class NovaEngine:
     # --- looks -------------------------------------------------------------------------------------------------------
 
     def look(self, members: Sequence[Member]) -> dict[str, Move]:
-        """Return the newest migration of each member; nothing of a member whose request has not arrived."""
+        """Return the newest migration of each member, without the members whose requests have not arrived."""
         rows = self._rows(members)
-        # Read after the migrations: a migration that has ended has left its guest as it is now.
+        # Read the guests after the migrations, so that each guest shows the result of a migration that has ended.
         servers = self._servers(members)
         services: dict[str, Service | None] = {}
         found = {}
@@ -240,7 +240,7 @@ class NovaEngine:
         return found
 
     def _rows(self, members: Sequence[Member]) -> dict[str, NovaMigration]:
-        """Return guest -> its newest live migration after its mark. Those of one source need one request."""
+        """Return guest -> its newest live migration after its mark. One request reads those of one source."""
         found: dict[str, NovaMigration] = {}
         marks = {member.instance_uuid: int(member.mark or 0) for member in members}
         if len(members) > 1:
@@ -286,7 +286,7 @@ class NovaEngine:
             return _elsewhere(server)
         arrived = row.dest_compute is not None and server.host == row.dest_compute != member.source
         if row.status not in _ENDED or (row.status == 'completed' and not arrived and server.host == member.source):
-            # Its end, or its host, is not shown yet; or Nova has forgotten it.
+            # Nova does not show its end or the new host of the guest yet, or has forgotten the migration.
             if lasts < SETTLED:
                 return _in_progress(row, server, services, lasts)
         if arrived or (row.status == 'completed' and server.host != member.source):
@@ -367,7 +367,7 @@ class NovaEngine:
         if service.status == 'disabled':
             if service.disabled_reason == wanted:
                 return True
-            # An earlier drain of this host has left it disabled. This one is the one that enables it now.
+            # An earlier drain has left this host disabled. From now on only this drain enables it.
             if not _BY_A_DRAIN.match(service.disabled_reason or ''):
                 return False
         self._nova.disable(service.id, wanted)
@@ -380,7 +380,7 @@ class NovaEngine:
             self._nova.enable(service.id)
 
     def check_empty(self, host: str) -> list[Check]:
-        """Check whether Nova, the hypervisor or Placement have anything left of a guest of the host."""
+        """Check whether Nova, its nova-compute or Placement still has a guest on the host."""
         service = self._service(host)
         guests = [f'{one.name} ({one.uuid}, {one.status})' for one in self._nova.servers(host)]
         hypervisors = [one for one in self._nova.hypervisors() if one.host == host]

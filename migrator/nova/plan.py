@@ -2,10 +2,10 @@
 
 """The plan of a drain on a stock Nova, and the choice of a destination that is named to Nova.
 
-Both follow from what Nova's API and Placement show, by the rules of Nova's scheduler: room and traits in Placement,
-services that are up and enabled, availability zones, server groups and the metadata of host aggregates. The API does
-not show the cell of a host, the properties of an image, the resources of a port and the scheduler's options. So a plan
-is a forecast: Nova's scheduler decides when a guest moves, and by default it chooses the host.
+Both apply the rules of Nova's scheduler to what Nova's API and Placement show: room and traits in Placement, services
+that are up and enabled, availability zones, server groups and the metadata of host aggregates. The API does not show
+the cell of a host, the properties of an image, the resources of a port and the scheduler's options. So a plan is a
+forecast. When a guest moves, Nova's scheduler decides, and by default it chooses the host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FRESH = 10.0
 _TRAIT_KEY = re.compile(r'^trait(?P<group>[a-zA-Z0-9_-]*):(?P<trait>[A-Z0-9_]+)$')
 #: The extra specs with this prefix are compared with the metadata of aggregates.
 _AGGREGATE_KEY = 'aggregate_instance_extra_specs:'
-#: The metadata of an aggregate with these names keep its hosts for the projects in their values.
+#: Metadata of an aggregate whose name begins with this reserve its hosts for the projects in the value.
 _TENANT_KEY = 'filter_tenant_id'
 #: The microversion that shows the zone for which a guest was requested. Its release (2024.1) is the first that moves
 #: vGPUs live.
@@ -47,9 +47,9 @@ def plan(
 ) -> list[dict[str, Any]]:
     """Return the plans of drains that would run at the same time, in their order, as JSON.
 
-    None sends a guest to the host of another one, and the guests of all of them use the same room.
+    No plan sends a guest to the host of another drain, and the guests of all drains share the same room.
 
-    :returns: as :func:`migrator.placement_client.rooms.documents`.
+    :returns: as from :func:`migrator.placement_client.rooms.documents`.
     :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
@@ -129,7 +129,7 @@ class Spread:
             why_not=lambda host: 'it is avoided' if host in avoided else need.why_not(host),
         )
         chosen = self._take(room, fresh, in_flight)
-        # A host at its bound takes the guest later, and sooner than one that has failed to.
+        # A host at its bound can take the guest later. That is better than an avoided host now.
         if chosen is None and not room.has_any(fresh):
             chosen = self._take(room, need, in_flight)
         if chosen is None and not room.has_any(need):
@@ -144,7 +144,7 @@ class Spread:
         return room.take(
             dataclasses.replace(
                 need,
-                limits=object(),  # equal to no other
+                limits=object(),  # so that it shares the answer of no other guest
                 why_not=lambda host: 'its moves are at their bound' if host in full else need.why_not(host),
                 rank=lambda host: (*need.rank(host), in_flight.get(host, 0), self._chosen[host]),
             )
@@ -207,7 +207,7 @@ class Site:
         return self._immovable(server) or self._bound_to_group(server) or found
 
     def _immovable(self, server: Server) -> Obstacle | None:
-        """Return what of its flavor Nova does not move live."""
+        """Return the part of its flavor that Nova does not move live, as an obstacle."""
         specs, cold = server.flavor.extra_specs, f'Move it cold: openstack server migrate {server.uuid}.'
         if specs.get('hw:mem_encryption', '').lower() in _TRUE:
             return _immovable('its memory is encrypted (hw:mem_encryption)', cold)
@@ -262,7 +262,7 @@ class Site:
             )
 
         def rank(host: str) -> tuple[int, ...]:
-            """Put hosts of the own zone first if the guest may be bound to it, then those of a soft policy."""
+            """Put first the guest's zone, if it may be bound to that, then what its soft policy prefers."""
             service = self._services.get(host)
             apart = members[host] if group is not None and group.policy == 'soft-anti-affinity' else 0
             together = not members[host] if group is not None and group.policy == 'soft-affinity' else 0

@@ -19,9 +19,9 @@ _LIVE = 'live-migration'
 def completed(nova: Nova, sizes: MutableMapping[str, int], source: str | None = None) -> list[forecast.Past]:
     """Return the newest live migrations that have completed, of guests that exist.
 
-    Nova does not show when a migration began to copy, and by default a source runs one at a time. So one that was
-    requested while another one of its source was in progress may have waited for that. It counts from the end of the
-    other one, if the times differ less from each other then.
+    Nova does not show when a migration began to copy, and by default a source runs one at a time. So a migration that
+    was requested during another one of its source may have waited for the end of that. There are two readings: each
+    migration counts from its request, or from the end of the one before it. The one whose times differ less is used.
 
     :param sizes: guest -> its memory in MiB, as far as known; what is read is added.
     :param source: of one source only; None: of all.
