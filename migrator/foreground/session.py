@@ -66,20 +66,26 @@ class Session(Asked):
         """The state, created if there is none yet, and upgraded if an earlier release has written it.
 
         :raises migrator.exception.SchemaTooNew: a later release wrote it.
+        :raises migrator.exception.ConfigurationError: the file belongs to another program, or is in use.
         """
         from migrator.db.api import Database
         from migrator.db.schema import sync
 
         state.prepare(self.path)
+        why = sync.foreign(self.engine)
+        if why is not None:
+            raise self._unusable(f'{why}. Name another file.')
         try:
             sync.check(self.engine)
         except exception.SchemaTooOld:
             with state.locked(self.path.with_name(f'{self.path.name}.lock')) as pid:
                 if pid is not None:
-                    detail = f'process {pid} creates or upgrades it now. Try again.'
-                    raise exception.ConfigurationError(option='--state', value=self.path, detail=detail) from None
+                    raise self._unusable(f'process {pid} creates or upgrades it now. Try again.') from None
                 sync.sync(self.engine)
         return Database('', self.threads, engine=self.engine)
+
+    def _unusable(self, detail: str) -> exception.ConfigurationError:
+        return exception.ConfigurationError(option='--state', value=str(self.path), detail=detail)
 
     @property
     def command(self) -> str:

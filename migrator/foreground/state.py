@@ -38,7 +38,7 @@ def prepare(path: pathlib.Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         detail = f'{error.strerror or error}. Name another file.'
-        raise exception.ConfigurationError(option='--state', value=path, detail=detail) from None
+        raise exception.ConfigurationError(option='--state', value=str(path), detail=detail) from None
 
 
 @contextlib.contextmanager

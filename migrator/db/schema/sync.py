@@ -7,13 +7,18 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from oslo_db.exception import DBError
 
 from migrator import exception
 from migrator.db.engine import Engine, translated
+
+#: The table that has the version of the schema.
+_VERSION_TABLE = 'alembic_version'
 
 
 def _config() -> Config:
@@ -36,6 +41,22 @@ def version(engine: Engine) -> str | None:
     """
     with translated(), engine.sa_engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
+
+
+def foreign(engine: Engine) -> str | None:
+    """Return why a database cannot have the schema; None if it can.
+
+    It cannot if another program has written it, or if its file is no database.
+
+    :raises migrator.exception.DatabaseUnreachable: the database is away.
+    """
+    try:
+        with translated():
+            tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
+    except (DBError, sa.exc.DBAPIError) as error:
+        return str(error).splitlines()[0]
+    is_ours = not tables or _VERSION_TABLE in tables
+    return None if is_ours else f'it has tables of another program, such as {tables[0]}'
 
 
 def sync(engine: Engine) -> str:

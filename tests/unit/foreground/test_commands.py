@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -262,9 +264,21 @@ def test_two_drains_in_progress_have_to_be_named(operator, nova):
 
 def test_file_that_is_no_database_is_reported_in_one_line(operator):
     operator.path.write_text('no database, but long enough for a header of one ........')
-    status, _ = operator.run('list')
-    assert status in (1, 2)
-    assert operator.err.count('\n') == 1
+    assert operator.run('list')[0] == 2
+    detail = '(sqlite3.DatabaseError) file is not a database. Name another file.'
+    assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
+
+
+def test_database_of_another_program_is_refused_and_not_changed(operator):
+    operator.path.unlink()
+    with contextlib.closing(sqlite3.connect(operator.path)) as other:
+        other.execute('CREATE TABLE photos (id INTEGER)')
+    for words in (('list',), ('start', 'host1')):
+        assert operator.run(*words)[0] == 2
+        detail = 'it has tables of another program, such as photos. Name another file.'
+        assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
+    with contextlib.closing(sqlite3.connect(operator.path)) as other:
+        assert other.execute('SELECT name FROM sqlite_master').fetchall() == [('photos',)]
 
 
 @pytest.mark.parametrize(
