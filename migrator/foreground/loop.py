@@ -66,14 +66,15 @@ class Interrupts:
 def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
     """Run a drain until it ends, and return the exit status. If another process runs it, only print that.
 
-    :returns: 0 if it ends completed or restored; 130 if it was interrupted.
+    :returns: 0 if it ends completed or restored; 130 if it was interrupted; 1 if it ends otherwise, or if another
+        process runs it.
     """
     drains = asked.database.drains
     drain = drains.get(uuid)
     with state.locked(asked.lock_of(drain)) as pid:
         if pid is not None:
-            sys.stderr.write(f'{runs_elsewhere(drain, pid)}\n')
-            return command.RIGHT
+            sys.stderr.write(f'{runs_elsewhere(drain, pid)}\nTo see it: {asked.command} watch {uuid}\n')
+            return command.WRONG  # it has not ended: what is typed after && must not run
         running = _Running(asked, drain, interrupts)
         sys.stderr.write(f'Drain {uuid} of {drain.host}, with its state in {asked.path}. Ctrl-C pauses it.\n')
         try:
@@ -122,9 +123,11 @@ class _Running:
         if not self._has_paused or picture.status is not None:
             return picture
         moving = self._moving()
+        if not moving:
+            return dataclasses.replace(picture, status=INTERRUPTED)
         count = base.count(moving, 'migration')
-        notes = [f'Interrupted: waiting for {count} in progress. Ctrl-C again leaves the rest to Nova.']
-        return dataclasses.replace(picture, notes=[*picture.notes, *notes], status=None if moving else INTERRUPTED)
+        note = f'Interrupted: waiting for {count} in progress. Ctrl-C again leaves the rest to Nova.'
+        return dataclasses.replace(picture, notes=[*picture.notes, note])
 
     def _moving(self) -> int:
         return sum(member.status == MemberStatus.MOVING for member in self._drains.read_members(self._uuid))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import sys
 from collections.abc import Callable
 
 from migrator import exception
@@ -45,6 +46,8 @@ def _checked(asked: Session, host: str) -> Drain:
 def watch(asked: Session) -> int:
     """Show a drain until it ends."""
     found = asked.database.drains.get(_uuid_of(asked))
+    if not found.ended:
+        sys.stderr.write(f'{_runner(asked, found)}\n')
     return commands.watch(asked, asked.get, 'Drain', found.uuid)
 
 
@@ -77,16 +80,21 @@ def _run_after(action: str) -> Callable[[Session], int]:
 
 def pause(asked: Session) -> int:
     """Let the process that runs a drain request no further migrations."""
-    from migrator.foreground import loop
-
     drains, uuid = asked.database.drains, _uuid_of(asked)
     drains.request(uuid, 'pause', getpass.getuser())
     found = drains.get(uuid)
-    pid = state.holder(asked.lock_of(found))
-    where = f'No process runs it. To go on: {asked.command} resume {uuid}'
-    text = f'Drain {uuid}: paused. {loop.runs_elsewhere(found, pid) if pid is not None else where}'
-    asked.answer(drain.document(asked, found), text)
+    asked.answer(drain.document(asked, found), f'Drain {uuid}: paused. {_runner(asked, found)}')
     return command.RIGHT
+
+
+def _runner(asked: Session, found: Drain) -> str:
+    """Return which process runs a drain, in words, or the command that goes on with it."""
+    from migrator.foreground import loop
+
+    pid = state.holder(asked.lock_of(found))
+    if pid is not None:
+        return loop.runs_elsewhere(found, pid)
+    return f'No process runs it. To go on: {asked.command} resume {found.uuid}'
 
 
 def _uuid_of(asked: Session) -> str:

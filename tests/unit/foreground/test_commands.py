@@ -53,6 +53,7 @@ def test_ctrl_c_pauses_and_the_printed_command_goes_on(operator, nova):
     status, out = operator.run('start', 'host1')
     assert status == 130
     assert 'Interrupted: waiting for 1 migration in progress. Ctrl-C again leaves the rest to Nova.' in out
+    assert 'waiting for 0 migrations' not in out
     assert operator.err.splitlines()[1] == 'It is paused. No migration is in progress.'
     assert len(nova.rows) == 1
     assert nova.row(nova.rows[0]['instance_uuid'])['status'] == 'completed'
@@ -76,7 +77,7 @@ def test_resume_from_another_terminal_ends_the_wait_after_ctrl_c(operator, nova)
     nova.servers[busy]['task_state'] = 'rebooting'  # so that for a while no migration is in progress
 
     def resume():
-        assert drain.main(['--state', str(operator.path), 'resume'], operator.threads, operator.connect) == 0
+        assert drain.main(['--state', str(operator.path), 'resume'], operator.threads, operator.connect) == 1
 
     actions = iter([(1, lambda: os.kill(os.getpid(), signal.SIGINT)), (3, resume)])
     after, action = next(actions)
@@ -187,7 +188,7 @@ def test_other_process_that_runs_the_drain_is_named_until_it_is_killed(operator,
     status, out = operator.run('pause')
     assert status == 0
     assert f'is run by process {process.pid}, which acts on requests within 2 s.' in out
-    assert operator.run('resume')[0] == 0
+    assert operator.run('resume')[0] == 1  # the drain has not ended: what is typed after && must not run
     assert f'is run by process {process.pid}' in operator.err
     assert nova.on('host1') == ['guest0']
     process.kill()
@@ -279,6 +280,20 @@ def test_database_of_another_program_is_refused_and_not_changed(operator):
         assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
     with contextlib.closing(sqlite3.connect(operator.path)) as other:
         assert other.execute('SELECT name FROM sqlite_master').fetchall() == [('photos',)]
+
+
+def test_watch_says_that_no_process_runs_the_drain(operator, nova):
+    nova.add_guest('guest0')
+    operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert operator.run('start', 'host1')[0] == 143
+    go_on = operator.err.splitlines()[2].removeprefix('To go on: ').strip()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    operator.threads.on_sleep = stop
+    assert operator.run('watch')[0] == 130
+    assert f'No process runs it. To go on: {go_on}' in operator.err
 
 
 @pytest.mark.parametrize(
