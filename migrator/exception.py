@@ -470,8 +470,8 @@ class PlacementUnauthorized(PlacementUnreachable):
     """Placement rejects the credentials."""
 
     msg_fmt = (
-        'Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], and at '
-        'the roles of that user (admin or service).'
+        'Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], or at '
+        'the cloud that migrator-drain uses, and at the roles of that user (admin or service).'
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -314,10 +315,10 @@ def connect(cloud: str | None = None, region: str | None = None) -> tuple[Nova, 
         session = config.get_session()
     except (exceptions.ClientException, SDKException) as error:
         raise exception.ConfigurationError(
-            option='the cloud in the environment',
-            value=cloud or 'incomplete',
-            detail=f'{exception.message_of(error)} Name a cloud as for the openstack client: give --os-cloud, or set '
-            'OS_CLOUD, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD, OS_PROJECT_NAME and so on.',
+            option='--os-cloud',
+            value=cloud or os.environ.get('OS_CLOUD'),
+            detail=f'{exception.message_of(error).rstrip(".")}. Name a cloud as for the openstack client: give '
+            '--os-cloud, or set OS_CLOUD, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD, OS_PROJECT_NAME and so on.',
         ) from None
     compute, placement = (
         adapter.Adapter(

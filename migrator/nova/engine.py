@@ -428,8 +428,11 @@ def obstacle(server: Server) -> Obstacle | None:
     if server.vm_state == 'error':
         remedy = f'Check the guest. If it runs: openstack server set --state active {server.uuid}.'
         return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
+    if server.vm_state == 'stopped':
+        cold = f'openstack server migrate --wait {server.uuid}, then openstack server migration confirm {server.uuid}'
+        return Obstacle(ObstacleKind.STATE, 'It is stopped.', f'Start it, or move it as it is: {cold}.')
     if server.vm_state not in MIGRATABLE:
-        remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
+        remedy = f'Make it active, or delete it: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
         return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
     if server.task_state is not None:
         reason = f'It is busy: its task_state is {server.task_state}.'

@@ -203,8 +203,12 @@ def test_cloud_that_is_not_named_is_a_configuration_error(monkeypatch, tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
     monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(tmp_path / 'clouds.yaml'))
     monkeypatch.delenv('OS_CLOUD', raising=False)
-    with pytest.raises(exception.ConfigurationError, match='OS_CLOUD'):
+    with pytest.raises(exception.ConfigurationError, match='OS_CLOUD') as caught:
         client.connect('missing')
+    assert "Option --os-cloud is 'missing': ConfigException: Cloud missing was not found. Name" in str(caught.value)
+    monkeypatch.setenv('OS_CLOUD', 'misspelt')
+    with pytest.raises(exception.ConfigurationError, match="Option --os-cloud is 'misspelt': "):
+        client.connect()
 
 
 def test_cloud_of_clouds_yaml_is_connected(monkeypatch, tmp_path):

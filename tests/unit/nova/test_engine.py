@@ -207,7 +207,7 @@ def test_locked_and_stopped_guests_stay_and_are_named(cloud):
     assert (drain.status, cloud.fake.on('host1')) == ('incomplete', ['locked', 'stopped'])
     assert (cloud.asked(locked), cloud.asked(stopped)) == (0, 0)
     assert f'openstack server unlock {locked}' in drain.message
-    assert 'It is stopped.' in drain.message
+    assert 'It is stopped. Start it, or move it as it is: openstack server migrate --wait' in drain.message
 
 
 def test_busy_guest_is_waited_for(cloud):
