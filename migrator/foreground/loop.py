@@ -44,9 +44,11 @@ class Interrupts:
     """A context that only notes the first Ctrl-C. The second one, SIGTERM and SIGHUP raise :class:`Left`.
 
     :ivar has_come: whether Ctrl-C was pressed.
+    :ivar left: what was raised. A library may have swallowed it, or raised another error in its place.
     """
 
     has_come = False
+    left: Left | None = None
 
     def __enter__(self) -> Interrupts:
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,7 +61,8 @@ class Interrupts:
 
     def _take(self, number: int, _frame: object) -> None:
         if number != signal.SIGINT or self.has_come:
-            raise Left(128 + number)
+            self.left = Left(128 + number)
+            raise self.left
         self.has_come = True
 
 
@@ -79,9 +82,11 @@ def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
         sys.stderr.write(f'Drain {uuid} of {drain.host}, with its state in {asked.path}. Ctrl-C pauses it.\n')
         try:
             status = commands.follow(running, commands.make_view(asked.arguments.json), running.sleep, EVERY)
-        except Left as left:
+        except (Left, Exception):
+            if interrupts.left is None:
+                raise
             running.say_how_to_go_on('The command has left.')
-            return left.status
+            return interrupts.left.status
         if status == INTERRUPTED:
             running.say_how_to_go_on('It is paused.')
         return status
@@ -134,6 +139,8 @@ class _Running:
 
     def sleep(self, seconds: float) -> None:
         """Sleep until the next look, which comes at once after the first Ctrl-C."""
+        if self._interrupts.left is not None:
+            raise self._interrupts.left
         threads = self._asked.threads
         until = threads.clock.monotonic() + seconds
         had_come = self._interrupts.has_come

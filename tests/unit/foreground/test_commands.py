@@ -118,6 +118,26 @@ def test_second_ctrl_c_or_a_termination_leaves_at_once(operator, nova, signals):
     assert len(nova.rows) == 2
 
 
+@pytest.mark.parametrize('instead', [None, ValueError('of a library')])
+def test_termination_that_a_library_swallows_leaves_nevertheless(operator, nova, monkeypatch, instead):
+    from migrator.watch import subjects
+
+    nova.ticks[nova.add_guest('guest0')] = 100
+    look = subjects.Drain.look
+
+    def interrupted(shown):
+        if nova.rows:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if instead is not None:
+                raise instead
+        return look(shown)
+
+    monkeypatch.setattr(subjects.Drain, 'look', interrupted)
+    assert operator.run('start', 'host1')[0] == 143
+    assert operator.err.splitlines()[1] == 'The command has left. Nova goes on with 1 migration.'
+
+
 def test_cancel_aborts_and_enables_the_host(operator, nova):
     nova.ticks[nova.add_guest('guest0')] = 1000
 
