@@ -6,14 +6,14 @@
 from oslo_config import cfg
 
 from migrator import executors
-from migrator.conf import placement as placement_conf
+from migrator.conf import keystone
 from migrator.placement_client import allocation_state, client, resizes
 
 
 def connect(arguments):
     """Return the way to Placement, as the section [placement] of the service's files has it."""
     conf = cfg.ConfigOpts()
-    placement_conf.register_opts(conf)
+    keystone.PLACEMENT.register_opts(conf)
     conf(arguments, project='importer')
     return client.client_from_conf(conf)
 

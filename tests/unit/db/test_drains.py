@@ -56,7 +56,7 @@ def test_guests_that_have_moved_tell_how_long_others_take(scene):
     members.append(Member(instance_uuid='late', size_mb=100, attempts=2, **moved))
     members += [Member(instance_uuid=f'w{number}', size_mb=100, source='host1') for number in range(2)]
     drain = drains.write(drains.get('d1'), {'status': 'running'}, members, [])
-    _, _, past = scene.database.slots.recorded(['host1'])
+    _, _, past, _ = scene.database.slots.recorded(['host1'])
     assert [(one.group, one.size_mb, one.seconds, one.source) for one in past] == 3 * [('d1', 100, 10.0, 'host1')]
     _, whole, places, _ = scene.database.places_of_drain(Bounds(), drain, members)
     assert whole.end is not None
