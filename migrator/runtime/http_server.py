@@ -9,6 +9,7 @@ for the number of connections. ``doc/source/decisions/`` has the reasons.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -196,7 +197,8 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         if not self.stopping:
             self._patience = patience
             self.stopping = True
-            self.pull_trigger()
+            with contextlib.suppress(OSError):  # it is closed: the loop has woken up and ended by itself
+                self.pull_trigger()
         self._ended.wait(patience + 5)
 
     def maintenance(self, now: float) -> None:
