@@ -104,7 +104,7 @@ def test_lines_of_a_killed_host_say_what_happens_to_it(tmp_path):
     ended = commands.demo(tmp_path, *SMALL, '--kill', 'host2')
     assert ended.returncode == 0, ended.stderr
     assert 'host2 has lost its power, and is declared forced down' in ended.stdout
-    assert '1 of 1 evacuations completed' in ended.stdout
+    assert '1 of 1 evacuation completed' in ended.stdout
     statuses = re.findall(r'vm-\d+: ([a-z]+), host2 to ', ended.stdout)
     assert statuses == ['accepted', 'preparing', 'done', 'completed']
 
