@@ -150,7 +150,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--first', type=int, default=5000, metavar='SEED', help='the first seed; default 5000')
     parser.add_argument('--check', action='store_true', help='exit with 1 if a goal is missed')
     asked = parser.parse_args(argv)
-    logging.disable(logging.CRITICAL)
     from migrator.testing import backends
 
     results: list[Result] = []
@@ -173,4 +172,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == '__main__':
     # started by its path, a script has its own directory there and not the tree
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+    logging.disable(logging.CRITICAL)  # of this process; a test that calls main() still wants its logs
     sys.exit(main())
