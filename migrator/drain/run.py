@@ -251,8 +251,14 @@ class _Run:
             for member in self._with(_M.MOVING)
             if self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state is MoveState.UNKNOWN
         ]
-        if drain.deadline is not None and self._now >= drain.deadline:
-            self._cancel_waiting(f'The deadline, {drain.deadline:%Y-%m-%d %H:%M:%S} UTC, has passed.')
+        passed = drain.deadline if drain.deadline is not None and self._now >= drain.deadline else None
+        if drain.paused or passed is not None:
+            # Their requests were lost. A repetition would be a further migration.
+            for member in again:
+                self._change(member, status=_M.WAITING.value, attempts=member.attempts - 1, reason=None)
+            again = []
+        if passed is not None:
+            self._cancel_waiting(f'The deadline, {passed:%Y-%m-%d %H:%M:%S} UTC, has passed.')
         chosen = list(self._due())
         if chosen:
             marks = self._engine.marks([Guest(one.instance_uuid, one.name, one.source, one.size_mb) for one in chosen])

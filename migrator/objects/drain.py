@@ -87,7 +87,7 @@ LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
     (_M.BLOCKED, _M.GONE): 'it has left without this drain, or was deleted',
     (_M.BLOCKED, _M.CANCELLED): 'the drain was cancelled, or its deadline has passed',
     (_M.MOVING, _M.MOVED): 'its migration has completed',
-    (_M.MOVING, _M.WAITING): 'its migration has failed, and is tried again',
+    (_M.MOVING, _M.WAITING): 'its migration has failed, or its request was lost',
     (_M.MOVING, _M.FAILED): 'its migration has failed for good',
     (_M.MOVING, _M.BLOCKED): 'its migration was refused',
     (_M.MOVING, _M.GONE): 'it was deleted',

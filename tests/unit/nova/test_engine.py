@@ -2,7 +2,6 @@
 
 """Drains on a Nova in memory: whole ones with every outcome, crashes, and what a single look shows."""
 
-import contextlib
 import datetime
 
 import pytest
@@ -15,94 +14,14 @@ from migrator.nova import engine
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement import InProcessPlacement
-from tests.unit.nova.fake import FakeNova, lose
-
-
-class Rows:
-    """The rows of one drain, in memory."""
-
-    def __init__(self, fake, drain):
-        self.fake, self.drain, self.members, self.log = fake, drain, {}, []
-
-    def read_members(self, _uuid):
-        return sorted(self.members.values(), key=lambda member: member.position)
-
-    def write(self, drain, fields, members, events):
-        self.members |= {member.instance_uuid: member for member in members}
-        self.log += events
-        self.drain = drain.replace(**fields)
-        return self.drain
-
-    def now(self):
-        return self.fake.now
-
-
-class Cloud:
-    """A Nova in memory, a drain of its host1, and the engine of a process that may be started again."""
-
-    def __init__(self, placement):
-        self.placement = placement
-        self.fake = FakeNova(placement=placement)
-        self.engine = None
-        self.rows = Rows(self.fake, Drain(uuid='d1', host='host1'))
-        self.options = {}
-        self.restart()
-
-    def restart(self):
-        """Let a new process go on."""
-        self.engine = engine.NovaEngine(
-            self.fake.client(), self.placement or Nothing(), self, self.choose, **self.options
-        )
-
-    def monotonic(self):
-        return self.fake.now.timestamp()
-
-    def now(self):
-        return self.fake.now
-
-    def choose(self, drain, _member, avoided, in_flight):
-        hosts = drain.destinations or ['host1', 'host2', 'host3']
-        return min((host for host in hosts if host not in avoided), key=lambda host: in_flight[host], default=None)
-
-    def set(self, **fields):
-        self.rows.drain = self.rows.drain.replace(**fields)
-
-    def step(self):
-        """Advance once, then let a second pass."""
-        with contextlib.suppress(exception.ServiceUnreachable):
-            run.advance(self.rows, self.engine, self.rows.drain)
-        self.fake.tick()
-
-    def go(self, seconds=600, until=lambda: False):
-        """Advance until the drain has ended, or something else."""
-        for _ in range(seconds):
-            if self.rows.drain.ended or until():
-                return self.rows.drain
-            self.step()
-        return self.rows.drain
-
-    def member(self, guest):
-        return self.rows.members[guest]
-
-    def status(self, guest):
-        return self.member(guest).status
-
-    def asked(self, guest):
-        """Return how often Nova has accepted a live migration of a guest."""
-        return sum((one['instance_uuid'], one['action']) == (guest, 'live-migration') for one in self.fake.actions)
+from tests.unit.nova.drained import Cloud
+from tests.unit.nova.fake import lose
 
 
 @pytest.fixture(scope='module')
 def _running(tmp_path_factory):
     with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
         yield running
-
-
-class Nothing:
-    """A Placement without any provider."""
-
-    def read(self, _url):
-        return {'resource_providers': []}
 
 
 @pytest.fixture
@@ -352,6 +271,21 @@ def test_request_that_is_lost_is_repeated_after_a_settled_look(cloud):
     assert cloud.fake.now - began >= datetime.timedelta(seconds=engine.SETTLED)
     assert cloud.go().status == 'completed'
     assert (cloud.asked(guest), cloud.member(guest).attempts) == (1, 1)
+
+
+@pytest.mark.parametrize('ends', [False, True], ids=['paused', 'deadline'])
+def test_request_that_is_lost_is_not_repeated_by_a_drain_that_requests_nothing(cloud, ends):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.before = lose(('POST', '/action'))
+    cloud.step()
+    cloud.fake.before = lambda _method, _path: None
+    cloud.set(**({'deadline': cloud.fake.now} if ends else {'paused': True}))
+    cloud.go(seconds=60)
+    assert (cloud.asked(guest), cloud.member(guest).attempts) == (0, 0)
+    assert cloud.status(guest) == ('cancelled' if ends else 'waiting')
+    cloud.set(paused=False)
+    assert cloud.go().status == ('incomplete' if ends else 'completed')
+    assert cloud.asked(guest) == (0 if ends else 1)
 
 
 @pytest.mark.parametrize('number', [1, 2, 3], ids=['look', 'look before the repetition', 'repetition'])
