@@ -354,6 +354,11 @@ def printable(cell: object) -> str:
     return base.printable(moment(cell) if isinstance(cell, datetime.datetime) else str(cell))
 
 
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return lines as one text, without control characters."""
+    return '\n'.join(printable(line) if line else '' for line in lines)
+
+
 def moment(at: datetime.datetime) -> str:
     """Return the text of a time, in UTC and whole seconds."""
     return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')

@@ -29,7 +29,7 @@ def audit(asked: Asked) -> int:
     found = audit.audit(asked.database, asked.placement())
     lines = [line for wrong in found for line in _lines(wrong)]
     lines.append(_sum(found))
-    asked.answer({'findings': _findings(found)}, _text(lines))
+    asked.answer({'findings': _findings(found)}, command.printable_lines(lines))
     return command.WRONG if found else command.RIGHT
 
 
@@ -55,7 +55,7 @@ def heal(asked: Asked) -> int:
         document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': observed})
         if not given.json:
             # Printed at once, so that the output is complete if the next correction fails.
-            print(_text([*_lines(wrong, remedy=False), f'  {observed.rstrip(".")}.', '']), flush=True)
+            print(command.printable_lines([*_lines(wrong, remedy=False), f'  {observed.rstrip(".")}.', '']), flush=True)
     left = len(found) - healed
     if not given.yes and healed:
         lines += ['Nothing was changed. To do it: the same with --yes.']
@@ -66,7 +66,7 @@ def heal(asked: Asked) -> int:
     elif not found and not without_finding:
         lines += [_sum(found)]
     answer = {'dry_run': not given.yes, 'findings': _findings(found), 'consumers': document, 'unknown': unknown}
-    asked.answer(answer, _text(lines))
+    asked.answer(answer, command.printable_lines(lines))
     return command.WRONG if left or unknown else command.RIGHT
 
 
@@ -123,10 +123,6 @@ def _sum(found: list[Wrong]) -> str:
     count = len(found)
     have = 'consumers have' if count > 1 else 'consumer has'
     return f'{count} {have} wrong allocations; "placement heal" corrects those that it can.'
-
-
-def _text(lines: list[str]) -> str:
-    return '\n'.join(command.printable(line) if line else '' for line in lines)
 
 
 def _heal_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from migrator import exception
@@ -35,7 +35,7 @@ def audit(asked: Session) -> int:
         'others': [one.as_dict() for one in found.others],
         'unreadable': found.unreadable,
     }
-    asked.answer(document, _text(lines))
+    asked.answer(document, command.printable_lines(lines))
     return command.WRONG if found.findings or found.unreadable else command.RIGHT
 
 
@@ -56,14 +56,14 @@ def heal(asked: Session) -> int:
         may, says = repairable(finding, named)
         if not given.json:
             # Printed before the write, so that the output is complete if the write fails.
-            print(_text([*_lines(finding), *(_request(finding) if may else ())]), flush=True)
+            print(command.printable_lines([*_lines(finding), *(_request(finding) if may else ())]), flush=True)
         if may and given.yes:
             may, says = _heal(asked, finding, named)
         healed += may
         consumers.append({'consumer': finding.consumer, 'healed': may and given.yes, 'says': says})
         if not given.json:
             prefix = 'Not corrected' if not may else 'Done' if given.yes else 'Would be done'
-            print(_text([f'  {prefix}: {says.rstrip(".")}.', '']), flush=True)
+            print(command.printable_lines([f'  {prefix}: {says.rstrip(".")}.', '']), flush=True)
     left = len(findings) - healed
     unknown = [uuid for uuid in without_finding if not _is_known(asked, uuid)]
     lines = [f'{uuid}: {_UNKNOWN if uuid in unknown else _RIGHT}' for uuid in without_finding]
@@ -81,7 +81,7 @@ def heal(asked: Session) -> int:
         'unknown': unknown,
         'unreadable': found.unreadable,
     }
-    asked.answer(document, _text(lines))
+    asked.answer(document, command.printable_lines(lines))
     return command.WRONG if left or unknown or found.unreadable else command.RIGHT
 
 
@@ -139,10 +139,6 @@ def _sum(asked: Session, findings: Collection[Finding]) -> str:
     count = len(findings)
     have = 'guests or consumers have' if count > 1 else 'guest or consumer has'
     return f'{count} {have} wrong allocations. To see the corrections: {asked.command} heal'
-
-
-def _text(lines: Iterable[str]) -> str:
-    return '\n'.join(command.printable(line) if line else '' for line in lines)
 
 
 def audit_arguments(parser: argparse.ArgumentParser) -> None:

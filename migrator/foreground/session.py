@@ -63,7 +63,7 @@ class Session(Asked):
 
     @functools.cached_property
     def database(self) -> Database:
-        """The state, created if there is none yet, and upgraded if an earlier release has written it.
+        """The state. A missing file is created, and one of an earlier release is upgraded.
 
         :raises migrator.exception.SchemaTooNew: a later release wrote it.
         :raises migrator.exception.ConfigurationError: the file belongs to another program, or is in use.

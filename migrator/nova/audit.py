@@ -115,7 +115,7 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is wrong with the allocations of one guest, or of a consumer that belongs to no guest.
+    """The wrong allocations of one guest, or of a consumer that belongs to no guest.
 
     :ivar consumer: the uuid of the guest, or of the consumer.
     :ivar name: the guest's name; None: it is not known.
@@ -123,7 +123,7 @@ class Finding:
     :ivar holdings: everything that the guest and its migrations hold.
     :ivar right: what they have to hold; None: it is not known.
     :ivar remedy: what the operator does.
-    :ivar writes: the repair, all in one request; empty: there is none.
+    :ivar writes: the repair, all in one request; empty: the audit has no repair.
     :ivar doubt: why the repair is made only if the operator names the consumer; None: it is made without.
     """
 

@@ -13,6 +13,7 @@ no task. A guest without a task is where Nova shows it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -211,10 +212,9 @@ class NovaEngine:
         row = self._rows([member]).get(member.instance_uuid)
         if row is None or row.status in _ENDED or (row.status not in _ABORTABLE and not drain.cancel_running):
             return
-        try:
+        # Nova refuses it if the migration has ended, is only accepted, or was forgotten. The next look shows which.
+        with contextlib.suppress(errors.NovaRefused):
             self._nova.abort(member.instance_uuid, row.id)
-        except errors.NovaRefused:
-            pass  # it has ended, it is accepted only, or Nova has forgotten it; the next look shows which
 
     # --- looks -------------------------------------------------------------------------------------------------------
 
