@@ -9,13 +9,10 @@ the host is up. A blocked cleanup waits for an operator, who retries or discards
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects.protocol import AFTER_EVACUATION
 
 if TYPE_CHECKING:
     from migrator.db.cleanups import Cleanup
@@ -26,6 +23,8 @@ COLUMNS = ('ID', 'HOST', 'STEP', 'INSTANCE', 'MIGRATION', 'DEFERRED', 'STATE', '
 
 def list_(asked: Asked) -> int:
     """List deferred cleanups, the oldest first."""
+    from migrator.conductor.operator import cleanups
+
     given, database = asked.arguments, asked.database
     now = database.services.now()
     found = database.cleanups.list(host=given.host, instance_uuid=given.instance)
@@ -38,12 +37,12 @@ def list_(asked: Asked) -> int:
             one.instance_uuid,
             one.migration_uuid,
             command.ago(one.created_at, now),
-            _state(one),
+            cleanups.state(one),
             one.alarm or one.reason,
         ]
         for one in shown
     ]
-    asked.answer({'cleanups': [_document(one) for one in shown]}, command.table(COLUMNS, rows))
+    asked.answer({'cleanups': [cleanups.document(one) for one in shown]}, command.table(COLUMNS, rows))
     return command.RIGHT
 
 
@@ -52,18 +51,13 @@ def retry(asked: Asked) -> int:
 
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
-    cleanup = _blocked(asked)
-    to_run = f'{asked.command} cleanup retry {cleanup.id}'
+    from migrator.conductor.operator import cleanups
+
+    cleanup = cleanups.blocked(asked.database, asked.arguments.cleanup)
     if asked.arguments.dry_run:
-        plan = (
-            f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup.host, cleanup.step)} The '
-            'cleanup is blocked again if it would remove the guest from the host where the database has the instance.'
-        )
-        return _show_plan(asked, cleanup, plan, to_run)
-    _refuse_unless_done(cleanup, asked.database.cleanups.try_again([cleanup]) > 0)
-    text = f'Cleanup {cleanup.id} is unblocked: with its next sweep a conductor has {cleanup.host} do {cleanup.step}.'
-    asked.answer(_document(cleanup) | {'dry_run': False}, text)
-    return command.RIGHT
+        to_run = f'{asked.command} cleanup retry {cleanup.id}'
+        return _show_plan(asked, cleanup, cleanups.plan_retry(cleanup), to_run)
+    return _done(asked, cleanup, cleanups.retry(asked.database, cleanup))
 
 
 def discard(asked: Asked) -> int:
@@ -71,64 +65,29 @@ def discard(asked: Asked) -> int:
 
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
-    cleanup = _blocked(asked)
-    to_run = f'{asked.command} cleanup discard {cleanup.id} --yes'
+    from migrator.conductor.operator import cleanups
+
+    cleanup = cleanups.blocked(asked.database, asked.arguments.cleanup)
     if not asked.arguments.yes:
-        plan = (
-            f'No conductor would ever have {cleanup.host} do {cleanup.step}. Whatever is left there of guest '
-            f'{cleanup.instance_uuid} would stay: look at {cleanup.host} first.'
-        )
-        if cleanup.step == AFTER_EVACUATION:
-            plan += f' Then the evacuation is completed, and releases its allocation at {cleanup.host}.'
-        return _show_plan(asked, cleanup, plan, to_run)
-    _refuse_unless_done(cleanup, asked.database.cleanups.discard(cleanup))
-    text = f'Cleanup {cleanup.id} is discarded: no conductor has {cleanup.host} do {cleanup.step}.'
-    asked.answer(_document(cleanup) | {'dry_run': False}, text)
+        to_run = f'{asked.command} cleanup discard {cleanup.id} --yes'
+        return _show_plan(asked, cleanup, cleanups.plan_discard(cleanup), to_run)
+    return _done(asked, cleanup, cleanups.discard(asked.database, cleanup))
+
+
+def _done(asked: Asked, cleanup: Cleanup, text: str) -> int:
+    from migrator.conductor.operator import cleanups
+
+    asked.answer(cleanups.document(cleanup) | {'dry_run': False}, text)
     return command.RIGHT
 
 
-def effect(host: str, step: str) -> str:
-    """Return what a cleanup may do to the guest at its host, in a sentence."""
-    if step == AFTER_EVACUATION:
-        return (
-            "A conductor first polls the guest's host. Only if that reports that it has the guest, the copy at "
-            f'{host} is ended, even if it runs. Disks that are or may be shared are kept.'
-        )
-    return 'The host observes first, and stops no guest that could run.'
-
-
-def _state(cleanup: Cleanup) -> str:
-    return 'blocked' if cleanup.alarm is not None else 'pending'
-
-
-def _document(cleanup: Cleanup) -> dict[str, Any]:
-    document = dataclasses.asdict(cleanup)
-    del document['input'], document['alarm']
-    return document | {'state': _state(cleanup), 'blocked_because': cleanup.alarm}
-
-
-def _blocked(asked: Asked) -> Cleanup:
-    wanted = asked.arguments.cleanup
-    cleanup = next((one for one in asked.database.cleanups.list() if one.id == wanted), None)
-    if cleanup is None:
-        raise exception.CleanupNotFound(id=wanted, what='no cleanup has this id, or it has been done meanwhile.')
-    if cleanup.alarm is None:
-        what = f'it is not blocked: a conductor runs it when {cleanup.host} is up.'
-        raise exception.CleanupNotFound(id=wanted, what=what)
-    return cleanup
-
-
-def _refuse_unless_done(cleanup: Cleanup, done: bool) -> None:
-    if not done:
-        what = 'it was changed meanwhile: list the cleanups again.'
-        raise exception.CleanupNotFound(id=cleanup.id, what=what)
-
-
 def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, to_run: str) -> int:
-    head = f'Cleanup {cleanup.id} of migration {cleanup.migration_uuid} at {cleanup.host}: {_state(cleanup)}'
+    from migrator.conductor.operator import cleanups
+
+    head = f'Cleanup {cleanup.id} of migration {cleanup.migration_uuid} at {cleanup.host}: {cleanups.state(cleanup)}'
     lines = [f'* It is blocked: {cleanup.alarm}', f'* {plan}', '', 'Nothing was changed. To do it:', f'  {to_run}']
     text = '\n'.join(map(command.printable, [head, '', *lines]))
-    asked.answer(_document(cleanup) | {'dry_run': True, 'plan': plan}, text)
+    asked.answer(cleanups.document(cleanup) | {'dry_run': True, 'plan': plan}, text)
     return command.RIGHT
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.context import RequestContext
     from migrator.db.api import Database
     from migrator.db.engine import Engine
-    from migrator.db.services import Incarnation
     from migrator.db.slots import Bounds
     from migrator.forecast import Band, Expected
     from migrator.placement_client.client import PlacementClient
@@ -359,12 +358,7 @@ def printable_lines(lines: Iterable[str]) -> str:
     return '\n'.join(printable(line) if line else '' for line in lines)
 
 
-def moment(at: datetime.datetime) -> str:
-    """Return the text of a time, in UTC and whole seconds."""
-    return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
-
-
-span, ago = times.span, times.ago
+span, ago, moment = times.span, times.ago, times.moment
 
 
 def expected_end(expected: Expected, now: datetime.datetime) -> str | None:
@@ -390,22 +384,3 @@ def expected(found: Mapping[str, Any]) -> str:
         return f'When it ends is not known. {found["reason"] or ""}'.strip()
     half, most = (moment(found['end'][name]) for name in ('p50', 'p80'))
     return f'It is expected to end at {half}, and in four of five cases before {most} (UTC).'
-
-
-def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
-    """Return why no conductor receives reports of compute hosts, or None if one does.
-
-    If none does, each host is shown as it was at the last report.
-
-    :param incarnations: the incarnations of all conductors.
-    :param now: the database's time.
-    """
-    known = sorted(incarnations, key=lambda one: one.lease_until)
-    living = [one for one in known if one.lease_until > now]
-    away = [one.broker_away_since for one in living if one.broker_away_since is not None]
-    if not living:
-        return f'no conductor has listened {f"since {moment(known[-1].lease_until)} UTC" if known else "yet"}'
-    if len(away) < len(living):
-        return None
-    servers = ' and '.join(sorted({one.server for one in living}))
-    return f'{servers} cannot reach the message broker since {moment(min(away))} UTC'

@@ -29,8 +29,6 @@ from migrator.watch import commands
 if TYPE_CHECKING:
     from migrator.forecast import Place
 
-#: The drains that one transaction of a purge deletes.
-_PURGED_AT_ONCE = 50
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
 _MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION', 'REASON')
 _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'SECONDS', 'IN THE WAY', 'REMEDY')
@@ -248,18 +246,18 @@ def _act(action: str, text: str) -> Any:
 
 def purge(asked: Asked) -> int:
     """Delete drains that ended before a time, with their guests and events."""
+    from migrator.conductor.operator import purge
+
     given, drains = asked.arguments, asked.database.drains
     before = given.before
     if isinstance(before, datetime.timedelta):
         before = drains.now() - before
-    found, gone = drains.count_ended(before), 0
+    found = drains.count_ended(before)
     with command.progress(asked, 'drains purged', found) as advance:
-        while not given.dry_run and (deleted := drains.purge(before, _PURGED_AT_ONCE)):
-            gone += deleted
-            advance(deleted)
-    count, would = (found, 'would be ') if given.dry_run else (gone, '')
+        document = purge.drains(asked.database, before, found, given.dry_run, advance=advance)
+    count, would = (found, 'would be ') if given.dry_run else (document['purged'], '')
     text = f'{base.count(count, "drain")} that ended before {command.moment(before)} UTC {would}purged.'
-    asked.answer({'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone}, text)
+    asked.answer(document, text)
     return command.RIGHT
 
 

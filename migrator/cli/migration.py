@@ -16,7 +16,7 @@ from migrator.cli.command import Asked, Verb
 from migrator.objects import Migration, MigrationStatus, base
 
 if TYPE_CHECKING:
-    from migrator.cli import timeline
+    from migrator.conductor.operator import timeline
     from migrator.db.cleanups import Cleanup
     from migrator.forecast import Place
 
@@ -59,7 +59,7 @@ def list_(asked: Asked) -> int:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
     if asked.arguments.json:
-        from migrator.cli import timeline
+        from migrator.conductor.operator import timeline
 
         logs = database.migrations.read_logs([one.uuid for one in shown])
         documents = [
@@ -116,7 +116,7 @@ def _row(
 
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
-    from migrator.cli import explain, timeline
+    from migrator.conductor.operator import explain, timeline
 
     facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
     now, places = asked.database.places(asked.bounds, [facts.migration])
@@ -144,37 +144,23 @@ def abandon(asked: Asked) -> int:
     return unstick.abandon(asked)
 
 
-#: Migrations that one transaction deletes, so that no other transaction waits long for it.
-PURGE_BATCH = 100
-
-
 def purge(asked: Asked) -> int:
     """Delete migrations that ended before a time, with their journals and actions."""
-    from migrator.db.api import Purged
+    from migrator.conductor.operator import purge
 
     given, database = asked.arguments, asked.database
     before = given.before
     if isinstance(before, datetime.timedelta):
         before = database.services.now() - before
-    found, kept = database.purge.count(before)
-    wanted = found if given.max_rows is None else min(found, given.max_rows)
-    gone, last, ids = Purged(), 0, [0]
-    with command.progress(asked, 'migrations purged', wanted) as advance:
-        while ids and gone.migrations < wanted and not given.dry_run:
-            ids = database.purge.next(before, last, min(PURGE_BATCH, wanted - gone.migrations))
-            if ids:
-                now_gone = database.purge.delete(before, ids)
-                gone, last = gone + now_gone, ids[-1]
-                advance(now_gone.migrations)
-    left = found - gone.migrations
-    document = {'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
-    # The second is the older name of the first.
-    rows = {'saga_log': gone.saga_log, 'saga_steps': gone.saga_log, 'instance_actions': gone.instance_actions}
-    asked.answer(document | rows | {'kept': kept}, _purged(asked, before, wanted, document | rows, kept))
+    counts = purge.count_migrations(database, before, given.max_rows)
+    with command.progress(asked, 'migrations purged', counts[1]) as advance:
+        document = purge.migrations(database, before, counts, given.dry_run, advance)
+    asked.answer(document, _purged(asked, before, counts[1], document))
     return command.RIGHT
 
 
-def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any], kept: int) -> str:
+def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any]) -> str:
+    kept = document['kept']
     count = wanted if document['dry_run'] else document['purged']
     text = f'{base.count(count, "migration")} that ended before {command.moment(before)} UTC '
     if document['dry_run']:
@@ -201,7 +187,7 @@ def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[
     :param line: its place in the queue.
     :param program: the beginning of each command in the text.
     """
-    from migrator.cli import explain, timeline
+    from migrator.conductor.operator import explain, timeline
 
     migration = facts.migration
     name = f' ({facts.instance.name})' if facts.instance is not None else ', which has been deleted'

@@ -5,22 +5,13 @@
 from __future__ import annotations
 
 import argparse
-import collections
-import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked
-from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
-
-if TYPE_CHECKING:
-    from migrator.db.cleanups import Cleanup
-    from migrator.db.services import Incarnation
-    from migrator.objects.difference import Difference
-
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 
 BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
 #: The greatest number of guests that a remark names.
@@ -30,60 +21,13 @@ COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE',
 
 def list_(asked: Asked) -> int:
     """List the services, and the lease of each conductor."""
-    database, arguments = asked.database, asked.arguments
-    now = database.services.now()
-    incarnations: dict[str, list[Incarnation]] = collections.defaultdict(list)
-    for conductor in database.conductors.list():
-        incarnations[conductor.server].append(conductor)
-    deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
-    for cleanup in database.cleanups.list():
-        deferred[cleanup.host].append(cleanup)
-    differing = database.differences.list()
-    sources = database.takeovers.sources()
-    found = database.services.list(binary=arguments.binary, host=arguments.host)
-    documents = [
-        _document(
-            service,
-            incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
-            deferred[service.host] if service.binary == COMPUTE_BINARY else [],
-            [one for one in differing if service.binary == COMPUTE_BINARY and service.host in one.hosts],
-            sources,
-            now,
-            asked.conf.conductor.lease,
-        )
-        for service in sorted(found, key=lambda service: (service.binary, service.host))
-    ]
-    unheard = command.why_unheard([one for known in incarnations.values() for one in known], now)
-    text = command.table(COLUMNS, [_row(document, now, unheard) for document in documents])
-    asked.answer({'services': documents, 'now': now, 'unheard': unheard}, text)
+    from migrator.conductor.operator import services
+
+    given = asked.arguments
+    found = services.document(asked.database, asked.conf.conductor.lease, given.binary, given.host)
+    rows = [_row(document, found['now'], found['unheard']) for document in found['services']]
+    asked.answer(found, command.table(COLUMNS, rows))
     return command.RIGHT
-
-
-def _document(
-    service: Service,
-    incarnations: Sequence[Incarnation],
-    deferred: Sequence[Cleanup],
-    differences: Sequence[Difference],
-    sources: Mapping[str, int],
-    now: datetime.datetime,
-    lease_seconds: float,
-) -> dict[str, Any]:
-    document = dataclasses.asdict(service)
-    del document['disabled']
-    living = [one for one in incarnations if one.lease_until > now]
-    newest = next(iter(living or incarnations), None)
-    return document | {
-        'status': 'disabled' if service.disabled else 'enabled',
-        'state': 'up' if service.is_up(now, lease_seconds) else 'down',
-        'lease': (
-            dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
-            if newest is not None
-            else None
-        ),
-        'debts': len(deferred),
-        'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
-        'differences': [difference.as_dict() for difference in differences],
-    }
 
 
 def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) -> list[object]:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 """Durations and times in words."""
 
 from __future__ import annotations
@@ -23,3 +24,8 @@ def span(seconds: float) -> str:
 def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
     """Return in words how long ago something happened, by the database's clock, or None if it never did."""
     return None if at is None else f'{span((now - at).total_seconds())} ago'
+
+
+def moment(at: datetime.datetime) -> str:
+    """Return the text of a time, in UTC and whole seconds."""
+    return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from migrator.cli import explain
+from migrator.conductor.operator import explain
 from migrator.db.cleanups import Cleanup
 from migrator.saga import log
 from tests.unit.cli.test_timeline import LIFE, OVER, back, facts, service, step

@@ -9,7 +9,7 @@ import datetime
 
 import pytest
 
-from migrator.cli import timeline
+from migrator.conductor.operator import timeline
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import Migration, Service

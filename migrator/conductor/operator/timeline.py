@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.cli import command
+from migrator.conductor.operator import services
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.db.slots import Bounds
-from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
+from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
 from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 
@@ -88,7 +88,7 @@ class Facts:
     @property
     def unheard(self) -> list[str]:
         """Why no host can report, in one sentence; empty: a conductor receives reports."""
-        why = command.why_unheard(self.lives, self.now)
+        why = services.why_unheard(self.lives, self.now)
         if why is None:
             return []
         helps = 'Look at the broker' if self.living else 'Start a conductor'
@@ -274,7 +274,7 @@ def _stuck(facts: Facts) -> Iterator[str]:
 def abandoned_by(facts: Facts) -> str:
     """Return in words when and by which user an abandon was requested, and the guest's host."""
     migration = facts.migration
-    when = command.ago(migration.abandon_requested_at, facts.now)
+    when = times.ago(migration.abandon_requested_at, facts.now)
     user = migration.abandon_requested_by or 'an unknown user'
     return f'as requested {when} by {user}: the guest is on {migration.abandon_guest_on}'
 
@@ -302,7 +302,7 @@ def _hosts(facts: Facts) -> Iterator[str]:
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
         elif not facts.unheard and not facts.is_up(host):
-            seen = command.ago(service.last_seen_up, facts.now)
+            seen = times.ago(service.last_seen_up, facts.now)
             why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
             yield (
                 f'The compute service of the {role} {host} {why}. Start it. '
@@ -316,7 +316,7 @@ def _owner(facts: Facts) -> Iterator[str]:
     if owner is not None and owner.lease_until > facts.now:
         return
     if owner is not None:
-        since = command.ago(owner.lease_until, facts.now)
+        since = times.ago(owner.lease_until, facts.now)
         what = f'Its conductor {owner.server} is gone: its lease ended {since}.'
     elif facts.migration.owner is not None:
         what = f'Its conductor {facts.migration.owner} is gone.'
@@ -326,7 +326,7 @@ def _owner(facts: Facts) -> Iterator[str]:
 
 
 def _abort(facts: Facts) -> str:
-    when = command.ago(facts.migration.abort_requested_at, facts.now)
+    when = times.ago(facts.migration.abort_requested_at, facts.now)
     return f'An abort was requested {when} by {facts.migration.abort_requested_by or "an unknown user"}'
 
 
@@ -335,7 +335,7 @@ def _requests(facts: Facts) -> Iterator[str]:
     if migration.abort_requested_at is not None:
         yield f'{_abort(facts)}.'
     if migration.force_complete_requested_at is not None:
-        when = command.ago(migration.force_complete_requested_at, facts.now)
+        when = times.ago(migration.force_complete_requested_at, facts.now)
         yield f'A forced completion was requested {when}.'
     if migration.outcome == Outcome.BACK:
         yield f'It is being unwound: {migration.failure or "an abort was requested"}'
@@ -380,7 +380,7 @@ def _cleanups(facts: Facts) -> Iterator[str]:
 
 def _since(facts: Facts, at: datetime.datetime | str | None) -> str:
     when = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
-    found = command.ago(when, facts.now)
+    found = times.ago(when, facts.now)
     return f' {found}' if found else ''
 
 

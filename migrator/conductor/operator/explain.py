@@ -12,17 +12,19 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.cli import command
-from migrator.cli.timeline import Facts
 from migrator.conductor.migration import abandon
+from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.db import actions
-from migrator.objects import EVACUATES, Migration, MigrationStatus, MigrationType, Outcome
+from migrator.objects import EVACUATES, Migration, MigrationStatus, MigrationType, Outcome, times
 from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
 from migrator.saga.saga import Saga
 
 Status = MigrationStatus
+
+#: The beginning of each command in a text.
+PROG = 'migrator-manage'
 
 _SAGAS: Mapping[str, Saga[Any]] = {
     MigrationType.LIVE_MIGRATION.value: live_migrate.saga(),
@@ -148,7 +150,7 @@ def result_of(step: log.StepRecord) -> str:
     words = _state_of(step)
     if step.started_at and step.ended_at:
         seconds = (step.ended_at - step.started_at).total_seconds()
-        words += f' after {command.span(seconds)}' if seconds >= 1 else ''
+        words += f' after {times.span(seconds)}' if seconds >= 1 else ''
     if step.tries > 1:
         words += f', tried {step.tries} times'
     if 'owed' in (step.result or {}):
@@ -222,7 +224,7 @@ def _of_requests(facts: Facts) -> Iterator[Line]:
 # --- what happens next -----------------------------------------------------------------------------------------------
 
 
-def next_(facts: Facts, program: str = command.PROG) -> list[str]:
+def next_(facts: Facts, program: str = PROG) -> list[str]:
     """Return sentences on what happens next, and on what an operator has to do for it.
 
     :param program: the beginning of the commands in them: the program with its configuration option.

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Deferred cleanups: their documents, and the requests of an operator for a blocked one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from migrator import exception
+from migrator.db.api import Database
+from migrator.db.cleanups import Cleanup
+from migrator.objects.protocol import AFTER_EVACUATION
+
+
+def state(cleanup: Cleanup) -> str:
+    """Return ``blocked`` or ``pending``."""
+    return 'blocked' if cleanup.alarm is not None else 'pending'
+
+
+def document(cleanup: Cleanup) -> dict[str, Any]:
+    """Return a cleanup as JSON, with aware times."""
+    found = dataclasses.asdict(cleanup)
+    del found['input'], found['alarm']
+    return found | {'state': state(cleanup), 'blocked_because': cleanup.alarm}
+
+
+def effect(host: str, step: str) -> str:
+    """Return what a cleanup may do to the guest at its host, in a sentence."""
+    if step == AFTER_EVACUATION:
+        return (
+            "A conductor first polls the guest's host. Only if that reports that it has the guest, the copy at "
+            f'{host} is ended, even if it runs. Disks that are or may be shared are kept.'
+        )
+    return 'The host observes first, and stops no guest that could run.'
+
+
+def blocked(database: Database, id_: int) -> Cleanup:
+    """Return a blocked cleanup.
+
+    :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
+    """
+    cleanup = next((one for one in database.cleanups.list() if one.id == id_), None)
+    if cleanup is None:
+        raise exception.CleanupNotFound(id=id_, what='no cleanup has this id, or it has been done meanwhile.')
+    if cleanup.alarm is None:
+        what = f'it is not blocked: a conductor runs it when {cleanup.host} is up.'
+        raise exception.CleanupNotFound(id=id_, what=what)
+    return cleanup
+
+
+def plan_retry(cleanup: Cleanup) -> str:
+    """Return what the retry of a blocked cleanup would do."""
+    return (
+        f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup.host, cleanup.step)} The '
+        'cleanup is blocked again if it would remove the guest from the host where the database has the instance.'
+    )
+
+
+def retry(database: Database, cleanup: Cleanup) -> str:
+    """Unblock a cleanup, so that a conductor runs it again, and return what was done.
+
+    :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
+    """
+    _refuse_unless_done(cleanup, database.cleanups.try_again([cleanup]) > 0)
+    return f'Cleanup {cleanup.id} is unblocked: with its next sweep a conductor has {cleanup.host} do {cleanup.step}.'
+
+
+def plan_discard(cleanup: Cleanup) -> str:
+    """Return what it would mean to discard a blocked cleanup."""
+    plan = (
+        f'No conductor would ever have {cleanup.host} do {cleanup.step}. Whatever is left there of guest '
+        f'{cleanup.instance_uuid} would stay: look at {cleanup.host} first.'
+    )
+    if cleanup.step == AFTER_EVACUATION:
+        plan += f' Then the evacuation is completed, and releases its allocation at {cleanup.host}.'
+    return plan
+
+
+def discard(database: Database, cleanup: Cleanup) -> str:
+    """Delete a blocked cleanup that has nothing left to do, and return what was done.
+
+    :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
+    """
+    _refuse_unless_done(cleanup, database.cleanups.discard(cleanup))
+    return f'Cleanup {cleanup.id} is discarded: no conductor has {cleanup.host} do {cleanup.step}.'
+
+
+def _refuse_unless_done(cleanup: Cleanup, done: bool) -> None:
+    if not done:
+        what = 'it was changed meanwhile: list the cleanups again.'
+        raise exception.CleanupNotFound(id=cleanup.id, what=what)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The services, the leases of conductors, and whether reports of compute hosts arrive."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from migrator.db.api import Database
+from migrator.db.cleanups import Cleanup
+from migrator.db.services import Incarnation
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
+from migrator.objects.difference import Difference
+from migrator.objects.times import moment
+
+
+def document(database: Database, lease: float, binary: str | None = None, host: str | None = None) -> dict[str, Any]:
+    """Return the services by binary and host, each conductor with its lease, as JSON with aware times.
+
+    :param lease: ``[conductor] lease``, in seconds.
+    :param binary: only services with this binary; None: all.
+    :param host: only services of this host; None: all.
+    """
+    now = database.services.now()
+    incarnations: dict[str, list[Incarnation]] = collections.defaultdict(list)
+    for conductor in database.conductors.list():
+        incarnations[conductor.server].append(conductor)
+    deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
+    for cleanup in database.cleanups.list():
+        deferred[cleanup.host].append(cleanup)
+    differing = database.differences.list()
+    sources = database.takeovers.sources()
+    found = database.services.list(binary=binary, host=host)
+    documents = [
+        _document(
+            service,
+            incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
+            deferred[service.host] if service.binary == COMPUTE_BINARY else [],
+            [one for one in differing if service.binary == COMPUTE_BINARY and service.host in one.hosts],
+            sources,
+            now,
+            lease,
+        )
+        for service in sorted(found, key=lambda service: (service.binary, service.host))
+    ]
+    unheard = why_unheard([one for known in incarnations.values() for one in known], now)
+    return {'services': documents, 'now': now, 'unheard': unheard}
+
+
+def _document(
+    service: Service,
+    incarnations: Sequence[Incarnation],
+    deferred: Sequence[Cleanup],
+    differences: Sequence[Difference],
+    sources: Mapping[str, int],
+    now: datetime.datetime,
+    lease_seconds: float,
+) -> dict[str, Any]:
+    found = dataclasses.asdict(service)
+    del found['disabled']
+    living = [one for one in incarnations if one.lease_until > now]
+    newest = next(iter(living or incarnations), None)
+    return found | {
+        'status': 'disabled' if service.disabled else 'enabled',
+        'state': 'up' if service.is_up(now, lease_seconds) else 'down',
+        'lease': (
+            dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
+            if newest is not None
+            else None
+        ),
+        'debts': len(deferred),
+        'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
+        'differences': [difference.as_dict() for difference in differences],
+    }
+
+
+def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
+    """Return why no conductor receives reports of compute hosts, or None if one does.
+
+    If none does, each host is shown as it was at the last report.
+
+    :param incarnations: the incarnations of all conductors.
+    :param now: the database's time.
+    """
+    known = sorted(incarnations, key=lambda one: one.lease_until)
+    living = [one for one in known if one.lease_until > now]
+    away = [one.broker_away_since for one in living if one.broker_away_since is not None]
+    if not living:
+        return f'no conductor has listened {f"since {moment(known[-1].lease_until)} UTC" if known else "yet"}'
+    if len(away) < len(living):
+        return None
+    servers = ' and '.join(sorted({one.server for one in living}))
+    return f'{servers} cannot reach the message broker since {moment(min(away))} UTC'
