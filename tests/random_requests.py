@@ -29,7 +29,7 @@ from migrator import context, executors
 from migrator.api import app as api_app
 from migrator.api import devidentity, microversions, routes, schemas
 from migrator.api.handlers import server_actions
-from migrator.api.schemas import hypervisors, instance_actions, migrations, servers, services
+from migrator.api.schemas import flavors, groups, hypervisors, instance_actions, migrations, servers, services
 from migrator.cmd import api
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
@@ -102,6 +102,9 @@ _QUERIES = {
     '/os-hypervisors/detail': hypervisors.INDEX,
     '/os-hypervisors/{hypervisor_id}': hypervisors.SHOW,
     '/servers/{server_id}/os-instance-actions': instance_actions.INDEX,
+    '/os-server-groups': groups.SERVER_GROUPS,
+    '/flavors': flavors.INDEX,
+    '/flavors/detail': flavors.INDEX,
 }
 
 
@@ -184,7 +187,10 @@ class Site:
             'service_id': [one.uuid for one in found.list()]
             + ['enable', 'disable', 'disable-log-reason', 'force-down'],
             'hypervisor_id': [part for node in found.list_nodes() for part in (node.uuid, str(node.id), node.node)],
-            'marker': [guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
+            'flavor_id': ['m1'],
+            'key': ['hw:cpu_policy'],
+            'server_group_id': [guests[0].uuid],
+            'marker': ['m1', guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
         }
 
     def _host(self, name: str, id_: str) -> None:
@@ -200,7 +206,8 @@ class Site:
         return self.database.instances.create(
             instance.Instance(
                 uuid=id_, name='a' * 60 + str(number), project_id=project, user_id='ada', host='source',
-                node='source.example.org', flavor=instance.Flavor(name='m1'),
+                node='source.example.org',
+                flavor=instance.Flavor(name='m1', extra_specs={'hw:cpu_policy': 'dedicated'}),
             )
         )  # fmt: skip
 

@@ -81,10 +81,10 @@ def zulu(moment: datetime.datetime | None) -> str:
 def links(request: Request, path: str) -> list[dict[str, str]]:
     """Return the two links of an item.
 
-    :param path: the path after the version.
+    :param path: the path after the version, unquoted.
     """
-    base = request.application_url
-    return [{'rel': 'self', 'href': f'{base}/v2.1/{path}'}, {'rel': 'bookmark', 'href': f'{base}/{path}'}]
+    base, quoted = request.application_url, urllib.parse.quote(path)
+    return [{'rel': 'self', 'href': f'{base}/v2.1/{quoted}'}, {'rel': 'bookmark', 'href': f'{base}/{quoted}'}]
 
 
 def page_size(request: Request, given: Mapping[str, str]) -> int:

@@ -37,8 +37,10 @@ HISTORY: dict[str, str] = {
     '2.47': 'servers: the flavor is embedded',
     '2.51': 'os-instance-actions: events for all users, their tracebacks for administrators',
     '2.53': 'os-services, os-hypervisors: ids are uuids; PUT /os-services/{uuid}; hypervisors with their servers',
+    '2.55': 'flavors: description',
     '2.58': 'os-instance-actions: pages, updated_at, changes-since',
     '2.59': 'migrations: uuid; os-migrations: pages, changes-since, no unknown parameters',
+    '2.61': 'flavors: extra_specs',
     '2.62': 'os-instance-actions: host and hostId of events',
     '2.63': 'servers: trusted_image_certificates',
     '2.65': 'DELETE aborts accepted, preparing and queued live migrations too',
@@ -46,7 +48,7 @@ HISTORY: dict[str, str] = {
     '2.68': 'os-migrateLive: no force any more',
     '2.71': 'servers: server_groups of one server',
     '2.73': 'lock: locked_reason; servers: locked_reason, and the filter locked',
-    '2.75': 'servers: no unknown parameters; os-hypervisors: likewise',
+    '2.75': 'servers: no unknown parameters; os-hypervisors, flavors, os-server-groups: likewise; flavors: swap 0',
     '2.80': 'migrations: user_id and project_id; os-migrations: filters by them',
 }
 

@@ -16,7 +16,6 @@ import webob
 from migrator import exception
 from migrator.api import common
 from migrator.api.handlers import (
-    aggregates,
     hypervisors,
     instance_actions,
     migrations,
@@ -26,6 +25,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
+from migrator.api.handlers.derived import availability_zones, flavors, groups
 from migrator.api.own import drains, overview, places
 from migrator.api.request import Handler, Request, wrong_method
 
@@ -48,6 +48,7 @@ class Route:
 _S = '/servers/{server_id}'
 _M = '/servers/{server_id}/migrations/{migration_id}'
 _H = '/os-hypervisors/{hypervisor_id}'
+_F = '/flavors/{flavor_id}'
 
 ROUTES = (
     Route('GET', '/servers', servers.index),
@@ -70,7 +71,16 @@ ROUTES = (
     Route('GET', f'{_H}/uptime', hypervisors.uptime),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
-    Route('GET', '/os-aggregates', aggregates.index),
+    Route('GET', '/os-availability-zone', availability_zones.index),
+    Route('GET', '/os-availability-zone/detail', availability_zones.detail),
+    Route('GET', '/os-aggregates', groups.list_aggregates),
+    Route('GET', '/os-server-groups', groups.list_server_groups),
+    Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group),
+    Route('GET', '/flavors', flavors.index),
+    Route('GET', '/flavors/detail', flavors.detail),
+    Route('GET', _F, flavors.show),
+    Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs),
+    Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec),
 )
 
 #: The URLs under /migrator/v1, which has no minor versions.

@@ -11,6 +11,7 @@ import builtins
 import dataclasses
 import datetime
 import functools
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,17 @@ from sqlalchemy import orm
 from migrator import exception
 from migrator.db import cleanups, models
 from migrator.db.engine import Engine, retried
-from migrator.objects import COMPUTE_BINARY, ENDS, Instance, Migration, MigrationStatus, MigrationType, base, times
+from migrator.objects import (
+    COMPUTE_BINARY,
+    ENDS,
+    Flavor,
+    Instance,
+    Migration,
+    MigrationStatus,
+    MigrationType,
+    base,
+    times,
+)
 from migrator.objects.difference import RECONCILING, Difference
 
 
@@ -118,6 +129,23 @@ class Instances:
         with self._engine.reader() as session:
             found = models.newest(session, _T, query, limit, marker, marker_project, changes_since is not None)
             return [models.instance(row) for row in found]
+
+    def flavors(self, project_id: str | None = None) -> builtins.list[Flavor]:
+        """Return the flavors that instances have, by name.
+
+        Instances may have different flavors of one name. Then the flavor is that of the newest instance.
+
+        :param project_id: only those of the instances of this project; None: of all.
+        """
+        # Not every database compares JSON, and each compares texts.
+        text = sa.cast(_T.c.flavor, sa.Text).label('text')
+        query = sa.select(text, sa.func.max(_T.c.id).label('newest')).group_by(text).order_by('newest')
+        if project_id is not None:
+            query = query.where(_T.c.project_id == project_id)
+        with self._engine.reader() as session:
+            found = [Flavor(**json.loads(row.text)) for row in session.execute(query)]
+        by_name = {flavor.name: flavor for flavor in found}
+        return [by_name[name] for name in sorted(by_name)]
 
     @retried
     def page(self, after: str, limit: int) -> Sequence[Instance]:

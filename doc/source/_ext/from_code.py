@@ -5,6 +5,7 @@
 ``command-reference``   the subcommands and options of an argparse parser
 ``status-graph``        the legal moves between the statuses of a migration, as a diagram and as a table
 ``saga-diagram``        the steps of a live migration and the order of their undos, as a diagram
+``not-served``          the URLs and actions of nova's API that get 501, as a table
 """
 
 from __future__ import annotations
@@ -299,6 +300,27 @@ class SagaDiagram(SphinxDirective):
         return [saga_diagram(saga), *self.parse_text_to_nodes(caption)]
 
 
+# --- what the API does not serve -------------------------------------------------------------------------------------
+
+
+class NotServed(SphinxDirective):
+    """``.. not-served::``, from ``migrator.api.handlers.not_served``."""
+
+    def run(self):
+        """Render a table with the methods of each URL, and the actions."""
+        from migrator.api.handlers import not_served
+
+        methods = {}
+        for method, path in not_served.URLS:
+            methods.setdefault(path, []).append(method)
+        table = ['.. list-table::', '   :header-rows: 1', '   :widths: 70 30', '', '   * - URL', '     - methods']
+        for path, found in methods.items():
+            table += [f'   * - ``{path}``', f'     - {", ".join(found)}']
+        actions = ', '.join(f'``{name}``' for name in sorted(not_served.ACTIONS))
+        caption = f'The actions of ``/servers/{{id}}/action`` that are not served: {actions}.'
+        return self.parse_text_to_nodes('\n'.join([*table, '', caption]))
+
+
 def setup(app):
     """Register the directives."""
     from migrator.runtime import concurrency
@@ -308,4 +330,5 @@ def setup(app):
     app.add_directive('command-reference', CommandReference)
     app.add_directive('status-graph', StatusGraph)
     app.add_directive('saga-diagram', SagaDiagram)
+    app.add_directive('not-served', NotServed)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

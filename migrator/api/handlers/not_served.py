@@ -14,12 +14,11 @@ from migrator.api.request import Request
 _URLS = """
 /extensions GET
 /extensions/{id} GET
-/flavors GET POST
-/flavors/detail GET
-/flavors/{id} GET PUT DELETE
+/flavors POST
+/flavors/{id} PUT DELETE
 /flavors/{id}/action POST
-/flavors/{id}/os-extra_specs GET POST
-/flavors/{id}/os-extra_specs/{key} GET PUT DELETE
+/flavors/{id}/os-extra_specs POST
+/flavors/{id}/os-extra_specs/{key} PUT DELETE
 /flavors/{id}/os-flavor-access GET
 /images GET
 /images/detail GET
@@ -35,8 +34,6 @@ _URLS = """
 /os-aggregates/{id}/images POST
 /os-assisted-volume-snapshots POST
 /os-assisted-volume-snapshots/{id} DELETE
-/os-availability-zone GET
-/os-availability-zone/detail GET
 /os-baremetal-nodes GET POST
 /os-baremetal-nodes/{id} GET DELETE
 /os-baremetal-nodes/{id}/action POST
@@ -85,8 +82,8 @@ _URLS = """
 /os-security-groups GET POST
 /os-security-groups/{id} GET PUT DELETE
 /os-server-external-events POST
-/os-server-groups GET POST
-/os-server-groups/{id} GET DELETE
+/os-server-groups POST
+/os-server-groups/{id} DELETE
 /os-services/{id} DELETE
 /os-simple-tenant-usage GET
 /os-simple-tenant-usage/{id} GET

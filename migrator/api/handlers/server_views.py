@@ -12,11 +12,12 @@ from typing import Any
 
 from migrator.api import common
 from migrator.api.handlers import services
-from migrator.api.policies.servers import EXTENDED_ATTRIBUTES, EXTRA_SPECS, HOST_STATUS
+from migrator.api.policies.flavors import EXTRA_SPECS
+from migrator.api.policies.servers import EXTENDED_ATTRIBUTES, HOST_STATUS
 from migrator.api.request import Request
 from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Instance, Service
 
-ZONE = services.ZONES[COMPUTE_BINARY]
+ZONE = services.ZONE
 
 #: vm_state -> status, unless task_state decides.
 STATUSES = {
@@ -153,7 +154,7 @@ class Details:
 
     def _flavor(self, flavor: Flavor) -> dict[str, Any]:
         if not self.request.since(47):
-            # migrator does not store flavors on their own, so the name is the id.
+            # As in GET /flavors, the name is the id.
             link = common.links(self.request, f'flavors/{flavor.name}')[1]
             return {'id': flavor.name, 'links': [link]}
         view: dict[str, Any] = {

@@ -18,8 +18,8 @@ from migrator.api.request import Request, answer
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service
 
-#: Binary -> nova's availability zone. Any other service is in the zone "internal".
-ZONES = {COMPUTE_BINARY: 'nova'}
+#: Nova's names of the availability zones of compute hosts and of all other services.
+ZONE, INTERNAL = 'nova', 'internal'
 
 
 def index(request: Request) -> webob.Response:
@@ -106,6 +106,11 @@ def _update(request: Request, service: Service, changes: Mapping[str, Any]) -> N
     database.services.update(service.id, **changes)
 
 
+def zone(service: Service) -> str:
+    """Return the availability zone of a service."""
+    return ZONE if service.binary == COMPUTE_BINARY else INTERNAL
+
+
 def is_up(request: Request, service: Service, now: datetime.datetime) -> bool:
     """Return whether a service is up.
 
@@ -119,7 +124,7 @@ def _view(request: Request, service: Service, now: datetime.datetime) -> dict[st
         'id': service.uuid if request.since(53) else service.id,
         'binary': service.binary,
         'host': service.host,
-        'zone': ZONES.get(service.binary, 'internal'),
+        'zone': zone(service),
         'status': 'disabled' if service.disabled else 'enabled',
         'state': 'up' if is_up(request, service, now) else 'down',
         'updated_at': common.iso(service.last_seen_up),

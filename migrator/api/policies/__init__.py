@@ -9,8 +9,10 @@ from oslo_policy import policy
 
 from migrator.api.own import drains, overview, places
 from migrator.api.policies import (
-    aggregates,
+    availability_zones,
     base,
+    flavors,
+    groups,
     hypervisors,
     instance_actions,
     migrations,
@@ -25,7 +27,9 @@ def list_rules() -> list[policy.RuleDefault]:
     """Return every policy with its default, for the generator of the sample file."""
     return [
         *base.RULES,
-        *aggregates.RULES,
+        *availability_zones.RULES,
+        *flavors.RULES,
+        *groups.RULES,
         *hypervisors.RULES,
         *instance_actions.RULES,
         *migrations.RULES,

@@ -8,6 +8,8 @@ from oslo_policy import policy
 
 CONTEXT_IS_ADMIN = 'context_is_admin'
 ADMIN = 'rule:context_is_admin'
+#: Every user, of any project.
+ANYONE = '@'
 PROJECT_READER_OR_ADMIN = 'rule:project_reader_or_admin'
 PROJECT_MEMBER_OR_ADMIN = 'rule:project_member_or_admin'
 PROJECT_MANAGER_OR_ADMIN = 'rule:project_manager_or_admin'

@@ -13,7 +13,6 @@ DETAIL_ALL = 'os_compute_api:servers:detail:get_all_tenants'
 SHOW = 'os_compute_api:servers:show'
 HOST_STATUS = 'os_compute_api:servers:show:host_status'
 EXTENDED_ATTRIBUTES = 'os_compute_api:os-extended-server-attributes'
-EXTRA_SPECS = 'os_compute_api:os-flavor-extra-specs:index'
 
 _DETAILS = ('GET /servers/detail', 'GET /servers/{server_id}')
 
@@ -25,5 +24,4 @@ RULES = [
     base.rule(SHOW, base.PROJECT_READER_OR_ADMIN, 'Show a server.', 'GET /servers/{server_id}'),
     base.rule(HOST_STATUS, base.ADMIN, "Show the status of a server's host.", *_DETAILS),
     base.rule(EXTENDED_ATTRIBUTES, base.ADMIN, 'Show the host of a server.', *_DETAILS),
-    base.rule(EXTRA_SPECS, base.PROJECT_READER_OR_ADMIN, "Show the extra specs of a server's flavor.", *_DETAILS),
 ]

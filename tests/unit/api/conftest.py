@@ -11,7 +11,14 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 from tempest.lib.common import api_version_request, jsonschema_validator
-from tempest.lib.services.compute import hypervisor_client, migrations_client, servers_client, services_client
+from tempest.lib.services.compute import (
+    flavors_client,
+    hypervisor_client,
+    migrations_client,
+    server_groups_client,
+    servers_client,
+    services_client,
+)
 
 from migrator import executors
 from migrator.api import app, devidentity
@@ -38,6 +45,8 @@ CLIENTS = {
     'migrations': migrations_client.MigrationsClient,
     'services': services_client.ServicesClient,
     'hypervisors': hypervisor_client.HypervisorClient,
+    'flavors': flavors_client.FlavorsClient,
+    'groups': server_groups_client.ServerGroupsClient,
 }
 
 

@@ -26,7 +26,7 @@ def test_version_that_adds_or_removes_a_url_is_in_the_history():
 def test_the_reference_has_every_url_and_no_other():
     """The reference once lacked some URLs of hypervisors, and the changes of services below 2.53."""
     reported = set(
-        re.findall(r'``(GET|POST|PUT|DELETE) (/(?:servers|os-)[^\s`]*)', REFERENCE.read_text(encoding='utf-8'))
+        re.findall(r'``(GET|POST|PUT|DELETE) (/(?:servers|flavors|os-)[^\s`]*)', REFERENCE.read_text(encoding='utf-8'))
     )
     without_names = {(method, re.sub(r'\{\w+\}', '{}', path)) for method, path in reported}
     # Below 2.53 the last part names the change.

@@ -21,18 +21,19 @@ SERVER = '11111111-2222-4333-8444-555555555555'
         ('POST', '/servers/{server}/remote-consoles'),
         ('PUT', '/servers/{server}/tags/blue'),
         ('DELETE', '/servers/{server}/metadata/key'),
-        ('GET', '/flavors/detail?is_public=None'),
-        ('GET', '/flavors/m1'),
-        ('HEAD', '/flavors'),
-        ('GET', '/flavors/m1/os-extra_specs/hw:cpu_policy'),
-        ('GET', '/images'),
+        ('POST', '/flavors'),
+        ('DELETE', '/flavors/m1'),
+        ('PUT', '/flavors/m1/os-extra_specs/hw:cpu_policy'),
+        ('GET', '/flavors/m1/os-flavor-access'),
+        ('HEAD', '/images'),
+        ('GET', '/images/detail?status=active'),
         ('GET', '/os-volumes'),
         ('GET', '/os-networks'),
         ('GET', '/os-keypairs'),
         ('GET', '/os-quota-sets/admin/detail'),
         ('GET', '/os-simple-tenant-usage'),
-        ('GET', '/os-server-groups'),
-        ('GET', '/os-availability-zone/detail'),
+        ('POST', '/os-server-groups'),
+        ('DELETE', f'/os-server-groups/{SERVER}'),
         ('GET', '/limits'),
         ('POST', '/os-aggregates'),
         ('POST', '/os-aggregates/1/action'),
@@ -55,13 +56,13 @@ def test_url_of_nova_that_is_not_served_returns_501(world, method, path, version
 
 def test_the_project_in_the_url_does_not_hide_what_nova_serves(world):
     project = '0123456789abcdef' * 2
-    response = world.ask('GET', f'/{project}/flavors/detail', token=f'ada:{project}')
+    response = world.ask('GET', f'/{project}/images/detail', token=f'ada:{project}')
     world.refuses(response, 501, 'notImplemented', 'does not serve')
 
 
 def test_project_named_like_a_collection_of_nova_has_all_urls(world):
-    response = world.ask('GET', '/flavors/detail', token='ada:flavors')
-    world.refuses(response, 501, 'notImplemented', 'GET /v2.1/flavors/detail')
+    response = world.ask('GET', '/images/detail', token='ada:images')
+    world.refuses(response, 501, 'notImplemented', 'GET /v2.1/images/detail')
 
 
 @pytest.mark.parametrize(
