@@ -188,7 +188,7 @@ class Expected:
         def at(band: Band | None) -> dict[str, Any] | None:
             if band is None:
                 return None
-            return {name: show(now + datetime.timedelta(seconds=value)) for name, value in band.seconds().items()}
+            return {name: show(now + datetime.timedelta(seconds=getattr(band, name))) for name in ('p50', 'p80')}
 
         return {'start': at(self.start), 'end': at(self.end), 'reason': self.reason}
 

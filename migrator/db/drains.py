@@ -405,11 +405,10 @@ class Drains:
                         open_[guest] = row
                     elif status == MemberStatus.MOVED and guest in open_:
                         made = open_.pop(guest)
-                        p50, p80 = (
-                            datetime.datetime.fromisoformat(made.payload['expected_end'][name])
-                            for name in ('p50', 'p80')
-                        )
-                        found.setdefault(uuid, []).append(Prediction(made.at, p50, p80, row.at))
+                        times = [made.payload['expected_end']['p50'], made.payload['expected_end']['p80']]
+                        times.append(row.payload.get('ended_at') or row.at.isoformat())
+                        p50, p80, ended = map(datetime.datetime.fromisoformat, times)
+                        found.setdefault(uuid, []).append(Prediction(made.at, p50, p80, ended))
                     elif status != MemberStatus.MOVING:  # it was tried again, or has ended otherwise
                         open_.pop(guest, None)
         return found

@@ -78,6 +78,7 @@ class Move:
     :ivar tried: the hosts where it has failed.
     :ivar waits_for: what it waits for.
     :ivar reason: why it has failed; of a guest that was moved, what an operator should know.
+    :ivar ended_at: when it has ended; None: not known.
     """
 
     state: MoveState
@@ -88,6 +89,7 @@ class Move:
     waits_for_slot: bool = False
     tried: Sequence[str] = ()
     waits_for: str | None = None
+    ended_at: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,11 +87,11 @@ class _Run:
         if new.status != member.status and member.instance_uuid in self._members:
             check_member_move(self.drain, member.status, new.status)
         if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
-            new = new.replace(ended_at=self._now, not_before=None)
+            new = new.replace(ended_at=new.ended_at or self._now, not_before=None)
         if (new.status, new.reason) != (member.status, member.reason) or new.instance_uuid not in self._members:
             event = {'instance': new.instance_uuid, 'name': new.name, 'status': new.status, 'reason': new.reason}
             if new.status == _M.MOVED:
-                event['destination'] = new.destination
+                event |= {'destination': new.destination, 'ended_at': (new.ended_at or self._now).isoformat()}
             self._events.append(('member', event))
         if new != member or new.instance_uuid not in self._members:
             self._members[new.instance_uuid] = self._changed[new.instance_uuid] = new
@@ -148,7 +148,8 @@ class _Run:
     def _take(self, member: Member, move: Move) -> None:
         match move.state:
             case MoveState.MOVED:
-                self._change(member, status=_M.MOVED.value, destination=move.destination, reason=move.reason)
+                values = {'destination': move.destination, 'reason': move.reason, 'ended_at': move.ended_at}
+                self._change(member, status=_M.MOVED.value, **values)
             case MoveState.FAILED:
                 self._fail(member, move)
             case MoveState.CANCELLED:

@@ -121,6 +121,8 @@ def test_calibration_compares_the_recorded_ends_with_the_real_ones(cloud, operat
     uuid = drain(cloud)['uuid']
     assert operator('drain', 'calibration')[1] == 'No expected end of a guest that has moved was recorded.\n'
     ends(cloud, uuid)
+    ended = {one.instance_uuid: one.updated_at for one in cloud.migrations()}
+    assert {one.instance_uuid: one.ended_at for one in cloud.database.drains.read_members(uuid)} == ended
     found = json.loads(operator('--json', 'drain', 'calibration')[1])
     # The first ones were requested before enough was recorded.
     assert [one['drain'] for one in found['drains']] == [uuid]

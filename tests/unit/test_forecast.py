@@ -308,10 +308,10 @@ def test_blocked_member_does_not_delay_the_others():
     assert middle(whole) == (None, 10)
 
 
-def test_document_has_times():
+def test_document_has_exact_times():
     expected = forecast.Expected(forecast.Band(10, 20.4), forecast.Band(30, 40))
     assert expected.document(NOW, lambda moment: (moment - NOW).total_seconds()) == {
-        'start': {'p50': 10, 'p80': 20},
+        'start': {'p50': 10, 'p80': 20.4},
         'end': {'p50': 30, 'p80': 40},
         'reason': None,
     }

@@ -217,7 +217,7 @@ def _migration(
 def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
     """Return a migration as a drain sees it."""
     if row.status == _S.COMPLETED:
-        return Move(MoveState.MOVED, row.dest_compute)
+        return Move(MoveState.MOVED, row.dest_compute, ended_at=row.updated_at)
     if row.status == _S.CANCELLED and not _is_ended_by_host(row):
         by = f' by {row.abort_requested_by}' if row.abort_requested_by else ''
         return Move(MoveState.CANCELLED, reason=f'Its migration {row.uuid} was aborted{by}.')

@@ -2,6 +2,7 @@
 
 """Drains on a Nova in memory: whole ones with every outcome, crashes, and what a single look shows."""
 
+import dataclasses
 import datetime
 
 import pytest
@@ -513,6 +514,21 @@ def test_expected_ends_come_from_the_completed_migrations_of_the_source(cloud):
     last = next(end for end in reversed(ends) if end is not None)
     ended = cloud.member(guests[4]).ended_at
     assert abs((datetime.datetime.fromisoformat(last['p50']) - ended).total_seconds()) <= 5
+
+
+def test_guest_has_ended_when_its_migration_has_and_not_when_the_drain_sees_it(cloud, monkeypatch):
+    guest = cloud.fake.add_guest('one')
+    ended, look = cloud.fake.now, cloud.engine.look
+
+    def with_an_end(members):
+        moves = look(members)
+        return {one: dataclasses.replace(move, ended_at=ended) for one, move in moves.items()}
+
+    monkeypatch.setattr(cloud.engine, 'look', with_an_end)
+    assert cloud.go().status == 'completed'
+    assert cloud.member(guest).ended_at == ended < cloud.fake.now
+    (event,) = [payload for kind, payload in cloud.rows.log if kind == 'member' and payload['status'] == 'moved']
+    assert event['ended_at'] == ended.isoformat()
 
 
 def test_look_at_many_members_takes_few_requests(cloud):
