@@ -147,6 +147,15 @@ class Instances:
         by_name = {flavor.name: flavor for flavor in found}
         return [by_name[name] for name in sorted(by_name)]
 
+    def flavors_of(self, uuids: Collection[str]) -> dict[str, Flavor]:
+        """Return instance -> its flavor, for those of some instances that exist."""
+        wanted, found = sorted(uuids), dict[str, Flavor]()
+        with self._engine.reader() as session:
+            for start in range(0, len(wanted), _BATCH):
+                query = sa.select(_T.c.uuid, _T.c.flavor).where(_T.c.uuid.in_(wanted[start : start + _BATCH]))
+                found |= {row.uuid: Flavor(**row.flavor) for row in session.execute(query)}
+        return found
+
     @retried
     def page(self, after: str, limit: int) -> Sequence[Instance]:
         """Return the next instances in the order of their uuids, for a walk over all of them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+import zlib
 from typing import Any
 
 from migrator.objects import base
@@ -30,6 +31,11 @@ class Flavor(base.Versioned):
     ephemeral_gb: int = 0
     swap: int = 0
     extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """A number of the flavor, for the API: flavors of one name have one number."""
+        return zlib.crc32(self.name.encode(errors='surrogatepass')) >> 1
 
     def resource_groups(self) -> dict[str, dict[str, int]]:
         """Return the amounts to claim by request group. The unnumbered group is ``''``.

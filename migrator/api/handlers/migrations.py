@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import webob
@@ -13,7 +14,7 @@ from migrator.api import common, schemas
 from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HOST
 from migrator.api.request import Request, answer
 from migrator.api.schemas import migrations
-from migrator.objects import Migration, MigrationType
+from migrator.objects import Flavor, Migration, MigrationType
 
 #: The parameters that are columns.
 _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
@@ -46,7 +47,11 @@ def index(request: Request) -> webob.Response:
         changes_since=since,
         changes_before=before,
     )
-    body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts) for migration in found]}
+    # As in nova, the migration of an evacuation has no flavor.
+    flavors = request.services.database.instances.flavors_of(
+        {migration.instance_uuid for migration in found if not migration.is_evacuation}
+    )
+    body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts, flavors) for migration in found]}
     if size is not None:
         further = common.next_link(request, size, [migration.uuid for migration in found])
         if further:
@@ -75,13 +80,14 @@ def _hidden(given: dict[str, str]) -> bool:
         raise exception.ValidationError(path='hidden', value=given['hidden'], detail='Use true or false.') from None
 
 
-def _view(request: Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
+def _view(request: Request, migration: Migration, shows_hosts: bool, flavors: Mapping[str, Flavor]) -> dict[str, Any]:
+    flavor = None if migration.is_evacuation else flavors.get(migration.instance_uuid)
     view: dict[str, Any] = {
         'id': migration.id,
         'status': migration.status,
         'instance_uuid': migration.instance_uuid,
-        'old_instance_type_id': None,
-        'new_instance_type_id': None,
+        'old_instance_type_id': flavor and flavor.number,
+        'new_instance_type_id': flavor and flavor.number,
         'created_at': common.iso(migration.created_at),
         'updated_at': common.iso(migration.updated_at),
         **hosts(migration, shows_hosts),

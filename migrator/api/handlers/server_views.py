@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator.api import common
@@ -64,6 +64,7 @@ class Details:
     """The full view of servers. Policies and hosts are looked up once for all servers of an answer.
 
     :ivar alone: whether the answer is one server rather than a list.
+    :ivar progress: server -> the percentage of its memory that its live migration has copied.
     """
 
     request: Request
@@ -71,6 +72,7 @@ class Details:
     hosts: dict[str, str] | None
     located: bool
     extra_specs: bool
+    progress: Mapping[str, int]
 
     @classmethod
     def of(cls, request: Request, instances: Sequence[Instance], alone: bool = False) -> Details:
@@ -85,6 +87,7 @@ class Details:
             hosts=hosts,
             located=request.can(EXTENDED_ATTRIBUTES, target),
             extra_specs=request.since(47) and request.can(EXTRA_SPECS, target),
+            progress=_progress(request, [one.uuid for one in instances if status(one) == 'MIGRATING']),
         )
 
     def view(self, instance: Instance) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class Details:
             'os-extended-volumes:volumes_attached': [],
         }
         if view['status'] in _WITH_PROGRESS:
-            view['progress'] = 0
+            view['progress'] = self.progress.get(instance.uuid, 0)
         if self.located:
             view |= self._location(instance)
         return view | self._added_since(instance)
@@ -166,6 +169,17 @@ class Details:
             'swap': flavor.swap,
         }
         return view | {'extra_specs': flavor.extra_specs} if self.extra_specs else view
+
+
+def _progress(request: Request, uuids: list[str]) -> dict[str, int]:
+    if not uuids:
+        return {}
+    found = request.services.database.migrations.list({'instance_uuid': uuids}, in_progress=True)
+    return {
+        one.instance_uuid: 100 - round(100 * (one.memory_remaining or 0) / one.memory_total)
+        for one in found
+        if one.memory_total
+    }
 
 
 def _host_statuses(request: Request, hosts: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,8 @@ import uuid
 
 import pytest
 
+from migrator.objects import instance
+
 FIELDS = {
     'created_at', 'dest_compute', 'dest_host', 'dest_node', 'id', 'instance_uuid', 'new_instance_type_id',
     'old_instance_type_id', 'source_compute', 'source_node', 'status', 'updated_at',
@@ -55,6 +57,20 @@ def test_each_version_has_exactly_its_fields(world, three, version, fields):
     found = listed(world, version=version)
     links = {'links'} if version not in ('2.1', '2.22') else set()
     assert [set(one) for one in found] == [fields, fields | links, fields]
+
+
+def test_live_migration_has_the_number_of_its_guests_flavor(world):
+    one, two = (world.migration(world.guest(flavor=instance.Flavor(name=name))) for name in ('m1', 'm1'))
+    other = world.migration(world.guest(flavor=instance.Flavor(name='m2')), 'completed')
+    evacuated = world.migration(world.guest(), 'done', migration_type='evacuation')
+    world.database.instances.delete(gone := world.migration(world.guest(), 'completed').instance_uuid)
+    found = {found['instance_uuid']: found for found in listed(world)}
+    numbers = {uuid: each['old_instance_type_id'] for uuid, each in found.items()}
+    assert numbers == {uuid: each['new_instance_type_id'] for uuid, each in found.items()}
+    assert numbers[one.instance_uuid] == numbers[two.instance_uuid] == instance.Flavor(name='m1').number
+    assert numbers[other.instance_uuid] == instance.Flavor(name='m2').number != instance.Flavor(name='m1').number
+    assert numbers[evacuated.instance_uuid] is None  # as in nova
+    assert numbers[gone] is None
 
 
 def test_only_a_live_migration_in_progress_has_links(world, three):

@@ -59,6 +59,16 @@ def test_a_field_is_there_from_its_version_on_and_not_before(world, first, field
     assert show(world, guest)[field] == value
 
 
+def test_progress_is_the_part_of_the_memory_that_is_copied(world):
+    still, moving, moved = world.guest('still'), world.guest('moving'), world.guest('moved')
+    one, _ = world.migration(moving), world.migration(moved, 'completed', memory_total=100, memory_remaining=0)
+    assert show(world, moving)['progress'] == 0
+    world.move(one.uuid, memory_total=3000, memory_remaining=1000)
+    assert show(world, moving)['progress'] == 67
+    found = {one['id']: one['progress'] for one in world.get('/servers/detail')['servers']}
+    assert found == {still.uuid: 0, moving.uuid: 67, moved.uuid: 0}
+
+
 def test_server_groups_are_of_one_server_only(world):
     world.guest()
     assert 'server_groups' not in world.get('/servers/detail')['servers'][0]
