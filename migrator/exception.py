@@ -442,6 +442,7 @@ class RPCTimeout(ServiceUnreachable):
 class ServiceTooOld(MigratorException):
     """The compute service of a host is too old for the request."""
 
+    code = 501
     msg_fmt = (
         '{host} cannot do {method} for a migration that is {status}: its compute service has version {version}, and '
         '{needed} is needed.'

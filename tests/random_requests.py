@@ -146,6 +146,9 @@ class _Conductor:
     def wake(self, *_args: Any) -> None:
         """Take the call."""
 
+    def delete_service(self, *_args: Any) -> None:
+        """Take the call."""
+
 
 class Site:
     """The application on a database, which has its tables.

@@ -54,7 +54,7 @@ def of(error: Exception, request: Request) -> webob.Response:
         response = body(error.status_int, error.detail or error.explanation)
         response.allow = error.allow
         return response
-    if isinstance(error, exception.MigratorException) and error.code < 500:
+    if isinstance(error, exception.MigratorException) and (error.code < 500 or error.code == 501):
         return body(error.code, error.message)
     values = {
         'method': base.printable(request.method),

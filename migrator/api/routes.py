@@ -64,6 +64,7 @@ ROUTES = (
     Route('GET', '/os-migrations', migrations.index),
     Route('GET', '/os-services', services.index),
     Route('PUT', '/os-services/{service_id}', services.update),
+    Route('DELETE', '/os-services/{service_id}', services.delete),
     Route('GET', '/os-hypervisors', hypervisors.index),
     Route('GET', '/os-hypervisors/detail', hypervisors.detail),
     Route('GET', '/os-hypervisors/statistics', hypervisors.statistics),

@@ -40,7 +40,7 @@ _TREE_TIMEOUT = 2.0
 _STOP_TIMEOUT = 5.0
 
 
-class ConductorManager(Endpoint):
+class ConductorManager(Endpoint, registry.Endpoint):
     """A conductor, which owns migrations and runs them through the RPC API of the compute hosts.
 
     :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.

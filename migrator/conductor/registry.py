@@ -13,13 +13,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.conductor.migration.context import Tools
+from migrator.context import RequestContext
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
+from migrator.rpc import expose
 
 LOG = logging.getLogger(__name__)
 
@@ -394,6 +398,21 @@ def delete_service(
         _claim_again(database, client, [(one, released[one.uuid]) for one in done if released[one.uuid]])
         raise
     return done
+
+
+class Endpoint:
+    """The calls of the API that concern services."""
+
+    conf: cfg.ConfigOpts
+    tools: Tools
+
+    @expose
+    def delete_service(self, context: RequestContext, service_uuid: str) -> None:
+        """Delete a service that is down; see :func:`delete_service`."""
+        database = self.tools.database
+        service = database.services.get(service_uuid)
+        lease = self.conf.conductor.lease
+        delete_service(database, self.tools.placement, service, lease, self.tools.threads.sleep)
 
 
 def _claim_again(

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrator import rpc
+from migrator import exception, rpc
 from migrator.context import RequestContext, admin_context
 from migrator.objects import protocol
 from migrator.objects.drain import Drain
 
 TOPIC = 'conductor'
 #: Version -> its changes.
-VERSIONS = {'1.0': 'all methods', '1.1': 'wake_drains and plan_drain'}
+VERSIONS = {'1.0': 'all methods', '1.1': 'wake_drains and plan_drain', '1.2': 'delete_service, and reports of hosts'}
 VERSION = max(VERSIONS)
 
 #: Seconds that a compute host waits for the reply to a time-out report before it repeats the report.
 TIMED_OUT_TIMEOUT = 10.0
-#: Seconds that the API waits for the plan of a drain.
+#: Seconds that the API waits for the plan of a drain, and for the deletion of a service.
 PLAN_TIMEOUT = 50.0
 #: Seconds that a conductor waits for a compute service, which replies at once if it runs.
 ANSWER_WITHIN = 2.0
@@ -41,7 +41,7 @@ class ConductorAPI:
 
     def wake_drains(self, context: RequestContext) -> None:
         """Have any conductor look for the drain that a request concerns; without it the next sweep does."""
-        if self._version == VERSION:
+        if self._version != '1.0':
             self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'wake_drains')
 
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
@@ -53,6 +53,23 @@ class ConductorAPI:
         target = rpc.Target(TOPIC, version=self._version)
         found: dict[str, Any] = self._rpc.call(context, target, 'plan_drain', timeout=PLAN_TIMEOUT, drain=drain)
         return found
+
+    def delete_service(self, context: RequestContext, service_uuid: str) -> None:
+        """Delete a service, which any conductor does; see :func:`migrator.conductor.registry.delete_service`.
+
+        :raises migrator.exception.ServiceNotFound: no service has this uuid.
+        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
+        """
+        self._call(context, 'delete_service', PLAN_TIMEOUT, service_uuid=service_uuid)
+
+    def _call(self, context: RequestContext, method: str, timeout: float, **arguments: Any) -> Any:
+        """Return the reply of any conductor to a method of version 1.2."""
+        if self._version in ('1.0', '1.1'):
+            raise exception.ServiceTooOld(
+                f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is needed.'
+            )
+        return self._rpc.call(context, rpc.Target(TOPIC, version=self._version), method, timeout=timeout, **arguments)
 
     def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner for a committed request; if the cast is lost, the sweep finds it.

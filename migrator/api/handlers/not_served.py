@@ -84,7 +84,6 @@ _URLS = """
 /os-server-external-events POST
 /os-server-groups POST
 /os-server-groups/{id} DELETE
-/os-services/{id} DELETE
 /os-simple-tenant-usage GET
 /os-simple-tenant-usage/{id} GET
 /os-snapshots GET POST

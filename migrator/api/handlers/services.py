@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The services: list, enable, disable, force down."""
+"""The services: list, enable, disable, force down, delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.policies.services import LIST, UPDATE
+from migrator.api.policies.services import DELETE, LIST, UPDATE
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service
@@ -38,9 +38,7 @@ def update(request: Request, service_id: str) -> webob.Response:
         return _update_by_action(request, service_id)
     wanted = schemas.body(request, services.UPDATE)
     request.authorize(UPDATE)
-    if not uuidutils.is_uuid_like(service_id):
-        raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
-    service = request.services.database.services.get(service_id)
+    service = _find(request, service_id)
     if service.binary != COMPUTE_BINARY:
         raise exception.Invalid(
             f'Updating a {service.binary} service is not supported. Only nova-compute services can be updated.'
@@ -51,6 +49,34 @@ def update(request: Request, service_id: str) -> webob.Response:
     _update(request, service, changes)
     now = request.services.database.services.now()
     return answer({'service': _view(request, request.services.database.services.get(service_id), now)})
+
+
+def delete(request: Request, service_id: str) -> webob.Response:
+    """Have a conductor delete a service that is down, with its hypervisor and its providers."""
+    request.authorize(DELETE)
+    service = _find(request, service_id)
+    request.services.conductor.delete_service(request.context, service.uuid)
+    return webob.Response(status=204)
+
+
+def _find(request: Request, service_id: str) -> Service:
+    """Return the service with an id, which is a uuid from 2.53 on.
+
+    :raises migrator.exception.Invalid: the id has another form.
+    :raises migrator.exception.ServiceNotFound: no service has it.
+    """
+    key: str | int = service_id
+    if request.since(53):
+        if not uuidutils.is_uuid_like(service_id):
+            raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
+        key = common.usual_uuid(service_id)
+    elif not (service_id.isascii() and service_id.isdigit()):
+        raise exception.Invalid(f'Invalid id {service_id}: below version 2.53, a service is named by its number.')
+    elif (number := common.integer_id(service_id)) is None:
+        raise exception.ServiceNotFound(service_id=service_id)
+    else:
+        key = number
+    return request.services.database.services.get(key)
 
 
 def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from migrator.api.policies import base
 
 LIST = 'os_compute_api:os-services:list'
 UPDATE = 'os_compute_api:os-services:update'
+DELETE = 'os_compute_api:os-services:delete'
 
 RULES = [
     base.rule(LIST, base.ADMIN, 'List the services.', 'GET /os-services'),
@@ -17,4 +18,5 @@ RULES = [
         'Enable a service, disable it, or declare its host down.',
         'PUT /os-services/{service_id}',
     ),
+    base.rule(DELETE, base.ADMIN, 'Delete a service that is gone for good.', 'DELETE /os-services/{service_id}'),
 ]

@@ -80,6 +80,10 @@ class ConductorStandIn:
         self.calls.append(('live_migrate', migration_uuid))
         self.does(migration_uuid)
 
+    def delete_service(self, context, service_uuid):
+        self.calls.append(('delete_service', service_uuid))
+        self.does(service_uuid)
+
     def wake(self, context, migration_uuid, server):
         self.calls.append(('wake', migration_uuid, server))
         self.does(migration_uuid)

@@ -16,6 +16,7 @@ from novaclient import client as nova_client
 from novaclient import exceptions as nova_exceptions
 from openstack import exceptions as sdk_exceptions
 
+from migrator.objects import instance
 from tests import forked
 
 HERE = pathlib.Path(sys.executable).parent
@@ -148,6 +149,20 @@ def test_novaclient_changes_services_and_locks(served, nova, version):
     assert not served.database.instances.get(guest.uuid).locked
 
 
+@pytest.mark.parametrize('version', ['2.1', '2.55', '2.61', '2.80'])
+def test_novaclient_reads_flavors_zones_and_groups_and_deletes_a_service(served, nova, version):
+    served.guest(flavor=instance.Flavor(name='m1', extra_specs={'hw:cpu_policy': 'shared'}))
+    client = nova(version)
+    (flavor,) = client.flavors.list()
+    assert client.flavors.get('m1').vcpus == 1
+    assert flavor.get_keys() == {'hw:cpu_policy': 'shared'}
+    assert [zone.zoneName for zone in client.availability_zones.list(detailed=True)] == ['nova']
+    assert client.server_groups.list() == []
+    service = client.services.list(host='spare')[0]
+    client.services.delete(service.id)
+    assert served.conductor.calls == [('delete_service', served.database.services.get_compute('spare').uuid)]
+
+
 def test_novaclient_understands_the_errors(served, nova):
     guest = served.guest()
     with pytest.raises(nova_exceptions.BadRequest, match='Compute service of source is still in use'):
@@ -245,6 +260,22 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
     events = json.loads(cli('server', 'event', 'list', 'web', '-f', 'json'))
     assert {event['Action'] for event in events} == {'live-migration', 'live_migration_cancel'}
     assert 'vcpus_used' in json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
+
+
+def test_openstack_command_lists_flavors_zones_and_groups_and_deletes_a_service(served, cli):
+    flavor = instance.Flavor(name='m1', vcpus=2, memory_mb=1024, root_gb=10, extra_specs={'hw:cpu_policy': 'shared'})
+    served.guest('web', flavor=flavor)
+    (listed,) = json.loads(cli('flavor', 'list', '--long', '-f', 'json'))
+    assert (listed['ID'], listed['RAM'], listed['VCPUs']) == ('m1', 1024, 2)
+    for version in ('2.1', '2.80'):
+        shown = json.loads(cli('--os-compute-api-version', version, 'flavor', 'show', 'm1', '-f', 'json'))
+        assert (shown['ram'], shown['properties']) == (1024, {'hw:cpu_policy': 'shared'})
+    zones = json.loads(cli('availability', 'zone', 'list', '--compute', '--long', '-f', 'json'))
+    assert {one['Host Name'] for one in zones} == {'source', 'dest', 'spare'}
+    assert json.loads(cli('server', 'group', 'list', '--long', '-f', 'json')) == []
+    service = served.database.services.get_compute('spare')
+    cli('--os-compute-api-version', '2.80', 'compute', 'service', 'delete', service.uuid)
+    assert served.conductor.calls == [('delete_service', service.uuid)]
 
 
 def test_openstack_command_prints_the_reason(served, cli):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator import context, rpc
+import pytest
+
+from migrator import context, exception, rpc
 from migrator.conductor import rpcapi
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from migrator.testing.placement_faults import Fault
@@ -101,6 +103,28 @@ class TestCallsOfTheAPI:
         assert stage.row(migration).checked_at is None
         stall.release()
         assert stage.end(migration).status == 'completed'
+
+    def test_service_is_deleted_with_its_providers_once_it_is_down_and_empty(self, stage: Stage) -> None:
+        service = stage.database.services.get_compute('host1')
+        with pytest.raises(exception.ServiceInUse, match='host1 cannot be deleted: it is up'):
+            stage.door.delete_service(context.admin_context(), service.uuid)
+        stage.cloud.kill('host1')
+        stage.database.services.update(service.id, forced_down=True)
+        with pytest.raises(exception.ServiceInUse, match=f'instance {stage.instance.uuid} is on it'):
+            stage.door.delete_service(context.admin_context(), service.uuid)
+        unused = stage.database.services.get_compute('host3')
+        stage.cloud.kill('host3')
+        stage.database.services.update(unused.id, forced_down=True)
+        stage.door.delete_service(context.admin_context(), unused.uuid)
+        assert stage.database.services.list(host='host3') == []
+        assert [node.host for node in stage.database.services.list_nodes()] == ['host1', 'host2']
+        with pytest.raises(exception.ServiceNotFound):
+            stage.door.delete_service(context.admin_context(), unused.uuid)
+
+    def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
+        pinned = rpcapi.ConductorAPI(stage.cloud._rpc('api', 'api:api'), '1.1')
+        with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed'):
+            pinned.delete_service(context.admin_context(), 'any')
 
     def test_second_live_migrate_call_raises_no_epoch(self, stage: Stage) -> None:
         migration = stage.begin()

@@ -37,7 +37,6 @@ SERVER = '11111111-2222-4333-8444-555555555555'
         ('GET', '/limits'),
         ('POST', '/os-aggregates'),
         ('POST', '/os-aggregates/1/action'),
-        ('DELETE', '/os-services/1'),
         ('POST', '/os-server-external-events'),
     ],
 )

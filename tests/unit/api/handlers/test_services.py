@@ -2,7 +2,11 @@
 
 """The services: listed, disabled, forced down."""
 
+import urllib.parse
+
 import pytest
+
+from migrator import exception
 
 VERSIONS = ['2.1', '2.10', '2.11', '2.52', '2.53', '2.69', '2.75', '2.80']
 UNKNOWN = '11111111-2222-4333-8444-555555555555'
@@ -202,3 +206,60 @@ def test_host_with_an_evacuation_in_another_status_can_be_forced_up(world, statu
 def test_other_changes_of_a_host_with_an_evacuation_that_is_done_are_possible(world, change):
     world.migration(world.guest(), 'done', migration_type='evacuation')
     assert update(world, change).status_int == 200
+
+
+# --- delete ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.52', '2.53', '2.80'])
+def test_conductor_deletes_the_service(world, version):
+    service = world.database.services.get_compute('source')
+    ids = [str(service.id)] if version in ('2.1', '2.52') else [service.uuid, service.uuid.upper()]
+    for id_ in ids:
+        answer = world.ask('DELETE', f'/os-services/{id_}', version=version)
+        assert (answer.status_int, answer.body) == (204, b'')
+    assert world.conductor.calls == [('delete_service', service.uuid)] * len(ids)
+
+
+@pytest.mark.parametrize(
+    ('version', 'id_', 'code', 'fault'),
+    [
+        ('2.52', 'a', 400, 'badRequest'),
+        ('2.52', '-1', 400, 'badRequest'),
+        ('2.52', '\u00b2', 400, 'badRequest'),
+        ('2.52', '999', 404, 'itemNotFound'),
+        ('2.52', '9' * 30, 404, 'itemNotFound'),
+        ('2.53', '1', 400, 'badRequest'),
+        ('2.53', '11111111-2222-4333-8444-555555555555', 404, 'itemNotFound'),
+    ],
+)
+def test_delete_of_an_unknown_service_is_refused(world, version, id_, code, fault):
+    before = world.rows()
+    path = f'/os-services/{urllib.parse.quote(id_)}'
+    world.refuses(world.ask('DELETE', path, version=version), code, fault, id_, since=before)
+    assert world.conductor.calls == []
+
+
+@pytest.mark.parametrize(
+    ('error', 'code', 'fault'),
+    [
+        (exception.ServiceInUse(host='source', reason='it is up: stop it first'), 409, 'conflictingRequest'),
+        (exception.ProviderInUse(provider='p', consumers='c'), 409, 'conflictingRequest'),
+        (exception.ServiceNotFound(service_id='s'), 404, 'itemNotFound'),
+        (exception.ServiceTooOld('[upgrade_levels] conductor is 1.1'), 501, 'notImplemented'),
+        (exception.PlacementUnreachable(reason='r'), 503, 'serviceUnavailable'),
+    ],
+)
+def test_error_of_the_conductor_is_the_answer(world, error, code, fault):
+    def fail(_uuid):
+        raise error
+
+    world.conductor.does = fail
+    path = f'/os-services/{world.database.services.get_compute("source").uuid}'
+    world.refuses(world.ask('DELETE', path), code, fault, *([] if code == 503 else [error.message]))
+
+
+def test_only_an_administrator_deletes_a_service(world):
+    path = f'/os-services/{world.database.services.get_compute("source").uuid}'
+    world.refuses(world.ask('DELETE', path, token='ada:blue'), 403, 'forbidden', 'os-services:delete')
+    assert world.conductor.calls == []

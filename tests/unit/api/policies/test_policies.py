@@ -33,6 +33,7 @@ DEFAULTS = {
     'os_compute_api:os-availability-zone:detail': ADMIN,
     'os_compute_api:os-services:list': ADMIN,
     'os_compute_api:os-services:update': ADMIN,
+    'os_compute_api:os-services:delete': ADMIN,
     'os_compute_api:os-hypervisors:list': ADMIN,
     **dict.fromkeys(
         [f'migrator:drains:{name}' for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore')],
