@@ -34,9 +34,10 @@ HISTORY: dict[str, str] = {
     '2.30': 'os-migrateLive: force, which leaves the choice of host unchecked',
     '2.33': 'os-hypervisors: pages',
     '2.34': 'os-migrateLive: the answer does not wait for the pre-checks',
+    '2.38': 'servers: an unknown status is a 400',
     '2.47': 'servers: the flavor is embedded',
     '2.51': 'os-instance-actions: events for all users, their tracebacks for administrators',
-    '2.53': 'os-services, os-hypervisors: ids are uuids; PUT /os-services/{uuid}; hypervisors with their servers',
+    '2.53': 'services and hypervisors: uuids; PUT /os-services/{uuid}; hypervisors: with_servers, nothing unknown',
     '2.55': 'flavors: description',
     '2.58': 'os-instance-actions: pages, updated_at, changes-since',
     '2.59': 'migrations: uuid; os-migrations: pages, changes-since, no unknown parameters',
@@ -48,7 +49,7 @@ HISTORY: dict[str, str] = {
     '2.68': 'os-migrateLive: no force any more',
     '2.71': 'servers: server_groups of one server',
     '2.73': 'lock: locked_reason; servers: locked_reason, and the filter locked',
-    '2.75': 'servers: no unknown parameters; os-hypervisors, flavors, os-server-groups: likewise; flavors: swap 0',
+    '2.75': 'servers, services, flavors: no unknown parameters; flavors: swap 0; hypervisors: an empty list of servers',
     '2.80': 'migrations: user_id and project_id; os-migrations: filters by them',
 }
 

@@ -38,7 +38,7 @@ def show(request: Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor."""
     given = schemas.query(request, hypervisors.SHOW)
     request.authorize(SHOW)
-    node = _find(request, hypervisor_id)
+    node = _find(request, _valid(request, hypervisor_id))
     views = _Views.of(request, [node])
     return answer({'hypervisor': views.view(node, True, _is_true(given, 'with_servers'))})
 
@@ -57,7 +57,7 @@ def statistics(request: Request) -> webob.Response:
 def uptime(request: Request, hypervisor_id: str) -> NoReturn:
     """Refuse the request: migrator does not know the uptime of a hypervisor. Clients accept a 501."""
     request.authorize(UPTIME)
-    _find(request, hypervisor_id)
+    _find(request, _valid(request, hypervisor_id))
     raise webob.exc.HTTPNotImplemented('migrator does not know the uptime of a hypervisor.')
 
 
@@ -118,6 +118,12 @@ def _named(request: Request, name: str) -> list[ComputeNode]:
     return found
 
 
+def _valid(request: Request, hypervisor_id: str) -> str:
+    if request.since(53) and not uuidutils.is_uuid_like(hypervisor_id):
+        raise exception.Invalid(f'Invalid uuid {hypervisor_id}: from version 2.53 on, a hypervisor has a uuid.')
+    return hypervisor_id
+
+
 def _find(request: Request, hypervisor_id: str) -> ComputeNode:
     key: str | int | None = hypervisor_id if uuidutils.is_uuid_like(hypervisor_id) else None
     if not request.since(53):
@@ -175,7 +181,8 @@ class _Views:
                 'cpu_info': node.cpu_info if self.request.since(28) else json.dumps(node.cpu_info),
                 'service': self._service(node, service),
             }
-        if with_servers and self.guests[node.host]:
+        # Nova leaves out an empty list below this version.
+        if with_servers and (self.guests[node.host] or self.request.since(75)):
             view['servers'] = [{'name': guest.name, 'uuid': guest.uuid} for guest in self.guests[node.host]]
         return view
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import webob
+from oslo_utils import strutils
 
 from migrator import exception
 from migrator.api import common, schemas
@@ -29,7 +30,8 @@ def index(request: Request) -> webob.Response:
         # A filter by host would show the caller where a guest was.
         raise exception.Forbidden(action=INDEX_HOST)
     filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
-    filters['hidden'] = _hidden(given)
+    # As in nova, a value that is neither true nor false means false.
+    filters['hidden'] = strutils.bool_from_string(given.get('hidden', ''))
     marker_project = None
     if not request.can(INDEX_ALL_PROJECTS):
         own = request.context.project_id
@@ -71,13 +73,6 @@ def times(given: dict[str, str]) -> tuple[Any, Any]:
 
 
 _CHANGES = ('changes-since', 'changes-before')
-
-
-def _hidden(given: dict[str, str]) -> bool:
-    try:
-        return schemas.boolean(given.get('hidden') or False)
-    except ValueError:
-        raise exception.ValidationError(path='hidden', value=given['hidden'], detail='Use true or false.') from None
 
 
 def _view(request: Request, migration: Migration, shows_hosts: bool, flavors: Mapping[str, Flavor]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def act(request: Request, server_id: str) -> webob.Response:
 
 def lock(request: Request, server_id: str) -> webob.Response:
     """Lock a server against actions of users other than administrators."""
-    arguments = schemas.body(request, server_actions.LOCK)['lock'] or {}
+    given = schemas.body(request, server_actions.LOCK)['lock']
     instance = common.get_instance(request, server_id)
     request.authorize(LOCK, common.target(instance))
     is_owner = instance.project_id == request.context.project_id
@@ -44,7 +44,7 @@ def lock(request: Request, server_id: str) -> webob.Response:
         request.services.database.instances.update(
             instance.uuid,
             locked_by='owner' if is_owner else 'admin',
-            locked_reason=arguments.get('locked_reason'),
+            locked_reason=given.get('locked_reason') if given and request.since(73) else None,
         )
     return accepted()
 

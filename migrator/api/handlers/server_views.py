@@ -37,6 +37,9 @@ STATUSES = {
 #: An evacuation rebuilds the guest elsewhere.
 REBUILDING = ('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning')
 
+#: The statuses of nova's that no server has here.
+OTHER_STATUSES = frozenset({'HARD_REBOOT', 'PASSWORD', 'REBOOT', 'RESIZE', 'REVERT_RESIZE'})
+
 _WITH_PROGRESS = ('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING')
 
 

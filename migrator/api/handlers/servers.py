@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import webob
+from oslo_utils import strutils
 
 from migrator import exception
 from migrator.api import common, schemas
@@ -20,7 +21,7 @@ from migrator.api.handlers import server_views
 from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
 from migrator.api.request import Request, answer
 from migrator.api.schemas import servers
-from migrator.api.schemas.servers import SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
+from migrator.api.schemas.servers import IGNORED_SORT_KEYS, REFUSED, SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
 from migrator.objects import MIGRATABLE_VM_STATES, Instance
 
 Predicate = Callable[[Instance], bool]
@@ -33,8 +34,19 @@ FOR_EVERYBODY = {
     'ip6': 5, 'tags': 26, 'tags-any': 26, 'not-tags': 26, 'not-tags-any': 26, 'changes-before': 66, 'locked': 73,
 }  # fmt: skip
 
-_COLUMNS = ('host', 'node', 'user_id', 'vm_state', 'task_state', 'uuid', 'locked_by')
-_NAMES = ('name', 'display_name')
+_COLUMNS = ('host', 'user_id', 'vm_state', 'task_state', 'uuid')
+#: Parameter -> what its regular expression is compared with. Nothing matches None.
+_PATTERNS: dict[str, Callable[[Instance], Any]] = {
+    'name': lambda instance: instance.name,
+    'display_name': lambda instance: instance.name,
+    'node': lambda instance: instance.node,
+    'locked_by': lambda instance: instance.locked_by,
+    'power_state': lambda instance: instance.power_state,
+    'hostname': lambda instance: server_views.hostname(instance),
+    'availability_zone': lambda instance: server_views.ZONE,
+    'created_at': lambda instance: _in_words(instance.created_at),
+    'launched_at': lambda instance: _in_words(instance.launched_at),
+}
 #: migrator knows no address, description or tag of a guest, so these match no server.
 _NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
 
@@ -141,32 +153,28 @@ def _filters(request: Request, given: dict[str, str], all_projects_rule: str) ->
     """
     if not request.context.is_admin:
         given = {name: value for name, value in given.items() if request.since(FOR_EVERYBODY.get(name, 1000))}
+    for name in REFUSED:
+        if name in given:
+            raise exception.Invalid(f'Invalid filter field: {name}.')
     wanted = Wanted(sort=_sort(request))
     _projects(request, given, wanted, all_projects_rule)
     for column in _COLUMNS:
         if column in given:
             wanted.columns[column] = given[column]
     if 'status' in given:
-        _status(request.GET.getall('status'), wanted)
-    for name in _NAMES:
+        _status(request, wanted)
+    for name, of in _PATTERNS.items():
         if name in given:
-            search = _safe_pattern(name, given[name]).search
-            wanted.predicates.append(lambda instance, search=search: bool(search(instance.name)))  # type: ignore[misc]  # a default argument binds the loop's value
+            wanted.predicates.append(_matches(_safe_pattern(name, given[name]), of))
     if 'flavor' in given:
         wanted.predicates.append(lambda instance: instance.flavor.name == given['flavor'])
-    if 'power_state' in given:
-        wanted.columns['power_state'] = _number('power_state', given['power_state'])
     if 'locked' in given:
         wanted.columns['locked_by'] = ['owner', 'admin'] if _truth('locked', given['locked']) else None
-    if 'availability_zone' in given:
-        wanted.nothing |= given['availability_zone'] != server_views.ZONE
-    if 'hostname' in given:
-        wanted.predicates.append(lambda instance: server_views.hostname(instance) == given['hostname'])
     _times(given, wanted)
     wanted.nothing |= any(name in given for name in _NEVER)
     wanted.nothing |= any(given.get(name) for name in WITHOUT_NOTION)
-    # migrator does not keep deleted servers.
-    wanted.nothing |= any(name in given and _truth(name, given[name]) for name in ('deleted', 'soft_deleted'))
+    # migrator does not keep deleted servers. As in nova, a value that is neither true nor false means false.
+    wanted.nothing |= strutils.bool_from_string(given.get('deleted', ''))
     return wanted
 
 
@@ -186,8 +194,8 @@ def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str
     wanted.nothing |= project not in (None, own)
 
 
-def _status(asked: list[str], wanted: Wanted) -> None:
-    names = {name.upper() for name in asked}
+def _status(request: Request, wanted: Wanted) -> None:
+    names = {name.upper() for name in request.GET.getall('status')}
     vm_states = [state for state, name in server_views.STATUSES.items() if name in names]
     if vm_states:
         # As in nova, ACTIVE finds those that are being migrated too.
@@ -196,6 +204,8 @@ def _status(asked: list[str], wanted: Wanted) -> None:
         wanted.columns |= {'vm_state': list(MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
     elif 'REBUILD' in names:
         wanted.columns['task_state'] = list(server_views.REBUILDING)
+    elif request.since(38) and not names & server_views.OTHER_STATUSES:
+        raise exception.Invalid(f'Invalid status value: {", ".join(sorted(names))[:200]}')
     else:
         wanted.nothing = True
 
@@ -217,16 +227,26 @@ def _times(given: dict[str, str], wanted: Wanted) -> None:
 
 
 def _sort(request: Request) -> list[tuple[str, bool]]:
+    """Return the attributes to sort by, each with whether it is descending; none: the usual order."""
     keys, directions = request.GET.getall('sort_key'), request.GET.getall('sort_dir')
-    if len(directions) > len(keys):
+    for way in directions:
+        if way not in ('asc', 'desc'):
+            raise exception.ValidationError(path='sort_dir', value=way, detail='Use asc or desc.')
+    if not keys and not directions:
+        return []
+    if len(directions) > max(len(keys), 1):
         raise exception.Invalid('There are more sort_dir than sort_key: give one for each key at most.')
+    ignored = IGNORED_SORT_KEYS if request.since(73) else (*IGNORED_SORT_KEYS, 'locked')
+    pairs = [*itertools.zip_longest(keys or ['created_at'], directions or ['desc'])]
+    pairs = [(key, way) for key, way in pairs if key not in ignored]
+    # As in nova, the first direction is also that of what has none.
+    first = pairs[0][1] if pairs else 'desc'
     if not request.context.is_admin:
-        for key in keys:
+        for key, _way in pairs:
             if key in SHOWS_HOSTS:
                 raise exception.Forbidden(f'Only administrators can sort servers by {key}.')
-    directions += ['desc'] * (len(keys) - len(directions))
-    named = [(SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
-    return [(attribute, descending) for attribute, descending in named if attribute is not None]
+    named = [(SORT_KEYS[key], (way or first) == 'desc') for key, way in [*pairs, ('created_at', None)]]
+    return [(attribute, descending) for attribute, descending in [*named, ('id', first == 'desc')] if attribute]
 
 
 def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
@@ -274,7 +294,13 @@ def _truth(name: str, text: str) -> bool:
         raise exception.ValidationError(path=name, value=text, detail='Use true or false.') from None
 
 
-def _number(name: str, text: str) -> int:
-    if not re.fullmatch('[0-9]{1,9}', text):
-        raise exception.ValidationError(path=name, value=text, detail='Use a whole number of at most 9 digits.')
-    return int(text)
+def _matches(pattern: re.Pattern[str], of: Callable[[Instance], Any]) -> Predicate:
+    def fits(instance: Instance) -> bool:
+        value = of(instance)
+        return value is not None and bool(pattern.search(str(value)))
+
+    return fits
+
+
+def _in_words(moment: datetime.datetime | None) -> str | None:
+    return None if moment is None else f'{moment.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}'

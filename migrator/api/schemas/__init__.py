@@ -49,7 +49,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 _FORMATS.checks('uuid')(uuidutils.is_uuid_like)
 _FORMATS.checks('date-time', raises=ValueError)(lambda value: not isinstance(value, str) or moment(value))
-_FORMATS.checks('regex', raises=ValueError)(pattern)
+_FORMATS.checks('regex', raises=ValueError)(lambda value: value != '' and pattern(value) is not None)
 
 
 #: The most parameters of a query, and the most values of one parameter: each is checked against its schema, and a

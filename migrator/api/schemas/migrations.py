@@ -16,12 +16,11 @@ _FILTERS = {
 }
 _V2_59 = {
     **_FILTERS,
-    'limit': types.NUMBER,
-    'marker': types.UUID,
-    'changes-since': types.MOMENT,
+    **types.PAGE_ONCE,
+    'changes-since': types.once(types.MOMENT),
 }
-_V2_66 = {**_V2_59, 'changes-before': types.MOMENT}
-_V2_80 = {**_V2_66, 'user_id': types.TEXT, 'project_id': types.TEXT}
+_V2_66 = {**_V2_59, 'changes-before': types.once(types.MOMENT)}
+_V2_80 = {**_V2_66, **dict.fromkeys(('user_id', 'project_id'), types.once({'type': 'string'}))}
 
 INDEX = {
     1: types.parameters(_FILTERS),

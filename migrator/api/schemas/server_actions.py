@@ -45,10 +45,11 @@ _STATE = {'type': 'string', 'enum': ['active', 'error'], 'description': 'active 
 
 RESET_STATE = {1: types.action('os-resetState', types.closed({'state': _STATE}, ['state']))}
 
-_NOTHING = {'type': ['null', 'object'], 'maxProperties': 0, 'properties': {}, 'description': 'null'}
+#: As in nova, anything is accepted and ignored.
+_ANYTHING: types.Schema = {}
 
 LOCK = {
-    1: types.action('lock', _NOTHING),
+    1: types.action('lock', _ANYTHING),
     73: types.action(
         'lock',
         {
@@ -59,4 +60,4 @@ LOCK = {
         },
     ),
 }
-UNLOCK = {1: types.action('unlock', _NOTHING)}
+UNLOCK = {1: types.action('unlock', _ANYTHING)}

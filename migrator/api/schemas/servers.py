@@ -30,6 +30,7 @@ SORT_KEYS = {
     'key_name': None,
     'launch_index': None,
     'launched_at': 'launched_at',
+    'locked': 'locked',
     'locked_by': 'locked_by',
     'node': 'node',
     'power_state': 'power_state',
@@ -48,50 +49,53 @@ SORT_KEYS = {
 #: The sort keys that show which servers share a host. They are for administrators, as in nova.
 SHOWS_HOSTS = ('host', 'node')
 
+#: The sort keys that nova ignores, below the minor version 75.
+IGNORED_SORT_KEYS = (
+    'architecture', 'cell_name', 'cleaned', 'default_ephemeral_device', 'default_swap_device', 'deleted', 'deleted_at',
+    'disable_terminate', 'ephemeral_gb', 'ephemeral_key_uuid', 'id', 'key_data', 'launched_on', 'memory_mb', 'os_type',
+    'reservation_id', 'root_gb', 'shutdown_terminate', 'user_data', 'vcpus', 'vm_mode',
+)  # fmt: skip
+
+#: The parameters that nova knows and refuses.
+REFUSED = (
+    'block_device_mapping', 'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'pci_devices',
+)  # fmt: skip
+
+_TEXTS = (
+    'all_tenants', 'deleted', 'host', 'image', 'image_ref', 'launch_index', 'project_id', 'soft_deleted', 'sort_dir',
+    'status', 'task_state', 'tenant_id', 'user_id', 'uuid', 'vm_state',
+)  # fmt: skip
+#: Nova compares the other parameters with regular expressions, and so requires one.
+_PATTERNS = (
+    'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'availability_zone', 'config_drive', 'created_at',
+    'description', 'display_description', 'display_name', 'flavor', 'hostname', 'ip', 'ip6', 'kernel_id', 'key_name',
+    'launched_at', 'locked_by', 'name', 'node', 'power_state', 'progress', 'ramdisk_id', 'reservation_id',
+    'root_device_name', 'terminated_at',
+)  # fmt: skip
+_MOMENTS = types.many(types.MOMENT)
+
+
+def _sort_key(*more: str) -> types.Schema:
+    keys = sorted([*SORT_KEYS, *more])
+    return types.many({'type': 'string', 'enum': keys, 'description': ', '.join(sorted(SORT_KEYS))})
+
+
 _V2_1 = {
     **types.PAGE,
-    **dict.fromkeys(WITHOUT_NOTION, types.ANY),
-    'all_tenants': types.ANY,
-    'auto_disk_config': types.ANY,
-    'availability_zone': types.ANY,
-    'changes-since': types.MOMENT,
-    'created_at': types.ANY,
-    'deleted': types.ANY,
-    'description': types.REGEX,
-    'display_description': types.REGEX,
-    'display_name': types.REGEX,
-    'flavor': types.ANY,
-    'host': types.ANY,
-    'hostname': types.ANY,
-    'instance_type_id': types.ANY,
-    'ip': types.REGEX,
-    'ip6': types.REGEX,
-    'launch_index': types.ANY,
-    'launched_at': types.ANY,
-    'locked_by': types.ANY,
-    'name': types.REGEX,
-    'node': types.ANY,
-    'power_state': types.ANY,
-    'progress': types.ANY,
-    'project_id': types.ANY,
-    'soft_deleted': types.ANY,
-    'sort_dir': types.many({'type': 'string', 'enum': ['asc', 'desc'], 'description': 'asc or desc'}),
-    'sort_key': types.many({'type': 'string', 'enum': sorted(SORT_KEYS)}),
-    'status': types.ANY,
-    'task_state': types.ANY,
-    'tenant_id': types.ANY,
-    'user_id': types.ANY,
-    'uuid': types.ANY,
-    'vm_state': types.ANY,
+    **dict.fromkeys((*_TEXTS, *REFUSED), types.ANY),
+    **dict.fromkeys(_PATTERNS, types.REGEX),
+    'changes-since': _MOMENTS,
+    'sort_key': _sort_key(*IGNORED_SORT_KEYS),
 }
-_V2_26 = {**_V2_1, **dict.fromkeys(('tags', 'tags-any', 'not-tags', 'not-tags-any'), types.ANY)}
-_V2_66 = {**_V2_26, 'changes-before': types.MOMENT}
+_V2_26 = {**_V2_1, **dict.fromkeys(('tags', 'tags-any', 'not-tags', 'not-tags-any'), types.REGEX)}
+_V2_66 = {**_V2_26, 'changes-before': _MOMENTS}
 _V2_73 = {**_V2_66, 'locked': types.ANY}
+_V2_75 = {**_V2_73, 'sort_key': _sort_key()}
 
 INDEX = {
     1: types.parameters(_V2_1),
     26: types.parameters(_V2_26),
     66: types.parameters(_V2_66),
     73: types.parameters(_V2_73),
-    75: types.parameters(_V2_73, unknown=False),
+    75: types.parameters(_V2_75, unknown=False),
 }

@@ -60,16 +60,16 @@ def once(item: Schema) -> Schema:
     return {'type': 'array', 'items': item, 'maxItems': 1, 'description': 'one value'}
 
 
-ANY = many({'type': 'string', 'maxLength': 255})
+ANY = many({'type': 'string'})
 TEXT = many({'type': 'string', 'minLength': 1, 'maxLength': 255})
 REGEX = many({'type': 'string', 'format': 'regex', 'maxLength': 255, 'description': 'a regular expression'})
-UUID = many({'type': 'string', 'format': 'uuid', 'description': 'a UUID'})
-MOMENT = once({
+MOMENT: Schema = {
     'type': 'string', 'format': 'date-time', 'description': 'a time in ISO 8601, such as 2026-01-31T13:00:00Z',
-})  # fmt: skip
-_NUMBER: Schema = {'type': 'string', 'pattern': r'^[0-9]{1,9}\Z', 'description': 'a whole number, 0 or more'}
+}  # fmt: skip
+_NUMBER: Schema = {'type': 'string', 'pattern': r'^[0-9]{1,255}\Z', 'description': 'a whole number, 0 or more'}
 NUMBER = many(_NUMBER)
-PAGE: Schema = {'limit': NUMBER, 'marker': TEXT}
+PAGE: Schema = {'limit': NUMBER, 'marker': ANY}
+PAGE_ONCE: Schema = {'limit': once(_NUMBER), 'marker': once({'type': 'string'})}
 
 
 def parameters(properties: Schema, unknown: bool = True) -> Schema:

@@ -290,6 +290,15 @@ def test_a_malformed_request_line_is_answered_400_and_logs_no_error(listen, line
     assert not [record for record in caplog.records if record.levelname == 'ERROR']
 
 
+@pytest.mark.parametrize('line', [b'GET / HTTP/1.1', b'GET http://[ HTTP/1.1'])
+def test_server_header_has_the_name_and_no_version(listen, line):
+    found = answer(send(listen(name='migrator-api'), line + b'\r\nHost: x\r\nConnection: close\r\n\r\n'))
+    headers = found.partition(b'\r\n\r\n')[0].splitlines()
+    assert [header for header in headers if header.lower().startswith((b'server:', b'via:'))] == [
+        b'Server: migrator-api'
+    ]
+
+
 def test_a_length_of_thousands_of_digits_is_answered_400(listen):
     running = listen()
     head = b'POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ' + b'9' * 5000 + b'\r\n\r\n'

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from migrator.db import models
 
+UNKNOWN = '5f3b1c5e-9a53-4c5e-8f5b-0c6f1d0e7a11'
 VERSIONS = ['2.1', '2.27', '2.28', '2.33', '2.52', '2.53', '2.75', '2.80']
 
 
@@ -66,9 +67,11 @@ def test_ids_are_numbers_and_from_2_53_uuids(world):
     assert listed(world, version='2.53')[0]['service']['id'] == service.uuid
     assert world.get(f'/os-hypervisors/{node.id}', '2.52')['hypervisor']['id'] == node.id
     assert world.get(f'/os-hypervisors/{node.uuid}', '2.53')['hypervisor']['id'] == node.uuid
-    for asked, version in ((node.uuid, '2.52'), (node.id, '2.53'), ('99', '2.52'), ('x', '2.1')):
+    for asked, version in ((node.uuid, '2.52'), (UNKNOWN, '2.53'), ('99', '2.52'), ('x', '2.1')):
         response = world.ask('GET', f'/os-hypervisors/{asked}', version=version)
         world.refuses(response, 404, 'itemNotFound', str(asked))
+    response = world.ask('GET', f'/os-hypervisors/{node.id}', version='2.53')
+    world.refuses(response, 400, 'badRequest', f'Invalid uuid {node.id}')
 
 
 def test_state_and_status_are_the_services(world):
@@ -97,11 +100,23 @@ def test_pages_follow_their_links_to_the_end(world, version):
         ('2.53', 'marker=1', ['marker [1] not found']),
         ('2.53', 'with_servers=perhaps', ['with_servers', 'true or false']),
         ('2.53', 'hypervisor_hostname_pattern=s&limit=1', ['Paging']),
-        ('2.75', 'colour=red', ['colour']),
+        ('2.53', 'colour=red', ['colour']),
+        ('2.53', 'limit=1&limit=2', ['limit', 'one value']),
+        ('2.53', 'marker=x&marker=y', ['marker', 'one value']),
+        ('2.53', 'hypervisor_hostname_pattern=a%2Fb', ['hypervisor_hostname_pattern', 'a part of a name']),
     ],
 )
 def test_invalid_parameter_returns_400(world, version, query, words):
-    world.refuses(world.ask('GET', f'/os-hypervisors?{query}', version=version), 400, 'badRequest', *words)
+    for path in ('', '/detail'):
+        response = world.ask('GET', f'/os-hypervisors{path}?{query}', version=version)
+        world.refuses(response, 400, 'badRequest', *words)
+
+
+def test_one_hypervisor_refuses_unknown_parameters_from_2_53(world):
+    node = world.database.services.list_nodes()[0]
+    response = world.ask('GET', f'/os-hypervisors/{node.uuid}?colour=red', version='2.53')
+    world.refuses(response, 400, 'badRequest', 'colour')
+    assert world.get(f'/os-hypervisors/{node.id}?colour=red', '2.52')
 
 
 def test_list_from_2_53_filters_by_part_of_name_and_shows_servers(world):
@@ -109,7 +124,8 @@ def test_list_from_2_53_filters_by_part_of_name_and_shows_servers(world):
     found = listed(world, '?hypervisor_hostname_pattern=s&with_servers=true', detail=False)
     assert [one['hypervisor_hostname'] for one in found][:2] == ['source.example.org', 'dest.example.org']
     assert found[0]['servers'] == [{'name': 'vm', 'uuid': guest.uuid}]
-    assert 'servers' not in found[1]
+    assert found[1]['servers'] == []
+    assert 'servers' not in listed(world, '?with_servers=true', '2.74', detail=False)[1]
     shown = world.get(f'/os-hypervisors/{found[0]["id"]}?with_servers=true')['hypervisor']
     assert shown['servers'] == found[0]['servers']
     response = world.ask('GET', '/os-hypervisors?hypervisor_hostname_pattern=nowhere')

@@ -153,6 +153,7 @@ def test_pages_follow_their_links_to_the_end(world):
     ('version', 'query', 'words'),
     [
         ('2.58', 'limit=x', ['limit']),
+        ('2.58', 'limit=1&limit=2', ['limit', 'one value']),
         ('2.58', 'marker=req-unknown', ['marker [req-unknown] not found']),
         ('2.58', 'changes-since=x', ['changes-since']),
         ('2.58', 'changes-before=2026-01-01', ['changes-before']),

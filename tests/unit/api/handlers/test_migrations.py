@@ -144,7 +144,7 @@ def test_page_is_limited_by_max_limit_from_2_59_on(world, three):
     [
         ('2.59', 'limit=-1', ['limit']),
         ('2.59', 'limit=x', ['limit', 'a whole number']),
-        ('2.59', 'marker=1', ['marker', 'a UUID']),
+        ('2.59', 'marker=1', ['marker [1] not found']),
         ('2.59', f'marker={uuid.UUID(int=7)}', [f'marker [{uuid.UUID(int=7)}] not found']),
         ('2.59', 'changes-since=x', ['changes-since']),
         ('2.59', 'changes-since=2026-01-01&changes-since=2026-01-01', ['changes-since', 'one value']),
@@ -153,11 +153,20 @@ def test_page_is_limited_by_max_limit_from_2_59_on(world, three):
         ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),
         ('2.79', 'project_id=blue', ['project_id', 'unexpected']),
         ('2.79', 'user_id=bob', ['user_id', 'unexpected']),
-        ('2.80', 'hidden=perhaps', ['hidden', 'perhaps']),
+        ('2.59', 'limit=1&limit=2', ['limit', 'one value']),
+        ('2.59', 'marker=x&marker=y', ['marker', 'one value']),
+        ('2.80', 'user_id=ada&user_id=bob', ['user_id', 'one value']),
+        ('2.80', 'project_id=red&project_id=blue', ['project_id', 'one value']),
     ],
 )
 def test_a_parameter_that_the_version_does_not_have_is_a_400(world, version, query, words):
     world.refuses(world.ask('GET', f'/os-migrations?{query}', version=version), 400, 'badRequest', *words)
+
+
+@pytest.mark.parametrize('query', ['?hidden=maybe', '?hidden=', '?hidden=false'])
+def test_hidden_that_is_not_true_means_false_as_in_nova(world, three, query):
+    assert ids(listed(world, query)) == [3, 2, 1]
+    assert listed(world, '?hidden=yes') == []
 
 
 def test_below_2_59_unknown_parameter_is_ignored(world, three):

@@ -32,7 +32,7 @@ def test_each_schema_is_valid_and_describes_the_allowed_values(table):
 
     def described(schema):
         if 'enum' in schema or 'pattern' in schema or 'format' in schema:
-            assert 'description' in schema or schema['enum'] == sorted(servers.SORT_KEYS), schema
+            assert 'description' in schema, schema
         for part in schema.get('properties', {}).values():
             described(part)
         if 'items' in schema:
