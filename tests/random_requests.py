@@ -29,6 +29,7 @@ from migrator import context, executors
 from migrator.api import app as api_app
 from migrator.api import devidentity, microversions, routes, schemas
 from migrator.api.handlers import server_actions
+from migrator.api.route import Route
 from migrator.api.schemas import flavors, groups, hypervisors, instance_actions, migrations, servers, services
 from migrator.cmd import api
 from migrator.conf import api as api_conf
@@ -108,7 +109,7 @@ _QUERIES = {
 }
 
 
-_IDENTITY = routes.Route('POST', '/v3/auth/tokens', routes.dispatch)
+_IDENTITY = Route('POST', '/v3/auth/tokens', routes.dispatch)
 #: Those that read a body more often, for there is most to get wrong.
 _ROUTES = (*routes.ROUTES, *3 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY)
 
@@ -303,7 +304,7 @@ class Random:
 
         return _latin_1('/v2.1' + re.sub(r'\{(\w+)\}', part, template))
 
-    def _headers(self, route: routes.Route) -> list[tuple[str, str]]:
+    def _headers(self, route: Route) -> list[tuple[str, str]]:
         pick = self._random
         latest = microversions.MAXIMUM.minor
         # mostly one in which the route is there
@@ -344,7 +345,7 @@ class Random:
                 return [str(value) for value in values]
         return ['2', '100'] if name == 'limit' else []
 
-    def _body(self, route: routes.Route) -> bytes:
+    def _body(self, route: Route) -> bytes:
         pick = self._random
         if self._seldom():
             return pick.choice(BODIES)
@@ -353,7 +354,7 @@ class Random:
             document = self._spoilt(document)
         return json.dumps(document).encode()
 
-    def _document(self, route: routes.Route) -> Any:
+    def _document(self, route: Route) -> Any:
         pick = self._random
         if route.path == '/os-services/{service_id}':
             wanted = {

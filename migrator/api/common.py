@@ -70,6 +70,17 @@ def iso(moment: datetime.datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
 
 
+def with_times(document: Any) -> Any:
+    """Return a JSON document with each of its times as :func:`iso` writes it."""
+    if isinstance(document, datetime.datetime):
+        return iso(document)
+    if isinstance(document, Mapping):
+        return {name: with_times(value) for name, value in document.items()}
+    if isinstance(document, (list, tuple)):
+        return [with_times(value) for value in document]
+    return document
+
+
 def zulu(moment: datetime.datetime | None) -> str:
     """Return a time in the form that nova uses for servers."""
     return '' if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')

@@ -7,7 +7,6 @@ The URLs of nova that migrator does not serve are in the same table, after those
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -26,24 +25,9 @@ from migrator.api.handlers import (
     services,
 )
 from migrator.api.handlers.derived import availability_zones, flavors, groups
-from migrator.api.own import drains, overview, places
-from migrator.api.request import Handler, Request, wrong_method
-
-
-@dataclasses.dataclass(frozen=True)
-class Route:
-    """One URL.
-
-    :ivar since: the first minor version that has it.
-    :ivar until: the last minor version that has it.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    since: int = 1
-    until: int = 1000
-
+from migrator.api.own.routes import OWN
+from migrator.api.request import Request, wrong_method
+from migrator.api.route import Route
 
 _S = '/servers/{server_id}'
 _M = '/servers/{server_id}/migrations/{migration_id}'
@@ -82,22 +66,6 @@ ROUTES = (
     Route('GET', _F, flavors.show),
     Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs),
     Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec),
-)
-
-#: The URLs under /migrator/v1, which has no minor versions.
-_D = '/drains/{uuid}'
-OWN = (
-    Route('GET', '/drains', drains.index),
-    Route('POST', '/drains', drains.create),
-    Route('GET', _D, drains.show),
-    Route('GET', f'{_D}/members', drains.members),
-    Route('GET', f'{_D}/events', drains.events),
-    Route('POST', f'{_D}/action', drains.act),
-    Route('GET', '/differences', overview.list_differences),
-    Route('GET', '/hosts', overview.list_hosts),
-    Route('GET', '/migrations', overview.list_migrations),
-    Route('GET', '/migrations/{uuid}', places.show),
-    Route('GET', '/hosts/{name}', places.show_host),
 )
 
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)

@@ -163,25 +163,19 @@ def show(asked: Asked) -> int:
 
 def calibration(asked: Asked) -> int:
     """Show how right the recorded expected ends of the guests were."""
-    from migrator import forecast
+    from migrator.conductor.operator import calibration
 
-    drains = asked.database.drains
-    predictions = drains.predictions(asked.arguments.drains)
-    whole = forecast.calibration([one for each in predictions.values() for one in each])
-    found = [
-        {'drain': uuid, 'host': drains.get(uuid).host} | forecast.calibration(each)
-        for uuid, each in predictions.items()
-    ]
+    whole = calibration.document(asked.database, asked.arguments.drains)
     shares = ('median_error', 'p50_held', 'p80_held')
     rows = [
         [one['drain'], one['host'], one['samples'], *(f'{one[name]:.0%}' for name in shares)]
-        for one in [*found, {'drain': 'all', 'host': None} | whole]
+        for one in [*whole['drains'], {'drain': 'all', 'host': None} | whole]
         if one['samples']
     ]
     text = 'No expected end of a guest that has moved was recorded.'
     if whole['samples']:
         text = command.table(('DRAIN', 'HOST', 'SAMPLES', 'MEDIAN ERROR', 'BEFORE P50', 'BEFORE P80'), rows)
-    asked.answer(whole | {'drains': found}, text)
+    asked.answer(whole, text)
     return command.RIGHT
 
 

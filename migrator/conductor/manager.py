@@ -19,6 +19,7 @@ from migrator.conductor.compute_client import Hosts
 from migrator.conductor.drains.periodic import Drains, Endpoint, Mover, own_mover
 from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
+from migrator.conductor.operator.endpoint import OperatorEndpoint
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import evacuate, live_migrate
 from migrator.conf import upgrade_levels
@@ -40,7 +41,7 @@ _TREE_TIMEOUT = 2.0
 _STOP_TIMEOUT = 5.0
 
 
-class ConductorManager(Endpoint, registry.Endpoint):
+class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
     """A conductor, which owns migrations and runs them through the RPC API of the compute hosts.
 
     :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.

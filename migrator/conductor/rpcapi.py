@@ -13,13 +13,19 @@ from migrator.objects.drain import Drain
 
 TOPIC = 'conductor'
 #: Version -> its changes.
-VERSIONS = {'1.0': 'all methods', '1.1': 'wake_drains and plan_drain', '1.2': 'delete_service, and reports of hosts'}
+VERSIONS = {
+    '1.0': 'all methods',
+    '1.1': 'wake_drains and plan_drain',
+    '1.2': 'delete_service, audit, read_allocations, and reports of hosts',
+}
 VERSION = max(VERSIONS)
 
 #: Seconds that a compute host waits for the reply to a time-out report before it repeats the report.
 TIMED_OUT_TIMEOUT = 10.0
-#: Seconds that the API waits for the plan of a drain, and for the deletion of a service.
+#: Seconds that the API waits for the plan of a drain, for the deletion of a service, and for an audit.
 PLAN_TIMEOUT = 50.0
+#: Seconds that the API waits for the allocations of one consumer.
+READ_TIMEOUT = 10.0
 #: Seconds that a conductor waits for a compute service, which replies at once if it runs.
 ANSWER_WITHIN = 2.0
 
@@ -70,6 +76,26 @@ class ConductorAPI:
                 f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is needed.'
             )
         return self._rpc.call(context, rpc.Target(TOPIC, version=self._version), method, timeout=timeout, **arguments)
+
+    def audit(self, context: RequestContext) -> list[dict[str, Any]]:
+        """Return the wrong allocations in Placement as JSON, which any conductor finds.
+
+        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
+        :raises migrator.exception.RemoteError: Placement did not answer, or refused.
+        """
+        found: list[dict[str, Any]] = self._call(context, 'audit', PLAN_TIMEOUT)
+        return found
+
+    def read_allocations(self, context: RequestContext, consumer: str) -> dict[str, Any]:
+        """Return what a consumer holds in Placement, which any conductor reads: provider -> class -> amount.
+
+        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`READ_TIMEOUT`.
+        :raises migrator.exception.RemoteError: Placement did not answer, or refused.
+        """
+        found: dict[str, Any] = self._call(context, 'read_allocations', READ_TIMEOUT, consumer=consumer)
+        return found
 
     def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner for a committed request; if the cast is lost, the sweep finds it.

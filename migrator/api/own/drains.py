@@ -12,10 +12,11 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.own import overview
+from migrator.api.own import migrations
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
+from migrator.conductor.operator import calibration, purge
 from migrator.conf.conductor import uses_nova
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
@@ -29,7 +30,13 @@ LIST, SHOW, CREATE = f'{_ROOT}index', f'{_ROOT}show', f'{_ROOT}create'
 ACTIONS = ('pause', 'resume', 'cancel', 'restore')
 
 RULES = [
-    base.rule(LIST, base.ADMIN, 'List the drains.', 'GET /migrator/v1/drains'),
+    base.rule(
+        LIST,
+        base.ADMIN,
+        'List the drains, and how right their expected ends were.',
+        'GET /migrator/v1/drains',
+        'GET /migrator/v1/drains/calibration',
+    ),
     base.rule(
         SHOW,
         base.ADMIN,
@@ -43,6 +50,7 @@ RULES = [
         base.rule(f'{_ROOT}{name}', base.ADMIN, f'Request to {name} a drain.', 'POST /migrator/v1/drains/{uuid}/action')
         for name in ACTIONS
     ),
+    base.rule(f'{_ROOT}purge', base.ADMIN, 'Delete drains that have ended.', 'POST /migrator/v1/drains/action'),
 ]
 
 
@@ -91,7 +99,6 @@ CREATE_BODY = {
 INDEX_QUERY = {
     1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
 }
-NO_QUERY = {1: types.parameters({}, unknown=False)}
 _STATUSES = [status.value for status in MemberStatus]
 MEMBERS_QUERY = {
     1: types.parameters(
@@ -104,21 +111,16 @@ MEMBERS_QUERY = {
     )
 }
 EVENTS_QUERY = {1: types.parameters({'after': types.NUMBER}, unknown=False)}
-_NOTHING = {'type': ['object', 'null'], 'properties': {}, 'additionalProperties': False, 'description': 'null'}
 ACTION_BODY = {
-    1: types.closed(
+    1: types.one_action(
         {
-            **dict.fromkeys(('pause', 'resume', 'restore'), _NOTHING),
-            'cancel': {
-                'type': ['object', 'null'],
-                'properties': {'abort_running': {'type': 'boolean', 'description': 'true or false'}},
-                'additionalProperties': False,
-                'description': 'null, or {"abort_running": true or false}',
-            },
+            **dict.fromkeys(('pause', 'resume', 'restore'), types.NOTHING),
+            'cancel': types.options({'abort_running': {'type': 'boolean', 'description': 'true or false'}}),
         }
     )
-    | {'minProperties': 1, 'maxProperties': 1, 'description': f'one of {", ".join(ACTIONS)}'}
 }
+CALIBRATION_QUERY = {1: types.parameters({'drains': types.NUMBER}, unknown=False)}
+PURGE_BODY = {1: types.one_action({'purge': types.PURGE})}
 
 
 def index(request: Request) -> webob.Response:
@@ -126,8 +128,7 @@ def index(request: Request) -> webob.Response:
     given = schemas.query(request, INDEX_QUERY)
     request.authorize(LIST)
     database, size = request.services.database, common.page_size(request, given)
-    in_progress = schemas.boolean(given['in_progress']) if 'in_progress' in given else None
-    found = database.drains.list(given.get('host'), in_progress, size, common.marker(given))
+    found = database.drains.list(given.get('host'), schemas.flag(given, 'in_progress'), size, common.marker(given))
     counts = database.drains.counts([drain.uuid for drain in found])
     page = {'drains': [view(drain, counts[drain.uuid]) for drain in found]}
     links = common.next_link(request, size, [drain.uuid for drain in found])
@@ -136,7 +137,7 @@ def index(request: Request) -> webob.Response:
 
 def create(request: Request) -> webob.Response:
     """Accept a drain: commit its row before the answer. With ``dry_run``, return only its plan."""
-    schemas.query(request, NO_QUERY)
+    schemas.query(request, types.NO_QUERY)
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
     drain = new(request.services.threads.new_uuid, wanted).replace(
@@ -167,7 +168,7 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
 
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a drain with its guests."""
-    schemas.query(request, NO_QUERY)
+    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     return _shown(request, uuid)
 
@@ -188,14 +189,14 @@ def members(request: Request, uuid: str) -> webob.Response:
         found = found[markers.index(marker) + 1 :]
     if 'status' in given:
         found = [member for member in found if member.status == given['status']]
-    if 'ended' in given:
-        ended = schemas.boolean(given['ended'])
+    ended = schemas.flag(given, 'ended')
+    if ended is not None:
         found = [member for member in found if member.ended == ended]
     found = found[:size]
     guests = [member.instance_uuid for member in found]
     of_guests = database.migrations.list({'drain': uuid, 'instance_uuid': guests}) if guests else []
     by_guest: dict[str, list[dict[str, Any]]] = {guest: [] for guest in guests}
-    for shown in reversed(overview.views(database, of_guests)):
+    for shown in reversed(migrations.views(database, of_guests)):
         by_guest[shown['instance_uuid']].append(shown)
     rows = {row.uuid: row for row in of_guests if row.in_progress}
     page = {
@@ -225,7 +226,7 @@ def events(request: Request, uuid: str) -> webob.Response:
 
 def act(request: Request, uuid: str) -> webob.Response:
     """Pause, resume, cancel or restore a drain. The request is committed before the answer."""
-    schemas.query(request, NO_QUERY)
+    schemas.query(request, types.NO_QUERY)
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
@@ -233,6 +234,24 @@ def act(request: Request, uuid: str) -> webob.Response:
     request.services.database.drains.request(uuid, action, request.context.user_id, abort_running)
     _wake(request)
     return _shown(request, uuid, 202)
+
+
+def show_calibration(request: Request) -> webob.Response:
+    """Show how right the expected ends of the newest drains were."""
+    given = schemas.query(request, CALIBRATION_QUERY)
+    request.authorize(LIST)
+    return answer({'calibration': calibration.document(request.services.database, int(given.get('drains', 50)))})
+
+
+def act_on_all(request: Request) -> webob.Response:
+    """Delete drains that ended before a time. With ``dry_run``, only count them."""
+    schemas.query(request, types.NO_QUERY)
+    given = schemas.body(request, PURGE_BODY)['purge']
+    request.authorize(f'{_ROOT}purge')
+    database, before = request.services.database, schemas.moment(given['before'])
+    most, is_dry = given.get('max_rows', types.MOST_PURGED), given.get('dry_run', False)
+    found = purge.drains(database, before, database.drains.count_ended(before), is_dry, most)
+    return answer({'purge': common.with_times(found)})
 
 
 def _wake(request: Request) -> None:

@@ -63,6 +63,11 @@ def boolean(value: Any) -> bool:
     return bool(strutils.bool_from_string(value, strict=True))
 
 
+def flag(given: Mapping[str, str], name: str) -> bool | None:
+    """Return a boolean parameter, or None if it is not given."""
+    return boolean(given[name]) if name in given else None
+
+
 def body(request: Request, table: Table) -> Any:
     """Return the document in a request's body.
 

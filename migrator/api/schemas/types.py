@@ -42,6 +42,13 @@ def closed(properties: Schema, required: list[str] | None = None) -> Schema:
     return schema
 
 
+def or_null(schema: Schema) -> Schema:
+    """Return the schema of a value that may also be null."""
+    kinds = schema['type'] if isinstance(schema['type'], list) else [schema['type']]
+    found = {**schema, 'type': [*kinds, 'null']}
+    return found | {'enum': [*schema['enum'], None]} if 'enum' in schema else found
+
+
 def action(name: str, arguments: Schema) -> Schema:
     """Return the schema of a body that requests one action."""
     return closed({name: arguments}, [name])
@@ -78,3 +85,43 @@ def parameters(properties: Schema, unknown: bool = True) -> Schema:
     :param unknown: whether other parameters are allowed, and ignored.
     """
     return {'type': 'object', 'properties': properties, 'additionalProperties': unknown}
+
+
+NO_QUERY = {1: parameters({}, unknown=False)}
+
+# --- bodies of migrator's own API -------------------------------------------------------------------------------------
+
+DRY_RUN: Schema = {'type': 'boolean', 'description': 'true or false'}
+NOTHING: Schema = {'type': ['object', 'null'], 'properties': {}, 'additionalProperties': False, 'description': 'null'}
+#: The most rows that one request deletes, so that it ends soon.
+MOST_PURGED = 1000
+PURGE = closed(
+    {
+        'before': {
+            'type': 'string',
+            'format': 'date-time',
+            'description': 'a time such as 2026-12-24T18:00:00Z',
+        },
+        'max_rows': {
+            'type': 'integer',
+            'minimum': 1,
+            'maximum': MOST_PURGED,
+            'description': f'a whole number from 1 to {MOST_PURGED}',
+        },
+        'dry_run': DRY_RUN,
+    },
+    ['before'],
+)
+
+
+def options(properties: Schema) -> Schema:
+    """Return the schema of the arguments of an action that may be left out, as null."""
+    return {**closed(properties), 'type': ['object', 'null'], 'description': f'null, or {", ".join(properties)}'}
+
+
+def one_action(actions: Schema) -> Schema:
+    """Return the schema of a body that requests one of some actions.
+
+    :param actions: the name of each -> the schema of its arguments.
+    """
+    return closed(actions) | {'minProperties': 1, 'maxProperties': 1, 'description': f'one of {", ".join(actions)}'}

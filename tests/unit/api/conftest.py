@@ -21,7 +21,7 @@ from tempest.lib.services.compute import (
 )
 
 from migrator import executors
-from migrator.api import app, devidentity
+from migrator.api import app, devidentity, routes
 from migrator.api.request import Request
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
@@ -121,7 +121,10 @@ class World:
         elif body is not None or method in ('POST', 'PUT'):
             request.json_body = body
         request.headers.update({name.replace('_', '-'): value for name, value in headers.items()})
-        return request.get_response(self.app)
+        response = request.get_response(self.app)
+        if prefix == '':
+            conforms_to_its_route(method, request.path_info, response)
+        return response
 
     def get(self, path, version='2.80', token='admin'):
         """Return the document at a path, which must be there."""
@@ -232,6 +235,16 @@ class World:
             assert word in response.json[fault]['message']
         if since is not None:
             assert self.rows() == since
+
+
+def conforms_to_its_route(method, path, response):
+    """Check an answer of ``/migrator/v1`` with the schema that its URL declares."""
+    if response.status_int >= 300:
+        return
+    for route, pattern in routes._COMPILED_OWN:
+        if route.method == method and pattern.fullmatch(path.removeprefix('/migrator/v1')):
+            jsonschema.Draft202012Validator(route.answers[response.status_int]).validate(response.json)
+            return
 
 
 def conforms(response, kind, name, version):

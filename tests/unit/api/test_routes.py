@@ -8,6 +8,7 @@ import re
 import pytest
 
 from migrator.api import microversions, routes
+from migrator.api.own.routes import OWN
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[3] / 'doc' / 'source' / 'rest.rst'
 
@@ -36,6 +37,12 @@ def test_the_reference_has_every_url_and_no_other():
     }
     served = {(route.method, re.sub(r'\{\w+\}', '{}', route.path)) for route in routes.ROUTES}
     assert without_names - actions == served
+
+
+def test_the_reference_has_every_url_of_the_own_api_and_no_other():
+    text = REFERENCE.read_text(encoding='utf-8')
+    named = set(re.findall(r'``(GET|POST) (/migrator/v1/[^\s`?]*)``', text)) - {('GET', '/migrator/v1/ui')}
+    assert named == {(route.method, f'/migrator/v1{route.path}') for route in OWN}
 
 
 def test_a_fixed_path_comes_before_one_that_would_take_it_for_an_id(world):

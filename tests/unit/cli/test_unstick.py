@@ -57,7 +57,13 @@ def test_a_dry_run_shows_both_allocations_the_other_host_and_the_end(operator, s
     assert '* It ends in error. The instance is at host1 then' in text
     assert 'Nothing is started, resumed, stopped or removed at host1' in text
     assert text.endswith(f'migration abandon {stuck.uuid} --guest-on host1 --yes\n')
-    assert operator.json('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')['dry_run'] is True
+    document = operator.json('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
+    assert document['dry_run'] is True
+    # The REST API has the same plan, whose allocations a conductor reads.
+    path, body = f'/migrator/v1/migrations/{stuck.uuid}/action', {'guest_on': 'host1', 'dry_run': True}
+    response = operator.cloud.request('POST', path, {'abandon': body})
+    assert response.json == {'dry_run': True, 'plan': document['plan']}
+    assert operator.cloud.request('GET', '/migrator/v1/findings').json == {'findings': []}
 
 
 @pytest.mark.parametrize('name', ['migrator.conf', 'of the west site.conf'])

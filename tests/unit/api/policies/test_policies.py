@@ -36,13 +36,21 @@ DEFAULTS = {
     'os_compute_api:os-services:delete': ADMIN,
     'os_compute_api:os-hypervisors:list': ADMIN,
     **dict.fromkeys(
-        [f'migrator:drains:{name}' for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore')],
+        [
+            f'migrator:drains:{name}'
+            for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore', 'purge')
+        ],
         ADMIN,
     ),
+    **dict.fromkeys(
+        [f'migrator:migrations:{name}' for name in ('index', 'show', 'retry', 'abandon', 'purge')],
+        ADMIN,
+    ),
+    **dict.fromkeys([f'migrator:cleanups:{name}' for name in ('index', 'show', 'retry', 'discard')], ADMIN),
+    'migrator:findings:index': ADMIN,
+    'migrator:services:index': ADMIN,
     'migrator:hosts:index': ADMIN,
-    'migrator:migrations:index': ADMIN,
     'migrator:differences:index': ADMIN,
-    'migrator:migrations:show': ADMIN,
     'migrator:hosts:show': ADMIN,
     'os_compute_api:os-hypervisors:list-detail': ADMIN,
     'os_compute_api:os-hypervisors:show': ADMIN,

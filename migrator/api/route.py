@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One URL of the API, with the schemas of its requests and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from migrator.api.request import Handler
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """One URL.
+
+    :ivar since: the first minor version that has it.
+    :ivar until: the last minor version that has it.
+    :ivar query: the schemas of its query by version, as the handler applies them; None: it ignores its query.
+    :ivar body: the schemas of its body by version, as the handler applies them; None: it has no body.
+    :ivar answers: HTTP status -> the schema of that answer; empty: it is not described.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    since: int = 1
+    until: int = 1000
+    query: Mapping[int, Mapping[str, Any]] | None = None
+    body: Mapping[int, Mapping[str, Any]] | None = None
+    answers: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
