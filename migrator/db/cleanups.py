@@ -23,6 +23,7 @@ from migrator.saga import log
 _T = models.CLEANUPS
 _M = models.MIGRATIONS
 _I = models.INSTANCES
+_ALL = sa.select(_T).order_by(_T.c.id)
 _PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
 _CLEANED = sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id)
 #: The steps that remove a guest, or what is left of it, from a host.
@@ -292,7 +293,7 @@ class Cleanups:
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
     ) -> builtins.list[Cleanup]:
         """Return deferred cleanups, the oldest first."""
-        query = sa.select(_T).order_by(_T.c.id)
+        query = _ALL
         if host is not None:
             query = query.where(_T.c.host == host)
         if instance_uuid is not None:

@@ -122,6 +122,9 @@ _T, _P, _L, _S, _I = DRAINS, MEMBERS, LOG, models.SERVICES, models.INSTANCES
 _ENDS = [status.value for status in DRAIN_ENDS]
 #: SQLite does not use the index for ``IS NOT NULL``.
 _IN_PROGRESS = _T.c.in_progress_host > ''
+_WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+_OWNED_BY = sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id)
+_ORPHANS = sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1)
 #: The ends of members that a restore has not brought back.
 _NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
 _FIELDS = [field.name for field in dataclasses.fields(Drain)]
@@ -452,15 +455,13 @@ class Drains:
 
     def owned_by(self, owner: str) -> builtins.list[str]:
         """Return the uuids of an owner's drains in progress, the oldest first."""
-        query = sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == owner).order_by(_T.c.id)
         with self._engine.reader() as session:
-            return builtins.list(session.execute(query).scalars())
+            return builtins.list(session.execute(_OWNED_BY, {'me': owner}).scalars())
 
     def has_orphans(self) -> bool:
         """Return whether a drain in progress has no living owner."""
-        query = sa.select(_T.c.id).where(_IN_PROGRESS, _without_owner()).limit(1)
         with self._engine.reader() as session:
-            return session.execute(query).scalar() is not None
+            return session.execute(_ORPHANS).scalar() is not None
 
     @retried
     def adopt(self, owner: str, uuid: str | None = None) -> int:
@@ -470,7 +471,7 @@ class Drains:
 
         :param uuid: only this drain.
         """
-        which = [_IN_PROGRESS, _without_owner()] + ([_T.c.uuid == uuid] if uuid is not None else [])
+        which = [_IN_PROGRESS, _WITHOUT_OWNER] + ([_T.c.uuid == uuid] if uuid is not None else [])
         with self._engine.writer() as session:
             taken: Any = session.execute(
                 sa.update(_T).where(*which).values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
@@ -560,10 +561,6 @@ def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -
 
 def _ended(before: datetime.datetime) -> tuple[Any, ...]:
     return _T.c.in_progress_host.is_(None), _T.c.ended_at < before
-
-
-def _without_owner() -> Any:
-    return sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
 
 
 def drain_of(row: Any) -> Drain:

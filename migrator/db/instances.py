@@ -54,6 +54,7 @@ GUEST_DIFFERENCES: Any = GuestDifference.__table__
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _G = GUEST_DIFFERENCES
 _S = MigrationStatus
+_ONE = sa.select(_T).where(_T.c.uuid == sa.bindparam('of'))
 _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 #: The greatest length of what a driver reports as immovable.
@@ -101,7 +102,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
+            row = session.execute(_ONE, {'of': uuid}).one_or_none()
             if row is None:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
             return models.instance(row)

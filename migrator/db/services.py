@@ -35,6 +35,41 @@ _SOURCE = _N.alias('source')
 _BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
     _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
 )
+# What the periodic tasks send again and again is built once: that takes longer than to send it.
+_COMPUTE = sa.select(_T).where(_T.c.binary == COMPUTE_BINARY, _T.c.host == sa.bindparam('of'))
+_FORCED_DOWN = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
+_REPORT = sa.update(_T).where(_T.c.host == sa.bindparam('of'), _T.c.binary == sa.bindparam('kind'))
+_REPORT = _REPORT.values(version=sa.bindparam('now_has'), last_seen_up=models.now(), down_since=None)
+#: The boots that heartbeats have reported, and are registered.
+_REPORTED = (
+    _T.c.binary == COMPUTE_BINARY,
+    _T.c.host.in_(sa.bindparam('hosts', expanding=True)),
+    # No two hosts have the same boot_id.
+    _T.c.boot_id.in_(sa.bindparam('boots', expanding=True)),
+    # A late heartbeat does not bring back a boot that has stopped.
+    _T.c.last_seen_up.is_not(None),
+)
+_REPORTED_AT = models.later('since')
+_HEARTBEATS = sa.update(_T).where(*_REPORTED)
+_HEARTBEATS = _HEARTBEATS.values(
+    last_seen_up=_REPORTED_AT,
+    # A report does not end what was declared after it was sent.
+    down_since=sa.case((_T.c.down_since > _REPORTED_AT, _T.c.down_since), else_=sa.null()),
+)
+_REPORTED_HOSTS = sa.select(_T.c.host).where(*_REPORTED)
+_MAY_BE_DOWN = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
+_CALL_DOWN = sa.update(_T).values(down_since=models.now())
+_CALL_DOWN = _CALL_DOWN.where(
+    *_MAY_BE_DOWN,
+    _T.c.down_since.is_(None),
+    # A report from the future came before the database's clock was set back.
+    sa.or_(_T.c.last_seen_up < models.later('past'), _T.c.last_seen_up > models.later('future')),
+)
+_COUNT_DOWN = sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None))
+_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > models.now())
+_RENEW = _RENEW.values(lease_until=models.later('lease'))
+_RENEW_REACHABLE = _RENEW.values(broker_away_since=None)
+_RENEW_AWAY = _RENEW.values(broker_away_since=models.later('away'))
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
@@ -91,14 +126,13 @@ class Services:
 
         :param slots: the number of live migrations that may leave the host at once; None: the stored one stays.
         """
-        values: dict[str, Any] = {'version': version, 'last_seen_up': models.now(), 'down_since': None}
-        if slots is not None:
-            values['slots'] = slots
-        if boot_id is not None:
-            values['boot_id'] = boot_id
-        found = session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary).values(**values))
-        if not found.rowcount:
-            session.execute(sa.insert(_T).values(uuid=self._threads.new_uuid(), host=host, binary=binary, **values))
+        more = {'slots': slots, 'boot_id': boot_id}
+        more = {name: value for name, value in more.items() if value is not None}
+        update = _REPORT.values(**more) if more else _REPORT
+        if session.execute(update, {'of': host, 'kind': binary, 'now_has': version}).rowcount:
+            return
+        values = {'uuid': self._threads.new_uuid(), 'host': host, 'binary': binary, 'version': version, **more}
+        session.execute(sa.insert(_T).values(last_seen_up=models.now(), down_since=None, **values))
 
     @retried
     def heartbeats(self, boots: Mapping[str, str], age: float) -> set[str]:
@@ -108,24 +142,12 @@ class Services:
         :param age: the seconds since the oldest of the reports.
         :returns: the hosts of which nothing was written: their registered boot is another one, or has stopped.
         """
-        known = (
-            _T.c.binary == COMPUTE_BINARY,
-            _T.c.host.in_(builtins.list(boots)),
-            # No two hosts have the same boot_id.
-            _T.c.boot_id.in_(builtins.list(boots.values())),
-            # A late heartbeat does not bring back a boot that has stopped.
-            _T.c.last_seen_up.is_not(None),
-        )
+        given = {'hosts': builtins.list(boots), 'boots': builtins.list(boots.values())}
         with self._engine.writer() as session:
-            reported_at = models.later(-age)
-            # A report does not end what was declared after it was sent.
-            down_since = sa.case((_T.c.down_since > reported_at, _T.c.down_since), else_=sa.null())
-            found: Any = session.execute(
-                sa.update(_T).where(*known).values(last_seen_up=reported_at, down_since=down_since)
-            )
+            found: Any = session.execute(_HEARTBEATS, {**given, 'since': -age})
             if found.rowcount == len(boots):
                 return set()
-            return boots.keys() - set(session.execute(sa.select(_T.c.host).where(*known)).scalars())
+            return boots.keys() - set(session.execute(_REPORTED_HOSTS, given).scalars())
 
     @retried
     def write_slots(self, host: str, boot_id: str, slots: int) -> None:
@@ -142,15 +164,9 @@ class Services:
 
         :param seconds: the time without a report.
         """
-        known = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-        # A report from the future came before the database's clock was set back.
-        unreachable = sa.or_(_T.c.last_seen_up < models.later(-seconds), _T.c.last_seen_up > models.later(seconds))
         with self._engine.writer() as session:
-            session.execute(
-                sa.update(_T).where(*known, _T.c.down_since.is_(None), unreachable).values(down_since=models.now())
-            )
-            down = sa.select(sa.func.count()).where(*known, _T.c.down_since.is_not(None))
-            return int(session.execute(down).scalar_one())
+            session.execute(_CALL_DOWN, {'past': -seconds, 'future': seconds})
+            return int(session.execute(_COUNT_DOWN).scalar_one())
 
     def lock_boot(self, session: Any, host: str) -> str | None:
         """Lock the row of a host's compute service until the transaction ends, and return its boot_id."""
@@ -208,10 +224,11 @@ class Services:
 
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
-        found = self.list(binary=COMPUTE_BINARY, host=host)
-        if not found:
-            raise exception.ComputeHostNotFound(host=host)
-        return found[0]
+        with self._engine.reader() as session:
+            row = session.execute(_COMPUTE, {'of': host}).one_or_none()
+            if row is None:
+                raise exception.ComputeHostNotFound(host=host)
+            return models.service(row)
 
     def lowest_version(self) -> int:
         """Return the lowest version of the compute services, or that of this release if there are none."""
@@ -220,9 +237,8 @@ class Services:
 
     def forced_down(self) -> set[str]:
         """Return the compute hosts that an operator has declared forced down."""
-        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
         with self._engine.reader() as session:
-            return set(session.execute(query).scalars())
+            return set(session.execute(_FORCED_DOWN).scalars())
 
     def hosts_in(self, text: str) -> builtins.list[str]:
         """Return the compute hosts whose names may occur in a text."""
@@ -451,13 +467,11 @@ class Conductors:
         :returns: whether the lease was extended. If not, the incarnation has ended: take a new id, and own nothing.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(
-                sa.update(_C)
-                .where(_C.c.id == conductor_id, _C.c.lease_until > models.now())
-                .values(
-                    lease_until=models.later(lease),
-                    broker_away_since=models.later(-broker_away) if broker_away else None,
-                )
+            given = {'me': conductor_id, 'lease': lease}
+            found: Any = (
+                session.execute(_RENEW_AWAY, {**given, 'away': -broker_away})
+                if broker_away
+                else session.execute(_RENEW_REACHABLE, given)
             )
             if found.rowcount and server is not None:
                 binary, version = CONDUCTOR_BINARY, CURRENT_VERSION

@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         'heartbeat-of-an-earlier-boot-counts',
         SERVICES,
-        '_T.c.boot_id.in_(builtins.list(boots.values())),',
-        '_T.c.boot_id != "",',
+        "_T.c.boot_id.in_(sa.bindparam('boots', expanding=True)),",
+        "_T.c.boot_id.in_(sa.bindparam('boots', expanding=True)) | (_T.c.boot_id != ''),",
         'A host stays up in the list although its registered boot is dead, and nothing calls the living one back.',
     ),
     Mutant(
