@@ -8,6 +8,8 @@ from tests.functional.faults import faults
 
 #: The requester, unless a test has another one: ``user_id`` and project of a token of noauth2.
 WHO = 'admin'
+#: The tables with what REST shows of migrations and drains.
+SHOWN = ('drains', 'drain_members', 'migrations')
 
 
 def path(cloud, instance):
@@ -33,6 +35,21 @@ def refused(response, code, *words):
     assert error['code'] == code
     for word in words:
         assert word in error['message'], error['message']
+
+
+def until(cloud, condition, timeout=60):
+    """Let time pass until a condition holds of what REST shows of migrations and drains.
+
+    A request costs more than a simulated second, so that it is asked only after a write.
+    """
+    written = None
+
+    def holds():
+        nonlocal written
+        before, written = written, sum(cloud.backend.writes[table] for table in SHOWN)
+        return written != before and condition()
+
+    cloud.simulation.run_until(holds, timeout=timeout)
 
 
 # --- how to get to a status ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.functional import migration_requests
 from tests.functional.faults import faults
-from tests.functional.migration_requests import refused
+from tests.functional.migration_requests import refused, until
 from tests.functional.test_drain import DRAINS, drain, ends, show
 
 pytestmark = [
@@ -44,13 +44,13 @@ def test_drain_shows_when_each_guest_leaves_once_enough_is_recorded(cloud):
     for number in range(6):
         cloud.boot(f'guest{number}', 'host1', memory_mb=640)
     uuid = drain(cloud)['uuid']
-    cloud.simulation.run_until(lambda: show(cloud, uuid)['guests']['moving'] == 2)
+    until(cloud, lambda: show(cloud, uuid)['guests']['moving'] == 2)
     early = show(cloud, uuid)
     assert early['expected']['end'] is None
     assert 'Fewer than 3 live migrations' in early['expected']['reason']
     assert [one['place'] for one in early['members']] == [None, 1, 2, 3, 4, 5]
     assert early['members'][3]['waits_for'] == '3rd in the queue of host1'
-    cloud.simulation.run_until(lambda: show(cloud, uuid)['guests']['moved'] == 3)
+    until(cloud, lambda: show(cloud, uuid)['guests']['moved'] == 3)
     shown = show(cloud, uuid)
     assert [one['place'] for one in shown['members']][4:] == [1, 2]
     assert [seconds(cloud, one['expected']['start']) for one in shown['members'][4:]] == [10, 20]
@@ -67,7 +67,7 @@ def test_host_and_migration_show_the_same_line(cloud):
     faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid, sticky=True)
     for instance in instances:
         assert cloud.live_migrate(instance).status_int == 202
-    cloud.simulation.run_until(lambda: [one['position'] for one in host(cloud)['migrations']] == [None, 1, 2])
+    until(cloud, lambda: [one['position'] for one in host(cloud)['migrations']] == [None, 1, 2])
     shown = host(cloud)
     assert (shown['up'], shown['limit'], shown['inbound'], shown['cleanups']) == (True, 1, [], [])
     assert [one['instance_name'] for one in shown['migrations']] == ['guest0', 'guest1', 'guest2']
@@ -95,7 +95,7 @@ def test_commands_show_places_and_expected_times(cloud, operator):
         cloud.boot(f'guest{number}', 'host1', memory_mb=640)
     cloud.boot('other', 'host2', memory_mb=1280)
     uuid = drain(cloud)['uuid']
-    cloud.simulation.run_until(lambda: show(cloud, uuid)['guests']['moved'] == 4)
+    until(cloud, lambda: show(cloud, uuid)['guests']['moved'] == 4)
     status, text = operator('--json', 'drain', 'show', uuid)
     shown = json.loads(text)
     assert (status, [one['place'] for one in shown['members']]) == (0, [None] * 5 + [1])
