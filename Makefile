@@ -14,6 +14,7 @@
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
+#   make openapi                          writes doc/source/_static/openapi.json, after a change of a URL or a schema
 #   make lint | docs | genconfig | genpolicy | clean
 #
 # PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes, WAITING=N those that mostly
@@ -46,7 +47,7 @@ ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_aud
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
 .PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
-.PHONY: test-mutants bench bench-libvirt lint docs genconfig genpolicy clean
+.PHONY: test-mutants bench bench-libvirt lint docs genconfig genpolicy openapi clean
 .NOTPARALLEL:
 
 demo:
@@ -166,6 +167,10 @@ genconfig:
 genpolicy:
 	@tools/venv.sh demo
 	$(VENV)/bin/oslopolicy-sample-generator --config-file etc/migrator/migrator-policy-generator.conf
+
+openapi:
+	@tools/venv.sh demo
+	$(VENV)/bin/python -m migrator.api.openapi > doc/source/_static/openapi.json
 
 clean:
 	rm -rf $(VENV) .venv-nova .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist doc/build releasenotes/build

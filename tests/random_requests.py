@@ -30,7 +30,6 @@ from migrator.api import app as api_app
 from migrator.api import devidentity, microversions, routes, schemas
 from migrator.api.handlers import server_actions
 from migrator.api.route import Route
-from migrator.api.schemas import flavors, groups, hypervisors, instance_actions, migrations, servers, services
 from migrator.cmd import api
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
@@ -93,21 +92,6 @@ HEADERS = (
 )  # fmt: skip
 #: Beside what a route has by itself.
 PARAMETERS = ('limit', 'marker', 'sort_key', 'sort_dir', 'name', 'unknown', '', '\x00', 'a[]', 'é')
-
-_QUERIES = {
-    '/servers': servers.INDEX,
-    '/servers/detail': servers.INDEX,
-    '/os-migrations': migrations.INDEX,
-    '/os-services': services.INDEX,
-    '/os-hypervisors': hypervisors.INDEX,
-    '/os-hypervisors/detail': hypervisors.INDEX,
-    '/os-hypervisors/{hypervisor_id}': hypervisors.SHOW,
-    '/servers/{server_id}/os-instance-actions': instance_actions.INDEX,
-    '/os-server-groups': groups.SERVER_GROUPS,
-    '/flavors': flavors.INDEX,
-    '/flavors/detail': flavors.INDEX,
-}
-
 
 _IDENTITY = Route('POST', '/v3/auth/tokens', routes.dispatch)
 #: Those that read a body more often, for there is most to get wrong.
@@ -279,7 +263,7 @@ class Random:
             body = self._body(route)
         else:
             body = b''
-        return Request(method, path, self._query(route.path), headers, body)
+        return Request(method, path, self._query(route), headers, body)
 
     def _mostly(self) -> bool:
         return self._random.random() < 0.95
@@ -321,11 +305,11 @@ class Random:
             headers.append(pick.choice(HEADERS))
         return headers
 
-    def _query(self, path: str) -> str:
+    def _query(self, route: Route) -> str:
         pick = self._random
         if self._seldom():
             return ''.join(pick.choice('%&=;+ca0\xff\xed\xa0\x80') for _ in range(pick.randrange(30)))
-        table = _QUERIES.get(path, {1: {'properties': {}}})
+        table = route.query or {1: {'properties': {}}}
         names = [*{name for schema in table.values() for name in schema['properties']}]
         names.sort()
         pairs = []

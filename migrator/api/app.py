@@ -13,7 +13,7 @@ from oslo_config import cfg
 from oslo_context.context import generate_request_id
 
 from migrator import exception, executors
-from migrator.api import errors, microversions, policies, routes, versions
+from migrator.api import errors, microversions, openapi, policies, routes, versions
 from migrator.api.auth import Auth, of_conf
 from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
@@ -79,7 +79,7 @@ def _with_errors(handle: Handler) -> Handler:
 
 
 def _or_public(handle: Handler) -> Handler:
-    """Answer what needs no token: the version documents, and the files of the page for a browser."""
+    """Answer what needs no token: the documents of versions and URLs, and the files of the page."""
 
     def answered(request: Request) -> webob.Response:
         try:
@@ -90,6 +90,8 @@ def _or_public(handle: Handler) -> Handler:
             return versions.discover(request)
         if path in ui.PATHS:
             return ui.serve(request)
+        if path == openapi.PATH:
+            return openapi.serve(request)
         return handle(request)
 
     return answered

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator.api.request import Handler
+from migrator.api.schemas import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +18,10 @@ class Route:
 
     :ivar since: the first minor version that has it.
     :ivar until: the last minor version that has it.
-    :ivar query: the schemas of its query by version, as the handler applies them; None: it ignores its query.
-    :ivar body: the schemas of its body by version, as the handler applies them; None: it has no body.
-    :ivar answers: HTTP status -> the schema of that answer; empty: it is not described.
+    :ivar query: the schemas of its query by version, as the handler applies them; None: it has no parameters.
+    :ivar bodies: the schemas by version of each body that it accepts, as the handler applies them; empty: none.
+    :ivar answers: HTTP status -> the schema of that answer; empty: it is that of the Compute API.
+    :ivar media: the media type of its answer.
     """
 
     method: str
@@ -27,6 +29,7 @@ class Route:
     handler: Handler
     since: int = 1
     until: int = 1000
-    query: Mapping[int, Mapping[str, Any]] | None = None
-    body: Mapping[int, Mapping[str, Any]] | None = None
+    query: Table | None = None
+    bodies: tuple[Table, ...] = ()
     answers: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    media: str = 'application/json'

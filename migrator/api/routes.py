@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import webob
 
 from migrator import exception
-from migrator.api import common
+from migrator.api import common, schemas
 from migrator.api.handlers import (
     hypervisors,
     instance_actions,
@@ -35,34 +35,50 @@ _H = '/os-hypervisors/{hypervisor_id}'
 _F = '/flavors/{flavor_id}'
 
 ROUTES = (
-    Route('GET', '/servers', servers.index),
-    Route('GET', '/servers/detail', servers.detail),
+    Route('GET', '/servers', servers.index, query=schemas.servers.INDEX),
+    Route('GET', '/servers/detail', servers.detail, query=schemas.servers.INDEX),
     Route('GET', f'{_S}', servers.show),
-    Route('POST', f'{_S}/action', server_actions.act),
+    Route(
+        'POST',
+        f'{_S}/action',
+        server_actions.act,
+        bodies=(
+            schemas.server_actions.MIGRATE_LIVE,
+            schemas.server_actions.EVACUATE,
+            schemas.server_actions.RESET_STATE,
+            schemas.server_actions.LOCK,
+            schemas.server_actions.UNLOCK,
+        ),
+    ),
     Route('GET', f'{_S}/migrations', server_migrations.index, since=23),
     Route('GET', f'{_M}', server_migrations.show, since=23),
     Route('DELETE', f'{_M}', server_migrations.delete, since=24),
-    Route('POST', f'{_M}/action', server_migrations.act, since=22),
-    Route('GET', f'{_S}/os-instance-actions', instance_actions.index),
+    Route('POST', f'{_M}/action', server_migrations.act, since=22, bodies=(schemas.server_migrations.FORCE_COMPLETE,)),
+    Route('GET', f'{_S}/os-instance-actions', instance_actions.index, query=schemas.instance_actions.INDEX),
     Route('GET', f'{_S}/os-instance-actions/{{request_id}}', instance_actions.show),
-    Route('GET', '/os-migrations', migrations.index),
-    Route('GET', '/os-services', services.index),
-    Route('PUT', '/os-services/{service_id}', services.update),
+    Route('GET', '/os-migrations', migrations.index, query=schemas.migrations.INDEX),
+    Route('GET', '/os-services', services.index, query=schemas.services.INDEX),
+    Route(
+        'PUT',
+        '/os-services/{service_id}',
+        services.update,
+        bodies=(schemas.services.UPDATE,),
+    ),
     Route('DELETE', '/os-services/{service_id}', services.delete),
-    Route('GET', '/os-hypervisors', hypervisors.index),
-    Route('GET', '/os-hypervisors/detail', hypervisors.detail),
+    Route('GET', '/os-hypervisors', hypervisors.index, query=schemas.hypervisors.INDEX),
+    Route('GET', '/os-hypervisors/detail', hypervisors.detail, query=schemas.hypervisors.INDEX),
     Route('GET', '/os-hypervisors/statistics', hypervisors.statistics),
-    Route('GET', f'{_H}', hypervisors.show),
+    Route('GET', f'{_H}', hypervisors.show, query=schemas.hypervisors.SHOW),
     Route('GET', f'{_H}/uptime', hypervisors.uptime),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
     Route('GET', '/os-availability-zone', availability_zones.index),
     Route('GET', '/os-availability-zone/detail', availability_zones.detail),
     Route('GET', '/os-aggregates', groups.list_aggregates),
-    Route('GET', '/os-server-groups', groups.list_server_groups),
+    Route('GET', '/os-server-groups', groups.list_server_groups, query=schemas.groups.SERVER_GROUPS),
     Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group),
-    Route('GET', '/flavors', flavors.index),
-    Route('GET', '/flavors/detail', flavors.detail),
+    Route('GET', '/flavors', flavors.index, query=schemas.flavors.INDEX),
+    Route('GET', '/flavors/detail', flavors.detail, query=schemas.flavors.INDEX),
     Route('GET', _F, flavors.show),
     Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs),
     Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec),

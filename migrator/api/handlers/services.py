@@ -91,7 +91,7 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _update_by_action(request: Request, action: str) -> webob.Response:
-    wanted = schemas.body(request, services.UPDATE_BY_ACTION)
+    wanted = schemas.body(request, services.UPDATE)
     request.authorize(UPDATE)
     needed = {'enable': None, 'disable': None, 'disable-log-reason': 'disabled_reason'}
     if request.since(11):

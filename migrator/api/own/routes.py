@@ -19,7 +19,7 @@ OWN = (
         f'{_C}/action',
         cleanups.act,
         query=NO_QUERY,
-        body=cleanups.ACTION_BODY,
+        bodies=(cleanups.ACTION_BODY,),
         answers={200: {'anyOf': [answers.PLAN, answers.MESSAGE]}, 202: answers.MESSAGE},
     ),
     Route(
@@ -32,12 +32,12 @@ OWN = (
         '/drains',
         drains.create,
         query=NO_QUERY,
-        body=drains.CREATE_BODY,
+        bodies=(drains.CREATE_BODY,),
         answers={200: answers.DRAIN_PLAN, 202: answers.DRAIN},
     ),
     Route(
         'POST', '/drains/action', drains.act_on_all,
-        query=NO_QUERY, body=drains.PURGE_BODY, answers={200: answers.PURGED_DRAINS},
+        query=NO_QUERY, bodies=(drains.PURGE_BODY,), answers={200: answers.PURGED_DRAINS},
     ),
     Route(
         'GET', '/drains/calibration', drains.show_calibration,
@@ -48,7 +48,7 @@ OWN = (
     Route('GET', f'{_D}/events', drains.events, query=drains.EVENTS_QUERY, answers={200: answers.DRAIN_EVENTS}),
     Route(
         'POST', f'{_D}/action', drains.act,
-        query=NO_QUERY, body=drains.ACTION_BODY, answers={202: answers.DRAIN},
+        query=NO_QUERY, bodies=(drains.ACTION_BODY,), answers={202: answers.DRAIN},
     ),
     Route('GET', '/findings', audits.list_findings, query=NO_QUERY, answers={200: answers.FINDINGS}),
     Route('GET', '/hosts', hosts.index, query=hosts.INDEX_QUERY, answers={200: answers.HOSTS}),
@@ -56,7 +56,7 @@ OWN = (
     Route('GET', '/migrations', migrations.index, query=migrations.INDEX_QUERY, answers={200: answers.MIGRATIONS}),
     Route(
         'POST', '/migrations/action', migrations.act_on_all,
-        query=NO_QUERY, body=migrations.PURGE_BODY, answers={200: answers.PURGED_MIGRATIONS},
+        query=NO_QUERY, bodies=(migrations.PURGE_BODY,), answers={200: answers.PURGED_MIGRATIONS},
     ),
     Route('GET', _M, migrations.show, query=NO_QUERY, answers={200: answers.MIGRATION}),
     Route('GET', f'{_M}/timeline', migrations.show_timeline, query=NO_QUERY, answers={200: answers.TIMELINE}),
@@ -65,7 +65,7 @@ OWN = (
         f'{_M}/action',
         migrations.act,
         query=NO_QUERY,
-        body=migrations.ACTION_BODY,
+        bodies=(migrations.ACTION_BODY,),
         answers={200: answers.PLAN, 202: answers.MIGRATION},
     ),
     Route('GET', '/services', services.index, query=services.INDEX_QUERY, answers={200: answers.SERVICES}),

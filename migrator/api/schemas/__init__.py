@@ -105,13 +105,18 @@ def query(request: Request, table: Table) -> dict[str, str]:
     return {name: values[-1] for name, values in given.items() if name in schema['properties']}
 
 
+def at(table: Table, minor: int) -> Mapping[str, Any]:
+    """Return the schema of a minor version."""
+    return table[max(first for first in table if first <= minor)]
+
+
 def check(request: Request, table: Table, document: Any) -> Mapping[str, Any]:
     """Check a document against the schema of the request's version, and return the schema.
 
     :raises migrator.exception.ValidationError: the document is not valid; the message names the field, its value and
         the allowed values.
     """
-    schema = table[max(first for first in table if request.since(first))]
+    schema = at(table, request.version.minor)
     found = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(document)
     error = jsonschema.exceptions.best_match(found)
     if error is not None:

@@ -17,19 +17,15 @@ _OF_HOST = {
 }
 _V2_1 = {**_OF_HOST, 'disabled_reason': types.REASON}
 
-#: PUT /os-services/{enable,disable,disable-log-reason,force-down}
-UPDATE_BY_ACTION = {
+#: Below 2.53 PUT /os-services/{enable,disable,disable-log-reason,force-down}, then PUT /os-services/{uuid}.
+UPDATE = {
     1: types.closed(_V2_1, ['host', 'binary']),
     11: types.closed({**_V2_1, 'forced_down': types.BOOLEAN}, ['host', 'binary']),
-}
-
-#: PUT /os-services/{uuid}
-UPDATE = {
     53: types.closed(
         {
             'status': {'type': 'string', 'enum': ['enabled', 'disabled'], 'description': 'enabled or disabled'},
             'disabled_reason': types.REASON,
             'forced_down': types.BOOLEAN,
         }
-    )
+    ),
 }
