@@ -95,7 +95,7 @@ PARAMETERS = ('limit', 'marker', 'sort_key', 'sort_dir', 'name', 'unknown', '', 
 
 _IDENTITY = Route('POST', '/v3/auth/tokens', routes.dispatch)
 #: Those that read a body more often, for there is most to get wrong.
-_ROUTES = (*routes.ROUTES, *3 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY)
+_ROUTES = (*routes.ROUTES, *6 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY)
 
 
 class _Clock(executors.NativeThreads):
@@ -130,6 +130,13 @@ class _Conductor:
 
     def wake(self, *_args: Any) -> None:
         """Take the call."""
+
+    def get_diagnostics(self, *_args: Any) -> dict[str, Any]:
+        """Reply as a host whose driver has no diagnostics."""
+        return {'state': 'running', 'diagnostics': None}
+
+    def get_host_uptime(self, *_args: Any) -> None:
+        """Reply as a host whose driver does not know it."""
 
     def delete_service(self, *_args: Any) -> None:
         """Take the call."""

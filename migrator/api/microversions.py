@@ -36,6 +36,7 @@ HISTORY: dict[str, str] = {
     '2.34': 'os-migrateLive: the answer does not wait for the pre-checks',
     '2.38': 'servers: an unknown status is a 400',
     '2.47': 'servers: the flavor is embedded',
+    '2.48': 'servers: diagnostics in one form for all hypervisors',
     '2.51': 'os-instance-actions: events for all users, their tracebacks for administrators',
     '2.53': 'services and hypervisors: uuids; PUT /os-services/{uuid}; hypervisors: with_servers, nothing unknown',
     '2.55': 'flavors: description',

@@ -24,7 +24,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
-from migrator.api.handlers.derived import availability_zones, flavors, groups
+from migrator.api.handlers.derived import availability_zones, diagnostics, flavors, groups
 from migrator.api.own.routes import OWN
 from migrator.api.request import Request, wrong_method
 from migrator.api.route import Route
@@ -50,6 +50,7 @@ ROUTES = (
             schemas.server_actions.UNLOCK,
         ),
     ),
+    Route('GET', f'{_S}/diagnostics', diagnostics.show),
     Route('GET', f'{_S}/migrations', server_migrations.index, since=23),
     Route('GET', f'{_M}', server_migrations.show, since=23),
     Route('DELETE', f'{_M}', server_migrations.delete, since=24),

@@ -14,7 +14,7 @@ from migrator import exception
 from migrator.compute import step_runner, steps
 from migrator.compute.status import Observer
 from migrator.context import RequestContext
-from migrator.objects import Answer, Command, Guest, GuestState, Instance, LiveMigrateData
+from migrator.objects import Answer, Command, GuestState, Instance, LiveMigrateData
 from migrator.rpc import expose
 from migrator.virt.driver import CancelToken, ComputeDriver
 
@@ -138,8 +138,3 @@ class Endpoint:
     ) -> dict[str, dict[str, Any]]:
         """Return what another host needs to start each of some guests without this host."""
         return self._observer.definitions(instance_uuids, wait)
-
-    @expose
-    def list_guests(self, context: RequestContext, wait: float) -> list[Guest]:
-        """Return every guest that this host holds in any form, as the hypervisor reports them now."""
-        return self._observer.guests(wait)

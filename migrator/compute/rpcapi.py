@@ -22,6 +22,7 @@ from migrator.objects import (
     EVACUATES,
     LIGHTWEIGHT,
     LISTS_GUESTS,
+    REPORTS_DIAGNOSTICS,
     Answer,
     Command,
     Instance,
@@ -41,9 +42,10 @@ VERSIONS = {
     '1.1': 'post and rollback reply soon, and may run later',
     '1.2': 'the steps of an evacuation, and the definitions of guests',
     '1.3': 'the list of guests',
+    '1.4': 'the diagnostics of guests, and the uptime',
 }
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST = VERSIONS
+_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS = VERSIONS
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
@@ -57,6 +59,8 @@ PLAIN_WAIT = 5.0
 
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
+    if service_version >= REPORTS_DIAGNOSTICS:
+        return _DIAGNOSTICS
     if service_version >= LISTS_GUESTS:
         return _LIST
     if service_version >= EVACUATES:
@@ -68,7 +72,46 @@ def _target(host: str, version: str = _PLAIN) -> Target:
     return Target(topic=TOPIC, server=host, version=version)
 
 
-class ComputeAPI:
+class _Reports:
+    """The calls for what a host reports about itself and its guests."""
+
+    _rpc: RPC
+    _version_of: Callable[[str], int]
+    _pin: str | None
+
+    def get_diagnostics(self, context: Context, host: str, instance: Instance, timeout: float) -> dict[str, Any]:
+        """Return the state of a guest, and its diagnostics.
+
+        :param timeout: seconds to wait for the reply.
+        :returns: the ``state``, and the ``diagnostics`` (:meth:`migrator.virt.driver.ComputeDriver.get_diagnostics`)
+            or None: the guest does not run, or the driver has no diagnostics.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
+        :raises migrator.exception.DriverError: the hypervisor did not reply in half of the time.
+        """
+        found: dict[str, Any] = self._report(context, host, 'get_diagnostics', timeout, instance=instance)
+        return found
+
+    def get_host_uptime(self, context: Context, host: str, timeout: float) -> str | None:
+        """Return the uptime of a host as text, or None if its driver does not know it.
+
+        :param timeout: seconds to wait for the reply.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
+        :raises migrator.exception.DriverError: the driver did not reply in half of the time.
+        """
+        found: str | None = self._report(context, host, 'get_host_uptime', timeout)
+        return found
+
+    def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
+        version = self._version_of(host)
+        if version < REPORTS_DIAGNOSTICS or self._pin not in (None, _DIAGNOSTICS):
+            why = f'its compute service has version {version}, and {REPORTS_DIAGNOSTICS} is needed'
+            if version >= REPORTS_DIAGNOSTICS:
+                why = f'[upgrade_levels] compute is {self._pin}, and {_DIAGNOSTICS} is needed'
+            raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
+        return self._rpc.call(context, _target(host, _DIAGNOSTICS), method, timeout, **arguments, wait=timeout / 2)
+
+
+class ComputeAPI(_Reports):
     """The client that calls compute hosts.
 
     :param rpc: sends the calls.
@@ -132,7 +175,7 @@ class ComputeAPI:
             raise exception.ServiceTooOld(
                 f'{host} cannot do {method}: its compute service has version {version}, and {EVACUATES} is needed.'
             )
-        if self._pin not in (None, _EVACUATION, _LIST):
+        if self._pin in (_PLAIN, _LIGHTWEIGHT):
             raise exception.ServiceTooOld(
                 f'{host} gets no {method}: [upgrade_levels] compute is {self._pin}, and {_EVACUATION} is needed.'
             )
@@ -415,7 +458,7 @@ class ComputeAPI:
                 f'{host} cannot list its guests: its compute service has version {version}, and {LISTS_GUESTS} is '
                 'needed.'
             )
-        if self._pin not in (None, _LIST):
+        if self._pin in (_PLAIN, _LIGHTWEIGHT, _EVACUATION):
             raise exception.ServiceTooOld(
                 f'{host} is not asked for its guests: [upgrade_levels] compute is {self._pin}, and {_LIST} is needed.'
             )

@@ -22,7 +22,9 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import Seen
-from migrator.objects import Command, Guest, Observation, base
+from migrator.context import RequestContext
+from migrator.objects import Command, Guest, GuestState, Instance, Observation, base
+from migrator.rpc import expose
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +77,39 @@ class Observer:
         found = self._ask(self._list, [''], wait)
         if not found:
             raise exception.DriverError(f'The hypervisor of {self._host} did not list its guests within {wait:g} s.')
+        return found[0]
+
+    def diagnostics(self, instance: Instance, wait: float) -> dict[str, Any]:
+        """Return the state of a guest, and its diagnostics if it runs.
+
+        :param wait: seconds to wait for the driver.
+        :returns: the ``state``, and the ``diagnostics`` or None.
+        :raises migrator.exception.DriverError: the driver has not replied by then, or has failed.
+        """
+
+        def read() -> dict[str, Any]:
+            state = self._driver.get_guest(instance.uuid).state
+            found = self._driver.get_diagnostics(instance) if state == GuestState.RUNNING else None
+            return {'state': state, 'diagnostics': _sendable('get_diagnostics', found)}
+
+        return self._read(instance.uuid, f'diagnostics of {instance.uuid}', read, wait)
+
+    def uptime(self, wait: float) -> str | None:
+        """Return the uptime of the host as text, or None if the driver does not know it.
+
+        :param wait: seconds to wait for the driver.
+        :raises migrator.exception.DriverError: the driver has not replied by then, or has failed.
+        """
+        found: str | None = self._read('', 'uptime', lambda: {'uptime': self._driver.get_host_uptime()}, wait)['uptime']
+        return found
+
+    def _read(self, instance_uuid: str, what: str, read: Callable[[], dict[str, Any]], wait: float) -> dict[str, Any]:
+        found = self._ask(lambda _: self._query(instance_uuid, what, read), [''], wait)
+        if not found:
+            raise exception.DriverError(
+                f'The hypervisor of {self._host} did not report the {what} within {wait:g} s, or failed: look at the '
+                'log of its compute service.'
+            )
         return found[0]
 
     def _list(self, _asked: str) -> list[Guest] | None:
@@ -165,6 +200,27 @@ class Observer:
             progress=progress,
             tenure=seen.tenure,
         )
+
+
+class Endpoint:
+    """The calls for what a host and its guests are like at the moment."""
+
+    _observer: Observer
+
+    @expose
+    def list_guests(self, context: RequestContext, wait: float) -> list[Guest]:
+        """Return every guest that this host holds in any form, as the hypervisor reports them now."""
+        return self._observer.guests(wait)
+
+    @expose
+    def get_diagnostics(self, context: RequestContext, instance: Instance, wait: float) -> dict[str, Any]:
+        """Return the state of a guest, and its diagnostics if it runs."""
+        return self._observer.diagnostics(instance, wait)
+
+    @expose
+    def get_host_uptime(self, context: RequestContext, wait: float) -> str | None:
+        """Return the uptime of this host as text, or None if the driver does not know it."""
+        return self._observer.uptime(wait)
 
 
 def _sendable(method: str, found: Found) -> Found:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from oslo_config import cfg
@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.conductor.migration.context import Tools
-from migrator.context import RequestContext
+from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol
 from migrator.placement_client import allocation_state, allocations, candidates, providers
@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
+#: Seconds to wait for what a host reports about itself or a guest.
+_REPORT = 10.0
 #: Seconds until a call is repeated that failed because Placement or the database was unreachable.
 _AGAIN = 2.0
 #: Reads of an allocation that another client changes meanwhile, and attempts of a call to an unreachable service.
@@ -401,7 +403,7 @@ def delete_service(
 
 
 class Endpoint:
-    """The calls of the API that concern services."""
+    """The calls of the API that concern services and hosts."""
 
     conf: cfg.ConfigOpts
     tools: Tools
@@ -413,6 +415,27 @@ class Endpoint:
         service = database.services.get(service_uuid)
         lease = self.conf.conductor.lease
         delete_service(database, self.tools.placement, service, lease, self.tools.threads.sleep)
+
+    @expose
+    def get_diagnostics(self, context: RequestContext, instance: Instance) -> dict[str, Any]:
+        """Return what a guest's host reports; see :meth:`migrator.compute.rpcapi.ComputeAPI.get_diagnostics`."""
+        with _reported_by(instance.host):
+            return self.tools.hosts.api.get_diagnostics(admin_context(), instance.host, instance, _REPORT)
+
+    @expose
+    def get_host_uptime(self, context: RequestContext, host: str) -> str | None:
+        """Return the uptime of a host as text, or None if its driver does not know it."""
+        with _reported_by(host):
+            return self.tools.hosts.api.get_host_uptime(admin_context(), host, _REPORT)
+
+
+@contextlib.contextmanager
+def _reported_by(host: str) -> Iterator[None]:
+    """Turn a failure of a host into an error that asks the caller to try again."""
+    try:
+        yield
+    except (exception.DriverError, exception.RemoteError) as error:
+        raise exception.ServiceUnreachable(service=f'The hypervisor of {host}', reason=error.message) from error
 
 
 def _claim_again(

@@ -8,7 +8,7 @@ from typing import Any
 
 from migrator import exception, rpc
 from migrator.context import RequestContext, admin_context
-from migrator.objects import protocol
+from migrator.objects import Instance, protocol
 from migrator.objects.drain import Drain
 
 TOPIC = 'conductor'
@@ -26,6 +26,8 @@ TIMED_OUT_TIMEOUT = 10.0
 PLAN_TIMEOUT = 50.0
 #: Seconds that the API waits for the allocations of one consumer.
 READ_TIMEOUT = 10.0
+#: Seconds that the API waits for what a host reports; a conductor waits 10 s for the host.
+REPORT_TIMEOUT = 20.0
 #: Seconds that a conductor waits for a compute service, which replies at once if it runs.
 ANSWER_WITHIN = 2.0
 
@@ -68,6 +70,21 @@ class ConductorAPI:
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
         """
         self._call(context, 'delete_service', PLAN_TIMEOUT, service_uuid=service_uuid)
+
+    def get_diagnostics(self, context: RequestContext, instance: Instance) -> dict[str, Any]:
+        """Return the state and the diagnostics of a guest, for which any conductor asks its host.
+
+        :returns: as :meth:`migrator.compute.rpcapi.ComputeAPI.get_diagnostics`.
+        :raises migrator.exception.ServiceTooOld: the host or ``[upgrade_levels]`` is too old.
+        :raises migrator.exception.ServiceUnreachable: no conductor, or not the hypervisor, replied in time.
+        """
+        found: dict[str, Any] = self._call(context, 'get_diagnostics', REPORT_TIMEOUT, instance=instance)
+        return found
+
+    def get_host_uptime(self, context: RequestContext, host: str) -> str | None:
+        """Return the uptime of a host as text, or None if its driver does not know it; raises likewise."""
+        found: str | None = self._call(context, 'get_host_uptime', REPORT_TIMEOUT, host=host)
+        return found
 
     def _call(self, context: RequestContext, method: str, timeout: float, **arguments: Any) -> Any:
         """Return the reply of any conductor to a method of version 1.2."""

@@ -45,6 +45,7 @@ from migrator.objects.service import (
     EVACUATES,
     LIGHTWEIGHT,
     LISTS_GUESTS,
+    REPORTS_DIAGNOSTICS,
     SERVICE_VERSIONS,
     Service,
 )
@@ -67,6 +68,7 @@ __all__ = [
     'LISTS_GUESTS',
     'LONGEST_REASON',
     'MIGRATABLE_VM_STATES',
+    'REPORTS_DIAGNOSTICS',
     'SERVICE_VERSIONS',
     'STORABLE',
     'WAITS_FOR_SLOT',

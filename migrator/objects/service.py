@@ -18,6 +18,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
     6: 'guests are evacuated; below, a host is no destination of an evacuation, and does not clean up after one',
     7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
+    8: 'a host reports the diagnostics of its guests and its uptime; below, the API replies with 501',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a migration holds the allocation of its source.
@@ -32,6 +33,8 @@ COMPARES_TENURE = 5
 EVACUATES = 6
 #: From this version on a host lists its guests when asked.
 LISTS_GUESTS = 7
+#: From this version on a host reports the diagnostics of its guests, and its uptime.
+REPORTS_DIAGNOSTICS = 8
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

@@ -184,7 +184,25 @@ class Token(driver.CancelToken):
             raise exception.Cancelled(what='the step')
 
 
-class DriverContract:
+class _ReportsContract:
+    """The tests of what a driver may report for the API."""
+
+    def test_diagnostics_are_none_or_have_novas_names(self, bench: Bench) -> None:
+        found = bench.source.get_diagnostics(bench.instance)
+        if found is None:
+            return
+        assert json.loads(json.dumps(found)) == found
+        lists = {'cpu_details', 'disk_details', 'nic_details'}
+        assert set(found) <= {'driver', 'hypervisor', 'hypervisor_os', 'memory_details', *lists}
+        assert found['driver'] in ('libvirt', 'ironic', 'vmwareapi', 'xenapi')
+        assert all(isinstance(item, dict) for name in lists for item in found.get(name, ()))
+        assert all({'id', 'time'} <= set(cpu) for cpu in found.get('cpu_details', ()))
+
+    def test_uptime_is_none_or_a_text(self, bench: Bench) -> None:
+        assert isinstance(bench.source.get_host_uptime(), str | None)
+
+
+class DriverContract(_ReportsContract):
     """One test for each rule of :class:`migrator.virt.driver.ComputeDriver`.
 
     :cvar describes_instances: whether the driver can return guests as instances, so that they can be adopted.

@@ -22,7 +22,7 @@ from migrator.testing.bus import DirectBus, Message, Pending, Server, checkpoint
 __all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
 
 #: The methods with which a conductor observes migrations and guests, whether or not anything happens.
-POLLS = frozenset({'poll_live_migrations', 'get_definitions', 'list_guests'})
+POLLS = frozenset({'poll_live_migrations', 'get_definitions', 'list_guests', 'get_diagnostics', 'get_host_uptime'})
 #: The methods with which a service reports its own state, or a conductor finds out whether messages reach it.
 HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping', 'probe_returned'})
 #: The topic of the compute services, and the prefix of their sender names.

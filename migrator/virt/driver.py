@@ -66,7 +66,35 @@ class NeverCancelled(CancelToken):
         """Return without raising."""
 
 
-class ComputeDriver(abc.ABC):
+class Reporting:
+    """What a driver may report about its host and its guests for the API. Both methods are optional."""
+
+    def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
+        """Return what the hypervisor has counted for a guest that runs here.
+
+        The names are nova's of microversion 2.48, and what is left out is null in the reply of the API:
+
+        - ``driver`` (nova allows only libvirt, ironic, vmwareapi and xenapi), ``hypervisor``, ``hypervisor_os``;
+        - ``memory_details``: ``maximum`` and ``used``, in MiB;
+        - ``cpu_details``, for each processor: ``id``, ``time`` in nanoseconds, ``utilisation`` in per cent;
+        - ``disk_details``, for each disk: ``read_bytes``, ``read_requests``, ``write_bytes``, ``write_requests``,
+          ``errors_count``, and ``device``, its name in the reply below 2.48;
+        - ``nic_details``, for each interface: ``mac_address``, ``rx_octets``, ``rx_packets``, ``rx_errors``,
+          ``rx_drop``, ``rx_rate``, the same with ``tx``, and ``device`` likewise.
+
+        :returns: JSON-safe values; None if this driver has no diagnostics. The API replies with 501 then.
+        """
+        return None
+
+    def get_host_uptime(self) -> str | None:
+        """Return the uptime of this host, as the command ``uptime`` prints it.
+
+        :returns: None if this driver does not know it. The API replies with 501 then.
+        """
+        return None
+
+
+class ComputeDriver(Reporting, abc.ABC):
     """The hypervisor of one host.
 
     Every method except :meth:`live_migration` and :meth:`attach_live_migration` ends in bounded time. Every method

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import webob
 from oslo_utils import uuidutils
@@ -54,11 +54,17 @@ def statistics(request: Request) -> webob.Response:
     return answer({'hypervisor_statistics': total | {'count': len(nodes)}})
 
 
-def uptime(request: Request, hypervisor_id: str) -> NoReturn:
-    """Refuse the request: migrator does not know the uptime of a hypervisor. Clients accept a 501."""
+def uptime(request: Request, hypervisor_id: str) -> webob.Response:
+    """Show one hypervisor with the uptime of its host."""
     request.authorize(UPTIME)
-    _find(request, _valid(request, hypervisor_id))
-    raise webob.exc.HTTPNotImplemented('migrator does not know the uptime of a hypervisor.')
+    node = _find(request, _valid(request, hypervisor_id))
+    view = _Views.of(request, [node]).view(node, False, False)
+    if view['state'] != 'up':
+        raise exception.Invalid(f'Compute service of {node.host} is unavailable at this time: it is down.')
+    found = request.services.conductor.get_host_uptime(request.context, node.host)
+    if found is None:
+        raise webob.exc.HTTPNotImplemented(f'The driver of host {node.host} does not know the uptime.')
+    return answer({'hypervisor': view | {'uptime': found}})
 
 
 def search(request: Request, hypervisor_id: str) -> webob.Response:

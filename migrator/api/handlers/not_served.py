@@ -102,7 +102,6 @@ _URLS = """
 /servers/{id} PUT DELETE
 /servers/{id}/consoles GET POST
 /servers/{id}/consoles/{console} GET DELETE
-/servers/{id}/diagnostics GET
 /servers/{id}/ips GET
 /servers/{id}/ips/{label} GET
 /servers/{id}/metadata GET POST PUT

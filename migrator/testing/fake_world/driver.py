@@ -97,6 +97,18 @@ class _EvacuatingDriver(driver.ComputeDriver):
         found: protocol.Guest = self._ask('settle', instance_uuid)
         return found
 
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
+        """See :meth:`driver.ComputeDriver.get_diagnostics`."""
+        found: dict[str, Any] | None = self._ask('get_diagnostics', instance)
+        return found
+
+    def get_host_uptime(self) -> str | None:
+        """See :meth:`driver.ComputeDriver.get_host_uptime`."""
+        found: str | None = self._ask('get_host_uptime')
+        return found
+
     # --- evacuation --------------------------------------------------------------------------------------------------
 
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:

@@ -47,6 +47,8 @@ METHODS = {
     'get_guest': None,
     'get_instance': None,
     'settle': None,
+    'get_diagnostics': None,
+    'get_host_uptime': None,
     'check_can_live_migrate_destination': None,
     'check_can_live_migrate_source': None,
     'cleanup_live_migration_destination_check': None,

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
+import subprocess
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +19,7 @@ from migrator.objects import GuestState, Instance, compute_node, protocol
 from migrator.virt import driver
 from migrator.virt.libvirt import live_migration, records, storage
 from migrator.virt.libvirt.connection import DEADLINE, Connection
-from migrator.virt.libvirt.guest import facts_of, read_state, remove_domain, to_guest, to_instance
+from migrator.virt.libvirt.guest import diagnostics_of, facts_of, read_state, remove_domain, to_guest, to_instance
 from migrator.virt.libvirt.host import node_of
 
 LOG = logging.getLogger(__name__)
@@ -103,6 +105,20 @@ class HostDriver(driver.ComputeDriver):
         owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
         space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
         return to_instance(facts, self.host, *owner, space)
+
+    def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
+        """Return what libvirt has counted for a guest; see :meth:`driver.ComputeDriver.get_diagnostics`."""
+        return self.connection.call('get_diagnostics', lambda connection: diagnostics_of(connection, instance.uuid))
+
+    @on_disk
+    def get_host_uptime(self) -> str | None:
+        """Return the uptime of the host; see :meth:`driver.ComputeDriver.get_host_uptime`."""
+        options: dict[str, Any] = {'env': os.environ | {'LC_ALL': 'C'}, 'timeout': DEADLINE}
+        try:
+            done = subprocess.run(['uptime'], capture_output=True, text=True, check=True, **options)  # noqa: S607 -- a host has one
+        except subprocess.SubprocessError as error:
+            raise exception.DriverError(host=self.host, phase='get_host_uptime', reason=str(error)) from error
+        return str(done.stdout)
 
     def settle(self, instance_uuid: str) -> protocol.Guest:
         """Wait until libvirt has begun a requested job or never will; see :meth:`driver.ComputeDriver.settle`."""

@@ -211,6 +211,54 @@ def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
     return found
 
 
+# --- diagnostics -----------------------------------------------------------------------------------------------------
+
+#: What libvirt's statistics of a disk and of an interface are, in their order.
+_DISK = ('read_requests', 'read_bytes', 'write_requests', 'write_bytes', 'errors_count')
+_INTERFACE = (
+    'rx_octets', 'rx_packets', 'rx_errors', 'rx_drop', 'tx_octets', 'tx_packets', 'tx_errors', 'tx_drop',
+)  # fmt: skip
+
+
+def diagnostics_of(connection: Any, instance_uuid: str) -> dict[str, Any] | None:
+    """Return what libvirt has counted for a guest, or None if there is no such guest.
+
+    As in nova, a statistic that the hypervisor does not have is left out.
+
+    :param connection: a ``libvirt.virConnect``.
+    """
+    domain = find_domain(connection, instance_uuid)
+    if domain is None:
+        return None
+    xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it
+    _state, maximum_kib, used_kib, *_rest = domain.info()
+    found: dict[str, Any] = {
+        'driver': 'libvirt',
+        'hypervisor': xml.get('type'),
+        'hypervisor_os': 'linux',
+        'memory_details': {'maximum': maximum_kib // 1024, 'used': used_kib // 1024},
+        'cpu_details': [],
+        'disk_details': [],
+        'nic_details': [],
+    }
+    with contextlib.suppress(libvirt.libvirtError):
+        found['cpu_details'] = [{'id': cpu[0], 'time': cpu[2]} for cpu in domain.vcpus()[0]]
+    for disk in xml.findall('devices/disk/target'):
+        name = disk.get('dev')
+        with contextlib.suppress(libvirt.libvirtError):
+            counted = dict(zip(_DISK, domain.blockStats(name), strict=False))
+            found['disk_details'].append({'device': name} | counted)
+    for interface in xml.findall('devices/interface'):
+        mac, target = interface.find('mac'), interface.find('target')
+        known = {'mac_address': mac.get('address') if mac is not None else None}
+        name = target.get('dev') if target is not None else None
+        with contextlib.suppress(libvirt.libvirtError):
+            if name is not None:
+                known |= {'device': name} | dict(zip(_INTERFACE, domain.interfaceStats(name), strict=False))
+            found['nic_details'].append(known)
+    return found
+
+
 # --- adoption --------------------------------------------------------------------------------------------------------
 
 

@@ -75,6 +75,11 @@ class ConductorStandIn:
     def __init__(self):
         self.calls = []
         self.does = lambda migration_uuid: None
+        #: What hosts report.
+        cpus, nics = [{'id': 0, 'time': 17}], [{'mac_address': '52:54:00:00:00:01', 'device': 'tap0', 'rx_octets': 1}]
+        found = {'driver': 'libvirt', 'hypervisor': 'kvm', 'cpu_details': cpus, 'nic_details': nics}
+        self.diagnostics = {'state': 'running', 'diagnostics': found}
+        self.uptime = ' 08:32:11 up 93 days, 18:25,  1 user,  load average: 0.20, 0.12, 0.14\n'
 
     def live_migrate(self, context, migration_uuid):
         self.calls.append(('live_migrate', migration_uuid))
@@ -83,6 +88,14 @@ class ConductorStandIn:
     def delete_service(self, context, service_uuid):
         self.calls.append(('delete_service', service_uuid))
         self.does(service_uuid)
+
+    def get_diagnostics(self, context, instance):
+        self.calls.append(('get_diagnostics', instance.uuid))
+        return self.diagnostics
+
+    def get_host_uptime(self, context, host):
+        self.calls.append(('get_host_uptime', host))
+        return self.uptime
 
     def wake(self, context, migration_uuid, server):
         self.calls.append(('wake', migration_uuid, server))

@@ -149,6 +149,14 @@ def test_novaclient_changes_services_and_locks(served, nova, version):
     assert not served.database.instances.get(guest.uuid).locked
 
 
+def test_novaclient_reads_diagnostics_and_uptime(served, nova):
+    guest = served.guest()
+    assert nova('2.47').servers.diagnostics(guest.uuid)[1] == {'cpu0_time': 17, 'tap0_rx': 1}
+    assert nova('2.80').servers.diagnostics(guest.uuid)[1]['cpu_details'][0]['time'] == 17
+    node = served.database.services.list_nodes()[0]
+    assert 'load average' in nova('2.80').hypervisors.uptime(node.uuid).uptime
+
+
 @pytest.mark.parametrize('version', ['2.1', '2.55', '2.61', '2.80'])
 def test_novaclient_reads_flavors_zones_and_groups_and_deletes_a_service(served, nova, version):
     served.guest(flavor=instance.Flavor(name='m1', extra_specs={'hw:cpu_policy': 'shared'}))
@@ -259,7 +267,11 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
     assert served.database.migrations.get(row.uuid).abort_requested_at is not None
     events = json.loads(cli('server', 'event', 'list', 'web', '-f', 'json'))
     assert {event['Action'] for event in events} == {'live-migration', 'live_migration_cancel'}
-    assert 'vcpus_used' in json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
+    shown = json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
+    assert 'vcpus_used' in shown
+    assert (shown['uptime'], shown['load_average']) == ('93 days, 18:25', '0.20, 0.12, 0.14')
+    found = json.loads(cli('server', 'show', '--diagnostics', 'web', '-f', 'json'))
+    assert (found['driver'], found['num_cpus'], found['nic_details'][0]['rx_octets']) == ('libvirt', 1, 1)
 
 
 def test_openstack_command_lists_flavors_zones_and_groups_and_deletes_a_service(served, cli):

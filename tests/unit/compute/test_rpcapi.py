@@ -15,6 +15,7 @@ from tests.unit.compute import scene
 
 METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
 POLL = 'poll_live_migrations'
+REPORTS = ('get_diagnostics', 'get_host_uptime')
 EVACUATION = [name for name in METHODS if 'evacuat' in name or name == 'get_definitions']
 END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback')) and name not in EVACUATION]
 
@@ -90,15 +91,14 @@ def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: s
     call(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
     ((target, called, timeout, monitor, args),) = recorder.calls
     assert (str(target), called) == ('compute.alpha', method)
-    listing = method == 'list_guests'
-    assert target.version == (
-        '1.3' if listing else '1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0'
-    )
+    newer = {'list_guests': '1.3'} | dict.fromkeys(REPORTS, '1.4')
+    older = '1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0'
+    assert target.version == newer.get(method, older)
     taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
     assert set(args) == taken
     if method.startswith('check'):
         assert (timeout, monitor, args['wait']) == (1800.0, 30.0, rpcapi.CHECK_WAIT)
-    elif method in (POLL, 'get_definitions', 'list_guests'):
+    elif method in (POLL, 'get_definitions', 'list_guests', *REPORTS):
         assert (timeout, monitor, args['wait']) == (2.0, None, 1.0)
     else:
         assert (timeout, monitor) == (60.0, None)
@@ -167,7 +167,33 @@ def test_evacuation_is_sent_only_to_a_host_that_supports_it(
     assert len(recorder.calls) == (reason is None)
 
 
-@pytest.mark.parametrize(('service_version', 'version'), [(1, '1.0'), (3, '1.0'), (4, '1.1'), (5, '1.1'), (6, '1.2')])
+@pytest.mark.parametrize('method', REPORTS)
+@pytest.mark.parametrize(
+    ('service_version', 'pin', 'reason'),
+    [
+        (7, None, '^alpha is not asked for METHOD: its compute service has version 7, and 8 is needed'),
+        (8, '1.3', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.3, and 1.4 is needed'),
+        (8, '1.4', None),
+        (8, None, None),
+    ],
+)
+def test_report_is_requested_only_from_a_host_that_supports_it(
+    method: str, service_version: int, pin: str | None, reason: str | None
+) -> None:
+    recorder = Recorder()
+    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': service_version}.__getitem__, pin=pin)
+    if reason is None:
+        call(method, api)
+    else:
+        with pytest.raises(exception.ServiceTooOld, match=reason.replace('METHOD', method)):
+            call(method, api)
+    assert len(recorder.calls) == (reason is None)
+
+
+@pytest.mark.parametrize(
+    ('service_version', 'version'),
+    [(1, '1.0'), (3, '1.0'), (4, '1.1'), (5, '1.1'), (6, '1.2'), (7, '1.3'), (8, '1.4')],
+)
 def test_host_serves_the_newest_version_of_its_service_version(service_version: int, version: str) -> None:
     assert rpcapi.served_by(service_version) == version
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from migrator import exception
 from migrator.objects import protocol
 from tests.unit.compute import scene as scene_module
 
@@ -102,3 +103,33 @@ def test_poll_changes_only_the_epoch(scene: Scene) -> None:
 
 def test_poll_without_commands_returns_at_once(scene: Scene) -> None:
     assert scene.host().polls([]) == []
+
+
+def test_diagnostics_are_those_of_a_running_guest(scene: Scene) -> None:
+    scene.guests(1)
+    host = scene.host()
+    instance = scene_module.instance()
+    found = host.manager.get_diagnostics(scene_module.CONTEXT, instance, 1.0)
+    assert (found['state'], found['diagnostics']['memory_details']['maximum']) == ('running', 1024)
+    scene.alpha.pause(instance.uuid)
+    assert host.manager.get_diagnostics(scene_module.CONTEXT, instance, 1.0) == {'state': 'paused', 'diagnostics': None}
+    assert 'load average' in host.manager.get_host_uptime(scene_module.CONTEXT, 1.0)
+
+
+def test_diagnostics_that_the_driver_does_not_report_in_time_are_an_error(scene: Scene) -> None:
+    scene.guests(1)
+    host = scene.host()
+    scene.alpha.faults.stall('get_diagnostics', sticky=True)
+    began = scene.simulation.time
+    failed: list[str] = []
+
+    def report() -> None:
+        try:
+            host.manager.get_diagnostics(scene_module.CONTEXT, scene_module.instance(), 1.0)
+        except exception.DriverError as error:
+            failed.append(error.message)
+
+    scene.thread(host, report)
+    scene.until(lambda: failed)
+    assert 'did not report the diagnostics of' in failed[0]
+    assert scene.simulation.time - began == 1.0

@@ -121,6 +121,14 @@ class TestCallsOfTheAPI:
         with pytest.raises(exception.ServiceNotFound):
             stage.door.delete_service(context.admin_context(), unused.uuid)
 
+    def test_host_reports_diagnostics_and_uptime_through_a_conductor(self, stage: Stage) -> None:
+        found = stage.door.get_diagnostics(context.admin_context(), stage.instance)
+        assert (found['state'], found['diagnostics']['hypervisor']) == ('running', 'fake')
+        assert 'load average' in (stage.door.get_host_uptime(context.admin_context(), 'host1') or '')
+        stage.host('host1').faults.fail('get_diagnostics', sticky=True)
+        with pytest.raises(exception.ServiceUnreachable, match=r'hypervisor of host1 is not reachable: .* look at'):
+            stage.door.get_diagnostics(context.admin_context(), stage.instance)
+
     def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
         pinned = rpcapi.ConductorAPI(stage.cloud._rpc('api', 'api:api'), '1.1')
         with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed'):

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Resources without rows of their own: they follow from guests and services, or are always empty."""
+"""Resources without rows of their own: derived from guests and services, or reported by a host."""

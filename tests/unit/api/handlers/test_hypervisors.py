@@ -142,7 +142,29 @@ def test_below_2_53_separate_urls_search_and_list_servers(world):
     world.refuses(world.ask('GET', '/os-hypervisors/sour/search', version='2.53'), 404, 'itemNotFound', '2.52')
 
 
-def test_uptime_returns_501(world):
+@pytest.mark.parametrize('version', ['2.1', '2.52', '2.53', '2.80'])
+def test_uptime_is_what_the_host_reports(world, check_schema, version):
+    node = world.database.services.list_nodes()[0]
+    id_ = node.uuid if version in ('2.53', '2.80') else node.id
+    answer = world.ask('GET', f'/os-hypervisors/{id_}/uptime', version=version)
+    check_schema(answer, 'hypervisors', 'get_hypervisor_uptime', version)
+    assert answer.json['hypervisor'] == {
+        'id': id_, 'hypervisor_hostname': 'source.example.org', 'state': 'up', 'status': 'enabled',
+        'uptime': world.conductor.uptime,
+    }  # fmt: skip
+    assert world.conductor.calls == [('get_host_uptime', 'source')]
+
+
+def test_uptime_of_a_host_that_is_down_returns_400_as_in_nova(world):
+    world.force_down('source')
+    node = world.database.services.list_nodes()[0]
+    path = f'/os-hypervisors/{node.uuid}/uptime'
+    world.refuses(world.ask('GET', path), 400, 'badRequest', 'Compute service of source is unavailable at this time')
+    assert world.conductor.calls == []
+
+
+def test_uptime_that_the_driver_does_not_know_returns_501(world):
+    world.conductor.uptime = None
     node = world.database.services.list_nodes()[0]
     world.refuses(world.ask('GET', f'/os-hypervisors/{node.uuid}/uptime'), 501, 'notImplemented', 'uptime')
 

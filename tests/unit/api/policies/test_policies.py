@@ -72,6 +72,7 @@ DEFAULTS = {
     'os_compute_api:servers:detail:get_all_tenants': ADMIN,
     'os_compute_api:servers:show': READER,
     'os_compute_api:servers:show:host_status': ADMIN,
+    'os_compute_api:os-server-diagnostics': ADMIN,
     'os_compute_api:os-extended-server-attributes': ADMIN,
     'os_compute_api:os-flavor-extra-specs:index': READER,
     'os_compute_api:os-flavor-extra-specs:show': READER,

@@ -90,6 +90,57 @@ def test_guest_paused_by_its_user_and_sent_is_in_switchover():
     assert converted(PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, sent=True).state == 'paused for cut-over'
 
 
+# --- diagnostics -----------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A running guest with two disks and three interfaces; libvirt has no figures of the second disk."""
+
+    def lookupByUUIDString(self, _uuid):  # noqa: N802 -- libvirt's name
+        return self
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return """<domain type='kvm'><devices>
+            <disk type='file'><target dev='vda'/></disk><disk type='file'><target dev='vdb'/></disk>
+            <interface><mac address='52:54:00:00:00:01'/><target dev='tap0'/></interface>
+            <interface><mac address='52:54:00:00:00:02'/></interface>
+            <interface><mac address='52:54:00:00:00:03'/><target dev='gone'/></interface>
+        </devices></domain>"""
+
+    def info(self):
+        return [RUNNING, 2 * 2**20, 2**20, 2, 50]
+
+    def vcpus(self):
+        return [(0, 1, 20, 3), (1, 1, 30, 5)], [(True,), (True,)]
+
+    def blockStats(self, device):  # noqa: N802 -- libvirt's name
+        if device == 'vdb':
+            raise libvirt.libvirtError('no such figures')
+        return 1, 2, 3, 4, -1
+
+    def interfaceStats(self, device):  # noqa: N802 -- libvirt's name
+        if device == 'gone':
+            raise libvirt.libvirtError('no such interface')
+        return 1, 2, 3, 4, 5, 6, 7, 8
+
+
+def test_diagnostics_are_what_libvirt_has_counted():
+    assert guest.diagnostics_of(Counted(), UUID) == {
+        'driver': 'libvirt', 'hypervisor': 'kvm', 'hypervisor_os': 'linux',
+        'memory_details': {'maximum': 2048, 'used': 1024},
+        'cpu_details': [{'id': 0, 'time': 20}, {'id': 1, 'time': 30}],
+        'disk_details': [
+            {'device': 'vda', 'read_requests': 1, 'read_bytes': 2, 'write_requests': 3, 'write_bytes': 4,
+             'errors_count': -1},
+        ],
+        'nic_details': [
+            {'mac_address': '52:54:00:00:00:01', 'device': 'tap0', 'rx_octets': 1, 'rx_packets': 2, 'rx_errors': 3,
+             'rx_drop': 4, 'tx_octets': 5, 'tx_packets': 6, 'tx_errors': 7, 'tx_drop': 8},
+            {'mac_address': '52:54:00:00:00:02'},
+        ],
+    }  # fmt: skip
+
+
 # --- adoption --------------------------------------------------------------------------------------------------------
 
 
