@@ -15,7 +15,7 @@ SERVICE_TYPE = 'compute'
 STANDARD_HEADER = 'OpenStack-API-Version'
 LEGACY_HEADER = 'X-OpenStack-Nova-API-Version'
 
-#: Each version that changes something here. The versions between them behave like the one before.
+#: Each version that changes something here, and since 2.80 each version. The others behave like the one before.
 HISTORY: dict[str, str] = {
     '2.1': 'the beginning: host, block_migration and disk_over_commit of os-migrateLive are all required',
     '2.3': 'servers: more OS-EXT-SRV-ATTR fields, and delete_on_termination of volumes',
@@ -52,6 +52,30 @@ HISTORY: dict[str, str] = {
     '2.73': 'lock: locked_reason; servers: locked_reason, and the filter locked',
     '2.75': 'servers, services, flavors: no unknown parameters; flavors: swap 0; hypervisors: an empty list of servers',
     '2.80': 'migrations: user_id and project_id; os-migrations: filters by them',
+    '2.81': 'nothing: images of aggregates are not served',
+    '2.82': 'nothing: external events are not served',
+    '2.83': 'servers: more filters also for users who are not administrators',
+    '2.84': 'os-instance-actions: details of events',
+    '2.85': 'nothing: volume attachments are not served',
+    '2.86': 'nothing: extra specs are not changed here',
+    '2.87': 'nothing: rescue is not served',
+    '2.88': 'os-hypervisors: uptime in place of figures of use; no statistics',
+    '2.89': 'nothing: volume attachments are not served',
+    '2.90': 'servers: hostname for all users, and as a filter for them',
+    '2.91': 'nothing: unshelve is not served',
+    '2.92': 'nothing: key pairs are not served',
+    '2.93': 'nothing: rebuild is not served',
+    '2.94': 'nothing: servers are not created here',
+    '2.95': 'evacuate: the server is stopped at its destination',
+    '2.96': 'servers: pinned_availability_zone',
+    '2.97': 'nothing: shares are not served',
+    '2.98': 'nothing: no server has an image here',
+    '2.99': 'nothing: consoles are not served',
+    '2.100': 'servers: scheduler_hints',
+    '2.101': 'nothing: volume attachments are not served',
+    '2.102': 'no unknown parameters anywhere; flavors: the filter name, no rxtx_factor and OS-FLV-DISABLED:disabled',
+    '2.103': 'nothing: os-volumes_boot is not served',
+    '2.104': 'nothing: servers are not changed here',
 }
 
 MINIMUM = microversion_parse.parse_version_string(next(iter(HISTORY)))

@@ -34,10 +34,12 @@ _M = '/servers/{server_id}/migrations/{migration_id}'
 _H = '/os-hypervisors/{hypervisor_id}'
 _F = '/flavors/{flavor_id}'
 
+_NONE = schemas.types.NO_PARAMETERS
+
 ROUTES = (
     Route('GET', '/servers', servers.index, query=schemas.servers.INDEX),
     Route('GET', '/servers/detail', servers.detail, query=schemas.servers.INDEX),
-    Route('GET', f'{_S}', servers.show),
+    Route('GET', f'{_S}', servers.show, query=_NONE),
     Route(
         'POST',
         f'{_S}/action',
@@ -50,13 +52,13 @@ ROUTES = (
             schemas.server_actions.UNLOCK,
         ),
     ),
-    Route('GET', f'{_S}/diagnostics', diagnostics.show),
-    Route('GET', f'{_S}/migrations', server_migrations.index, since=23),
-    Route('GET', f'{_M}', server_migrations.show, since=23),
+    Route('GET', f'{_S}/diagnostics', diagnostics.show, query=_NONE),
+    Route('GET', f'{_S}/migrations', server_migrations.index, since=23, query=_NONE),
+    Route('GET', f'{_M}', server_migrations.show, since=23, query=_NONE),
     Route('DELETE', f'{_M}', server_migrations.delete, since=24),
     Route('POST', f'{_M}/action', server_migrations.act, since=22, bodies=(schemas.server_migrations.FORCE_COMPLETE,)),
     Route('GET', f'{_S}/os-instance-actions', instance_actions.index, query=schemas.instance_actions.INDEX),
-    Route('GET', f'{_S}/os-instance-actions/{{request_id}}', instance_actions.show),
+    Route('GET', f'{_S}/os-instance-actions/{{request_id}}', instance_actions.show, query=_NONE),
     Route('GET', '/os-migrations', migrations.index, query=schemas.migrations.INDEX),
     Route('GET', '/os-services', services.index, query=schemas.services.INDEX),
     Route(
@@ -68,21 +70,21 @@ ROUTES = (
     Route('DELETE', '/os-services/{service_id}', services.delete),
     Route('GET', '/os-hypervisors', hypervisors.index, query=schemas.hypervisors.INDEX),
     Route('GET', '/os-hypervisors/detail', hypervisors.detail, query=schemas.hypervisors.INDEX),
-    Route('GET', '/os-hypervisors/statistics', hypervisors.statistics),
+    Route('GET', '/os-hypervisors/statistics', hypervisors.statistics, until=87),
     Route('GET', f'{_H}', hypervisors.show, query=schemas.hypervisors.SHOW),
-    Route('GET', f'{_H}/uptime', hypervisors.uptime),
+    Route('GET', f'{_H}/uptime', hypervisors.uptime, until=87),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
-    Route('GET', '/os-availability-zone', availability_zones.index),
-    Route('GET', '/os-availability-zone/detail', availability_zones.detail),
-    Route('GET', '/os-aggregates', groups.list_aggregates),
+    Route('GET', '/os-availability-zone', availability_zones.index, query=_NONE),
+    Route('GET', '/os-availability-zone/detail', availability_zones.detail, query=_NONE),
+    Route('GET', '/os-aggregates', groups.list_aggregates, query=_NONE),
     Route('GET', '/os-server-groups', groups.list_server_groups, query=schemas.groups.SERVER_GROUPS),
-    Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group),
+    Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group, query=_NONE),
     Route('GET', '/flavors', flavors.index, query=schemas.flavors.INDEX),
     Route('GET', '/flavors/detail', flavors.detail, query=schemas.flavors.INDEX),
-    Route('GET', _F, flavors.show),
-    Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs),
-    Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec),
+    Route('GET', _F, flavors.show, query=_NONE),
+    Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs, query=_NONE),
+    Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec, query=_NONE),
 )
 
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)

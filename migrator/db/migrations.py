@@ -142,21 +142,22 @@ class Migrations:
         task_state: str = 'migrating',
         vm_states: Sequence[str] = MIGRATABLE_VM_STATES,
         drain: Drain | None = None,
+        **remarks: Any,
     ) -> None:
         """Insert a migration and set its instance's task_state, in one transaction before the 202.
 
         :param vm_states: the allowed values of the instance's vm_state.
         :param drain: the drain that requests it, as its owner knows it.
+        :param remarks: further values of the first entry of its log.
         :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
         :raises migrator.exception.InstanceInvalidState: the instance's task_state or vm_state forbids it.
         :raises migrator.exception.InstanceNotFound: the instance was deleted.
         :raises migrator.exception.NotOwner: another conductor owns the drain.
         """
-        values = {field.name: getattr(migration, field.name) for field in dataclasses.fields(migration)}
-        for automatic in ('id', 'created_at', 'updated_at'):
-            del values[automatic]
-        values['log_seq'] = 1
-        values['tenure'] = sa.select(_I.c.tenure).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
+        names = {field.name for field in dataclasses.fields(migration)} - {'id', 'created_at', 'updated_at'}
+        values: dict[str, Any] = {name: getattr(migration, name) for name in names}
+        tenure = sa.select(_I.c.tenure).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
+        values |= {'log_seq': 1, 'tenure': tenure, 'in_progress_instance_uuid': migration.instance_uuid}
         try:
             with self._engine.writer() as session:
                 if drain is not None:
@@ -173,8 +174,8 @@ class Migrations:
                 )
                 if not taken.rowcount:
                     raise _refusal(session, migration, vm_states)
-                session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
-                accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status})
+                session.execute(sa.insert(_T).values(values))
+                accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status, **remarks})
                 saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
                 actions.start(session, context, action, migration.instance_uuid, migration.uuid)
         except DBDuplicateEntry:
@@ -527,8 +528,8 @@ def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> 
     """
     query = _OWNED if owner is None else _OWNED.where(_IN_PROGRESS, _T.c.owner == owner)
     rows = session.execute(query, {'uuids': [*uuids]}).all()
-    # The first entry is that of the acceptance, which the owner does not need.
-    begun = [row.uuid for row in rows if row.log_seq > 1]
+    # The first entry is that of the acceptance, which only the owner of an evacuation needs.
+    begun = [row.uuid for row in rows if row.log_seq > 1 or row.migration_type == MigrationType.EVACUATION]
     entries = saga_log.read(session, begun) if begun else {}
     return [
         Owned(

@@ -26,10 +26,10 @@ def come_back(cloud, host):
     cloud.start_compute(host)
 
 
-def evacuate(cloud, instance, to=None):
+def evacuate(cloud, instance, to=None, version='2.80'):
     """Request an evacuation, and return it."""
     body = {'evacuate': {'host': to} if to is not None else {}}
-    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version='2.80')
+    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version=version)
     assert response.status_int == 200, response.text
     return cloud.migrations(cloud.database.instances.get(instance.uuid))[-1]
 
@@ -60,6 +60,20 @@ def test_a_guest_of_a_dead_host_is_brought_back_and_its_source_cleans_up(cloud):
     assert status(cloud, evacuation) == 'completed'
     assert cloud.world.active_on(instance.uuid) == ['host2']
     assert cloud.world.hypervisors['host1'].guests.get(instance.uuid) is None
+
+
+@pytest.mark.parametrize('vm_state', ['active', 'error'])
+def test_from_2_95_on_the_guest_is_shut_off_at_its_destination(cloud, vm_state):
+    instance = boot(cloud, 'one', 'host1')
+    cloud.database.instances.update(instance.uuid, vm_state=vm_state)
+    lose(cloud, 'host1')
+    evacuation = evacuate(cloud, instance, 'host2', version='2.95')
+    assert cloud.database.instances.get(instance.uuid).vm_state == vm_state
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.hypervisors['host2'].guests[instance.uuid].state == GuestState.SHUTDOWN
+    found = cloud.database.instances.get(instance.uuid)
+    assert (found.host, found.vm_state, found.power_state, found.task_state) == ('host2', 'stopped', 4, None)
 
 
 def test_a_running_copy_of_a_source_that_was_never_dead_is_ended(cloud):

@@ -20,6 +20,8 @@ from migrator.objects import COMPUTE_BINARY, EVACUABLE_VM_STATES, Instance, Migr
 
 #: The first minor version whose answer has no password.
 WITHOUT_PASSWORD = 14
+#: The first minor version that leaves the server shut off at its destination.
+STOPS = 95
 #: The length of nova's passwords.
 PASSWORD_LENGTH = 12
 
@@ -51,7 +53,10 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
     migration = live_migrations.new_migration(
         request, instance, host, lowest, migration_type=MigrationType.EVACUATION.value, force=force
     )
-    live_migrations.accept(request, migration, actions.EVACUATE, task_state='rebuilding', vm_states=EVACUABLE_VM_STATES)
+    remarks = {'stops_guest': True} if request.since(STOPS) else {}
+    live_migrations.accept(
+        request, migration, actions.EVACUATE, task_state='rebuilding', vm_states=EVACUABLE_VM_STATES, **remarks
+    )
     live_migrations.wake(request, migration)
     return accepted(200) if request.since(WITHOUT_PASSWORD) else answer({'adminPass': password})
 

@@ -11,8 +11,9 @@ import webob
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import migrations
-from migrator.api.policies.instance_actions import EVENTS, LIST, SHOW
+from migrator.api.policies.instance_actions import DETAILS, EVENTS, LIST, SHOW
 from migrator.api.request import Request, answer
+from migrator.api.schemas import types
 from migrator.api.schemas.instance_actions import INDEX
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, Action
 from migrator.objects import Instance, Migration
@@ -51,6 +52,7 @@ def index(request: Request, server_id: str) -> webob.Response:
 
 def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     """Show the action of one request, with its events."""
+    schemas.query(request, types.NO_PARAMETERS)
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)
@@ -132,4 +134,6 @@ def _event(request: Request, instance: Instance, event: dict[str, Any], everythi
         view['hostId'] = common.host_id(instance.project_id, event['host'])
         if everything:
             view['host'] = event['host']
+    if request.since(84) and request.can(DETAILS, common.target(instance)):
+        (view['details'],) = common.without_hosts(request, [event['traceback']], everything)
     return view

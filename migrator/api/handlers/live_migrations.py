@@ -129,7 +129,7 @@ def new_migration(request: Request, instance: Instance, host: str | None, lowest
 def accept(request: Request, migration: Migration, action: str, **states: Any) -> None:
     """Commit a migration, before the answer.
 
-    :param states: the task_state and the vm_states, unless they are those of a live migration.
+    :param states: the task_state and the vm_states, unless they are those of a live migration; remarks.
     :raises migrator.exception.Conflict: the state of the server forbids it by now.
     """
     try:

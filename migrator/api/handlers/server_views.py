@@ -133,6 +133,9 @@ class Details:
             (26, 'tags', []),
             (63, 'trusted_image_certificates', None),
             (73, 'locked_reason', instance.locked_reason),
+            (90, 'OS-EXT-SRV-ATTR:hostname', hostname(instance)),
+            (96, 'pinned_availability_zone', None),
+            (100, 'scheduler_hints', {}),
         ]
         if self.alone:
             added.append((71, 'server_groups', []))

@@ -20,7 +20,7 @@ from migrator.api import common, schemas
 from migrator.api.handlers import server_views
 from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
 from migrator.api.request import Request, answer
-from migrator.api.schemas import servers
+from migrator.api.schemas import servers, types
 from migrator.api.schemas.servers import IGNORED_SORT_KEYS, REFUSED, SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
 from migrator.objects import MIGRATABLE_VM_STATES, Instance
 
@@ -32,6 +32,9 @@ FOR_EVERYBODY = {
     'name': 1, 'status': 1, 'image': 1, 'flavor': 1, 'ip': 1, 'reservation_id': 1, 'changes-since': 1,
     'all_tenants': 1, 'limit': 1, 'marker': 1, 'sort_key': 1, 'sort_dir': 1,
     'ip6': 5, 'tags': 26, 'tags-any': 26, 'not-tags': 26, 'not-tags-any': 26, 'changes-before': 66, 'locked': 73,
+    'availability_zone': 83, 'config_drive': 83, 'created_at': 83, 'key_name': 83, 'launched_at': 83,
+    'power_state': 83, 'progress': 83, 'task_state': 83, 'terminated_at': 83, 'user_id': 83, 'vm_state': 83,
+    'hostname': 90,
 }  # fmt: skip
 
 _COLUMNS = ('host', 'user_id', 'vm_state', 'task_state', 'uuid')
@@ -94,6 +97,7 @@ def detail(request: Request) -> webob.Response:
 
 def show(request: Request, server_id: str) -> webob.Response:
     """Show one server."""
+    schemas.query(request, types.NO_PARAMETERS)
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     details = server_views.Details.of(request, [instance], alone=True)
@@ -165,7 +169,7 @@ def _filters(request: Request, given: dict[str, str], all_projects_rule: str) ->
         _status(request, wanted)
     for name, of in _PATTERNS.items():
         if name in given:
-            wanted.predicates.append(_matches(_safe_pattern(name, given[name]), of))
+            wanted.predicates.append(_matches(safe_pattern(name, given[name]), of))
     if 'flavor' in given:
         wanted.predicates.append(lambda instance: instance.flavor.name == given['flavor'])
     if 'locked' in given:
@@ -249,7 +253,11 @@ def _sort(request: Request) -> list[tuple[str, bool]]:
     return [(attribute, descending) for attribute, descending in [*named, ('id', first == 'desc')] if attribute]
 
 
-def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
+def safe_pattern(name: str, text: str) -> re.Pattern[str]:
+    """Return the regular expression in a filter.
+
+    :raises migrator.exception.ValidationError: it is not valid, or may take too long.
+    """
     pattern = schemas.pattern(text)
     if _ways(text) > MAX_WAYS:
         raise exception.ValidationError(

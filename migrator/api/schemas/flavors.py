@@ -35,4 +35,8 @@ _V2_1 = {
     'sort_dir': types.many({'type': 'string', 'enum': ['asc', 'desc'], 'description': 'asc or desc'}),
 }
 
-INDEX = {1: types.parameters(_V2_1), 75: types.parameters(_V2_1, unknown=False)}
+INDEX = {
+    1: types.parameters(_V2_1),
+    75: types.parameters(_V2_1, unknown=False),
+    102: types.parameters({**_V2_1, 'name': types.REGEX}, unknown=False),
+}

@@ -87,7 +87,10 @@ def parameters(properties: Schema, unknown: bool = True) -> Schema:
     return {'type': 'object', 'properties': properties, 'additionalProperties': unknown}
 
 
+#: Of a call of migrator's own without parameters.
 NO_QUERY = {1: parameters({}, unknown=False)}
+#: Of a call of nova's without parameters.
+NO_PARAMETERS = {1: parameters({}), 102: parameters({}, unknown=False)}
 
 # --- bodies of migrator's own API -------------------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ class Tools:
         return service.is_unreachable(self.database.services.now(), down_time) if stopped else bool(service.down_since)
 
 
+#: The states of a guest that an evacuation leaves shut off.
+STOPPED = {'vm_state': 'stopped', 'power_state': 4}
+
+
 class MigrationContext:
     """The subject of the saga of a migration.
 
@@ -117,6 +121,8 @@ class MigrationContext:
         self.row = owned.migration
         self.instance: instance.Instance | None = owned.instance
         self.journal = log.Journal(log.records(owned.entries))
+        #: Whether an evacuation leaves the guest shut off.
+        self.stops_guest = any(entry.payload.get('stops_guest') for entry in owned.entries)
         #: The newest log entry that the migration is stuck, or is no longer stuck.
         self.stuck = _newest_stuck(owned.entries)
         #: Whether earlier migrations of the instance may have left a cleanup at its source.
@@ -309,8 +315,9 @@ class MigrationContext:
 
     @property
     def guest(self) -> instance.Instance:
-        """The instance; after its deletion, a stand-in with what a host needs to clean up."""
-        return self.instance or instance.stand_in(self.row.instance_uuid, self.row.source_compute)
+        """The instance, shut off if an evacuation stops it. After its deletion: a stand-in for cleaning up."""
+        found = self.instance or instance.stand_in(self.row.instance_uuid, self.row.source_compute)
+        return found.replace(**STOPPED) if self.stops_guest else found
 
     def is_deleted(self) -> bool:
         """Return whether the instance is gone from the database, which is read each time."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor.migration import abandon, allocations, hosts
-from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.context import STOPPED, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.db import models
 from migrator.objects import LiveMigrateData, protocol
@@ -167,7 +167,9 @@ def settle(m: MigrationContext) -> Settlement:
 def update_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host, and defer the cleanup at the source, in the commit of the outcome."""
     m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
-    if m.guest.vm_state == 'error':
+    if m.stops_guest:
+        m.writes.instance |= STOPPED
+    elif m.guest.vm_state == 'error':
         m.writes.instance['vm_state'] = 'active'
     # An earlier cleanup could restore or resume the source's copy. The new one removes it.
     for older in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):

@@ -79,7 +79,21 @@ def test_novaclient_lists_and_finds(served, nova):
     assert client.hypervisors.search('dest')[0].hypervisor_hostname == 'dest.example.org'
 
 
-@pytest.mark.parametrize('version', ['2.1', '2.24', '2.25', '2.30', '2.67', '2.68', '2.80'])
+@pytest.mark.parametrize('version', ['2.88', '2.90', '2.96'])
+def test_novaclient_at_later_versions(served, nova, version):
+    one = served.migration(served.guest('web'))
+    client = nova(version)
+    (server,) = client.servers.list()
+    assert (server.name, server.status) == ('web', 'MIGRATING')
+    assert [service.state for service in client.services.list(binary='nova-compute')] == ['up'] * 3
+    assert client.hypervisors.list(detailed=True)[0].hypervisor_hostname == 'source.example.org'
+    assert client.hypervisors.search('dest', servers=True)[0].servers == []
+    assert [row.uuid for row in client.migrations.list(instance_uuid=one.instance_uuid)] == [one.uuid]
+    action = client.instance_action.list(server)[0]
+    assert client.instance_action.get(server, action.request_id).events[0]['details'] is None
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.24', '2.25', '2.30', '2.67', '2.68', '2.80', '2.96'])
 def test_novaclient_live_migrates_in_every_form(served, nova, version):
     served.conductor.does = lambda uuid: served.move(uuid, checked_at='now')
     guest = served.guest()
@@ -90,7 +104,7 @@ def test_novaclient_live_migrates_in_every_form(served, nova, version):
     assert row.requested_host == 'dest'
 
 
-@pytest.mark.parametrize('version', ['2.24', '2.65', '2.80'])
+@pytest.mark.parametrize('version', ['2.24', '2.65', '2.96'])
 def test_novaclient_looks_aborts_and_forces(served, nova, version):
     one = served.migration(served.guest())
     client = nova(version)
@@ -111,7 +125,7 @@ def test_novaclient_lists_migrations(served, nova, version):
     assert [one.status for one in nova(version).migrations.list(status='running')] == ['running']
 
 
-@pytest.mark.parametrize('version', ['2.1', '2.13', '2.14', '2.28', '2.29', '2.67', '2.68', '2.80'])
+@pytest.mark.parametrize('version', ['2.1', '2.13', '2.14', '2.28', '2.29', '2.67', '2.68', '2.96'])
 def test_novaclient_evacuates_in_every_form(served, nova, version):
     served.force_down('source')
     one, another = served.guest(), served.guest()
@@ -268,8 +282,9 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
     events = json.loads(cli('server', 'event', 'list', 'web', '-f', 'json'))
     assert {event['Action'] for event in events} == {'live-migration', 'live_migration_cancel'}
     shown = json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
-    assert 'vcpus_used' in shown
     assert (shown['uptime'], shown['load_average']) == ('93 days, 18:25', '0.20, 0.12, 0.14')
+    old = ('--os-compute-api-version', '2.87', 'hypervisor', 'show', 'dest.example.org', '-f', 'json')
+    assert 'vcpus_used' in json.loads(cli(*old))
     found = json.loads(cli('server', 'show', '--diagnostics', 'web', '-f', 'json'))
     assert (found['driver'], found['num_cpus'], found['nic_details'][0]['rx_octets']) == ('libvirt', 1, 1)
 

@@ -19,8 +19,8 @@ from migrator.api import microversions
         ({'OpenStack-API-Version': 'volume 3.0'}, '2.1'),
         ({'OpenStack-API-Version': 'volume 3.0, compute 2.53'}, '2.53'),
         ({'OpenStack-API-Version': 'volume 3.0', 'X-OpenStack-Nova-API-Version': '2.24'}, '2.24'),
-        ({'OpenStack-API-Version': 'compute latest'}, '2.80'),
-        ({'X-OpenStack-Nova-API-Version': 'latest'}, '2.80'),
+        ({'OpenStack-API-Version': 'compute latest'}, '2.104'),
+        ({'X-OpenStack-Nova-API-Version': 'latest'}, '2.104'),
         ({'OpenStack-API-Version': 'compute 2.2'}, '2.2'),
     ],
 )
@@ -31,12 +31,12 @@ def test_both_headers_are_read_and_both_are_answered(world, headers, version):
     assert response.headers['X-OpenStack-Nova-API-Version'] == version
 
 
-@pytest.mark.parametrize('version', ['2.81', '2.999999', '3.0', '1.1', '2.0'])
+@pytest.mark.parametrize('version', ['2.105', '2.999999', '3.0', '1.1', '2.0'])
 def test_version_out_of_range_returns_406_with_the_range(world, version):
     before = world.rows()
     response = world.migrate(world.guest(), version)
     assert response.status_int == 406
-    world.refuses(response, 406, 'computeFault', version, '2.1', '2.80')
+    world.refuses(response, 406, 'computeFault', version, '2.1', '2.104')
     assert len(world.rows()) == len(before) + 1
     assert world.database.migrations.list() == []
 
@@ -54,4 +54,4 @@ def test_the_history_is_in_order_and_each_entry_has_a_remark():
     versions = [microversion_parse.parse_version_string(text) for text in microversions.HISTORY]
     assert versions == sorted(set(versions))
     assert all(microversions.HISTORY.values())
-    assert (str(microversions.MINIMUM), str(microversions.MAXIMUM)) == ('2.1', '2.80')
+    assert (str(microversions.MINIMUM), str(microversions.MAXIMUM)) == ('2.1', '2.104')

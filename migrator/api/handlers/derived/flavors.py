@@ -15,9 +15,10 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
+from migrator.api.handlers import servers
 from migrator.api.policies.flavors import EXTRA_SPEC, EXTRA_SPECS
 from migrator.api.request import Request, answer
-from migrator.api.schemas import flavors
+from migrator.api.schemas import flavors, types
 from migrator.objects import Flavor
 
 
@@ -36,18 +37,21 @@ def detail(request: Request) -> webob.Response:
 
 def show(request: Request, flavor_id: str) -> webob.Response:
     """Show one flavor."""
+    schemas.query(request, types.NO_PARAMETERS)
     flavor = find(request, flavor_id)
     return answer({'flavor': _view(request, flavor, _shows_specs(request))})
 
 
 def list_extra_specs(request: Request, flavor_id: str) -> webob.Response:
     """List the extra specs of a flavor."""
+    schemas.query(request, types.NO_PARAMETERS)
     request.authorize(EXTRA_SPECS)
     return answer({'extra_specs': find(request, flavor_id).extra_specs})
 
 
 def show_extra_spec(request: Request, flavor_id: str, key: str) -> webob.Response:
     """Show one extra spec of a flavor."""
+    schemas.query(request, types.NO_PARAMETERS)
     request.authorize(EXTRA_SPEC)
     specs = find(request, flavor_id).extra_specs
     if key not in specs:
@@ -81,6 +85,9 @@ def _list(request: Request) -> tuple[list[Flavor], dict[str, Any]]:
         if name in given:
             least = _number(name, given[name])
             found = [flavor for flavor in found if getattr(flavor, amount) >= least]
+    if 'name' in given:
+        pattern = servers.safe_pattern('name', given['name'])
+        found = [flavor for flavor in found if pattern.search(flavor.name)]
     attribute = flavors.SORT_KEYS[given.get('sort_key', 'flavorid')]
     if attribute is not None:
         found.sort(key=operator.attrgetter(attribute), reverse=given.get('sort_dir') == 'desc')
@@ -132,8 +139,8 @@ def _view(request: Request, flavor: Flavor, shows_specs: bool) -> dict[str, Any]
         'disk': flavor.root_gb,
         'OS-FLV-EXT-DATA:ephemeral': flavor.ephemeral_gb,
         'swap': flavor.swap or (0 if request.since(75) else ''),
-        'OS-FLV-DISABLED:disabled': False,
         'os-flavor-access:is_public': True,
-        'rxtx_factor': 1.0,
     }
+    if not request.since(102):
+        view |= {'OS-FLV-DISABLED:disabled': False, 'rxtx_factor': 1.0}
     return view | {'extra_specs': flavor.extra_specs} if shows_specs else view

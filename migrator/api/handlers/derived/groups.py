@@ -12,11 +12,12 @@ from migrator import exception
 from migrator.api import schemas
 from migrator.api.policies.groups import AGGREGATES, SERVER_GROUPS, SERVER_GROUPS_ALL
 from migrator.api.request import Request, answer
-from migrator.api.schemas import groups
+from migrator.api.schemas import groups, types
 
 
 def list_aggregates(request: Request) -> webob.Response:
     """Return an empty list of host aggregates."""
+    schemas.query(request, types.NO_PARAMETERS)
     request.authorize(AGGREGATES)
     return answer({'aggregates': []})
 
@@ -35,4 +36,5 @@ def show_server_group(request: Request, server_group_id: str) -> NoReturn:
 
     :raises migrator.exception.NotFound: always.
     """
+    schemas.query(request, types.NO_PARAMETERS)
     raise exception.NotFound(f'Instance group {server_group_id} could not be found.')

@@ -49,6 +49,14 @@ def test_each_form_is_accepted_and_kept_as_it_was_asked_for(world, guest, versio
     assert (row.user_id, row.project_id) == ('admin', 'admin')
 
 
+@pytest.mark.parametrize(('version', 'remark'), [('2.94', {}), ('2.95', {'stops_guest': True})])
+def test_from_2_95_the_log_says_that_the_guest_is_to_be_shut_off(world, guest, version, remark):
+    assert world.evacuate(guest, version).status_int == 200
+    (first,) = world.database.migrations.read_log(only_migration(world).uuid)
+    assert first.payload == {'status': 'accepted'} | remark
+    assert world.database.instances.get(guest.uuid).vm_state == 'active'
+
+
 def test_row_task_state_and_action_are_committed_before_the_conductor_is_called(world, guest):
     seen = []
     world.conductor.does = lambda uuid: seen.append(

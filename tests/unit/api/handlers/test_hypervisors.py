@@ -169,6 +169,23 @@ def test_uptime_that_the_driver_does_not_know_returns_501(world):
     world.refuses(world.ask('GET', f'/os-hypervisors/{node.uuid}/uptime'), 501, 'notImplemented', 'uptime')
 
 
+def test_from_2_88_hypervisors_have_an_uptime_and_no_figures_of_use(world):
+    node = world.database.services.list_nodes()[0]
+    (shown, *_) = listed(world, version='2.88')
+    alone = world.get(f'/os-hypervisors/{node.uuid}', '2.88')['hypervisor']
+    assert (shown.pop('uptime'), alone.pop('uptime')) == (None, world.conductor.uptime)
+    assert shown == alone
+    assert shown.keys() == {
+        'id', 'hypervisor_hostname', 'state', 'status', 'hypervisor_type', 'hypervisor_version', 'host_ip', 'service',
+    }  # fmt: skip
+    for path in ('/statistics', f'/{node.uuid}/uptime'):
+        response = world.ask('GET', f'/os-hypervisors{path}', version='2.88')
+        assert (response.status_int, world.ask('GET', f'/os-hypervisors{path}', version='2.87').status_int != 404) == (
+            404,
+            True,
+        )
+
+
 def test_hypervisor_without_service_is_down(world):
     with world.database.engine.writer() as session:
         session.execute(sa.delete(models.SERVICES).where(models.SERVICES.c.host == 'source'))

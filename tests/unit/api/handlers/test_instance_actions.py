@@ -84,6 +84,8 @@ def test_events_come_from_the_journal_the_newest_first(world, failed_migration):
         ('2.62', 'ada:blue', {'event', 'start_time', 'finish_time', 'result', 'hostId'}),
         ('2.61', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback'}),
         ('2.62', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
+        ('2.84', 'ada:blue', {'event', 'start_time', 'finish_time', 'result', 'hostId'}),
+        ('2.84', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId', 'details'}),
     ],
 )
 def test_role_decides_which_fields_of_events_are_shown(world, failed_migration, version, token, fields):
@@ -92,6 +94,11 @@ def test_role_decides_which_fields_of_events_are_shown(world, failed_migration, 
         assert 'events' not in action
     else:
         assert all(set(event) == fields for event in action['events'])
+
+
+def test_details_say_why_an_event_has_failed(world, failed_migration):
+    shown = world.get(path(failed_migration, request_id(world, failed_migration)), '2.84')['instanceAction']
+    assert [event['details'] for event in shown['events']][1:4] == [None, 'no room at dest', None]
 
 
 def test_tenant_sees_messages_without_host_names(world, failed_migration):

@@ -163,3 +163,16 @@ def test_a_hostname_has_only_what_hostnames_have(world, name, hostname):
 def test_a_name_without_any_letter_becomes_the_uuid(world):
     guest = world.guest('???')
     assert server_views.hostname(guest) == f'server-{guest.uuid}'
+
+
+def test_hostname_is_for_all_users_from_2_90(world):
+    guest = world.guest('Web 1', project='blue')
+    shown = [world.get(f'/servers/{guest.uuid}', version, 'ada:blue')['server'] for version in ('2.89', '2.90')]
+    assert [server.get('OS-EXT-SRV-ATTR:hostname') for server in shown] == [None, 'web-1']
+    assert 'OS-EXT-SRV-ATTR:host' not in shown[1]
+
+
+def test_one_server_refuses_unknown_parameters_from_2_102(world):
+    path = f'/servers/{world.guest().uuid}?colour=red'
+    assert world.get(path, '2.101')['server']['scheduler_hints'] == {}
+    world.refuses(world.ask('GET', path, version='2.102'), 400, 'badRequest', 'colour', 'these are: none')

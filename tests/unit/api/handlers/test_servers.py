@@ -226,6 +226,19 @@ def test_a_tenants_filter_counts_from_its_version(world, version, found):
     assert len(world.get('/servers?locked=True', version=version, token='ada:blue')['servers']) == found
 
 
+@pytest.mark.parametrize(
+    ('query', 'first'),
+    [('power_state=4', 83), ('vm_state=error', 83), ('user_id=bob', 83), ('key_name=x', 83), ('hostname=other', 90)],
+)
+def test_more_filters_count_for_tenants_from_2_83_and_2_90(world, query, first):
+    world.guest(project='blue')
+    found = [
+        len(world.get(f'/servers?{query}', version=f'2.{minor}', token='ada:blue')['servers'])
+        for minor in (first - 1, first)
+    ]
+    assert found == [1, 0]
+
+
 def test_a_list_holds_the_own_project_only_even_for_an_administrator(world):
     world.guest('mine')
     world.guest('theirs', project='blue')
@@ -278,7 +291,7 @@ def test_a_server_is_not_found_by_its_name(world):
     ],
 )  # fmt: skip
 def test_common_patterns_are_accepted(text):
-    assert isinstance(servers._safe_pattern('name', text), re.Pattern)
+    assert isinstance(servers.safe_pattern('name', text), re.Pattern)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +305,6 @@ def test_common_patterns_are_accepted(text):
 )  # fmt: skip
 def test_patterns_with_exponential_matching_are_refused(text):
     with pytest.raises(exception.ValidationError) as caught:
-        servers._safe_pattern('name', text)
+        servers.safe_pattern('name', text)
     assert 'name' in caught.value.message
     assert text in caught.value.message

@@ -61,6 +61,7 @@ DEFAULTS = {
     'os_compute_api:os-instance-actions:list': READER,
     'os_compute_api:os-instance-actions:show': READER,
     'os_compute_api:os-instance-actions:events': ADMIN,
+    'os_compute_api:os-instance-actions:events:details': ADMIN,
     'os_compute_api:os-evacuate': ADMIN,
     'os_compute_api:os-admin-actions:reset_state': ADMIN,
     'os_compute_api:os-lock-server:lock': MEMBER,

@@ -115,3 +115,11 @@ def test_extra_specs_need_a_role(roles):
         assert ('extra_specs' in shown.json['flavor']) == (status == 200)
         for key in ('', '/hw:mem'):
             assert roles.ask('GET', f'/flavors/m1 large/os-extra_specs{key}', token=token).status_int == status
+
+
+def test_from_2_102_flavors_are_found_by_name_and_have_no_factor(guests):
+    assert names(guests, '?name=^ti', version='2.102') == ['tiny']
+    guests.refuses(guests.ask('GET', '/flavors?name=t', version='2.101'), 400, 'badRequest', 'name', 'unexpected')
+    guests.refuses(guests.ask('GET', '/flavors?name=(a%2B)%2B', version='2.102'), 400, 'badRequest', 'name', 'nested')
+    shown = [guests.get('/flavors/tiny', version)['flavor'] for version in ('2.101', '2.102')]
+    assert shown[0].keys() - shown[1].keys() == {'rxtx_factor', 'OS-FLV-DISABLED:disabled'}
