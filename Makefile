@@ -7,7 +7,7 @@
 #   make test-simulation [SEEDS=3000]     the slow tests, the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
-#   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB and Placement (as root: installs them)
+#   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB, Placement and Keystone (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-nova [EVERY=12]             against a stock nova, in a virtual environment of its own (as root: installs its servers)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)

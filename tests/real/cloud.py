@@ -18,7 +18,7 @@ from typing import Any
 import requests
 import sqlalchemy as sa
 import webob
-from keystoneauth1 import adapter, session, token_endpoint
+from keystoneauth1 import adapter
 
 from migrator.db import models
 from migrator.db.api import Database
@@ -73,18 +73,6 @@ class RealTime:
         time.sleep(seconds)
 
 
-class _Placement:
-    """Placement as a test asks it past our own code."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def adapter(self) -> adapter.Adapter:
-        """Return an adapter of its administrator."""
-        auth = session.Session(auth=token_endpoint.Token(self._url, 'admin'))
-        return adapter.Adapter(auth, service_type='placement')
-
-
 class ProcessCloud(Face):
     """A cloud of processes.
 
@@ -99,7 +87,7 @@ class ProcessCloud(Face):
         self.tap = tap
         self.world: far_world.FarWorld = far_world.FarWorld(site.world_path, site.hosts)
         self.database = Database(site.database_url, self.world.threads)
-        self.placement = _Placement(site.placement.url)
+        self.placement = site.placement
         self.placement_client = PlacementClient(self.placement.adapter())
         self.simulation = RealTime()
         self.api = 'api1'

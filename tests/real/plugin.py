@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import backends
+from tests.real.servers import keystone as keystones
 from tests.real.servers import mariadb as mariadbs
 from tests.real.servers import placement, process
 from tests.real.servers import postgresql as postgresqls
@@ -32,6 +33,7 @@ def missing() -> dict[str, str]:
         'mariadb': mariadbs.missing(),
         'rabbitmq': rabbitmqs.missing(),
         'placement_http': placement.missing(),
+        'keystone': keystones.missing(),
     }
     return {name: what for name, what in lacks.items() if what is not None}
 
@@ -124,6 +126,15 @@ def placement_http(
     """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
     need('placement_http')
     server = placement.Placement(workspace, postgresql.create_database('placement'), workers=2)
+    _shared(pytestconfig, server)
+    return server
+
+
+@pytest.fixture(scope='session')
+def keystone(pytestconfig: pytest.Config, workspace: process.Workspace) -> keystones.Keystone:
+    """The session's Keystone; a test makes projects and users of its own in it."""
+    need('keystone')
+    server = keystones.Keystone(workspace)
     _shared(pytestconfig, server)
     return server
 

@@ -8,10 +8,12 @@ import importlib.util
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import requests
+from keystoneauth1 import adapter, session, token_endpoint
 
-from tests.real.servers import process
+from tests.real.servers import keystone, process
 
 #: What gunicorn is to do besides serving: each worker notes that it has booted.
 HOOKS = """
@@ -29,15 +31,23 @@ def missing() -> str | None:
 
 
 class Placement(process.Process):
-    """One Placement, whose administrator's token is the word 'admin' (auth_strategy noauth2).
+    """One Placement, behind a Keystone or with auth_strategy noauth2: the administrator's token is 'admin'.
 
+    :param keystone_: the Keystone that its tokens come from; None: noauth2.
     :param database: an SQLAlchemy URL; None: an SQLite file, which takes one writer at a time and answers the others
         500 "database is locked".
     :param workers: how many processes serve it, of eight threads each.
     """
 
-    def __init__(self, workspace: process.Workspace, database: str | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        workspace: process.Workspace,
+        database: str | None = None,
+        workers: int = 1,
+        keystone_: keystone.Keystone | None = None,
+    ) -> None:
         super().__init__(workspace, 'placement')
+        self._keystone = keystone_
         self.port = process.free_port()
         self._workers = workers
         self._synchronized = False
@@ -46,7 +56,8 @@ class Placement(process.Process):
         self._hooks.write_text(HOOKS.format(booted=str(self._booted)))
         connection = database or f'sqlite:///{self.directory}/placement.sqlite'
         (self.directory / 'placement.conf').write_text(
-            '[api]\nauth_strategy = noauth2\n'
+            f'[api]\nauth_strategy = {"noauth2" if keystone_ is None else "keystone"}\n'
+            f'{"" if keystone_ is None else keystone_.middleware()}'
             f'[placement_database]\nconnection = {connection}\nmax_retries = 0\nmax_overflow = 20\n'
         )
 
@@ -54,6 +65,14 @@ class Placement(process.Process):
     def url(self) -> str:
         """Where it is."""
         return f'http://{process.HOST}:{self.port}'
+
+    def adapter(self) -> adapter.Adapter:
+        """Return an adapter of its administrator."""
+        if self._keystone is None:
+            auth: Any = token_endpoint.Token(self.url, 'admin')
+        else:
+            auth = self._keystone.password('admin', 'admin')
+        return adapter.Adapter(session.Session(auth=auth), service_type='placement', endpoint_override=self.url)
 
     def command(self) -> Sequence[str]:
         """Return what is run."""
