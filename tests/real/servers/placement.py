@@ -31,7 +31,7 @@ def missing() -> str | None:
 
 
 class Placement(process.Process):
-    """One Placement, behind a Keystone or with auth_strategy noauth2: the administrator's token is 'admin'.
+    """One Placement. Behind a Keystone, or with noauth2, where the administrator's token is 'admin'.
 
     :param keystone_: the Keystone that its tokens come from; None: noauth2.
     :param database: an SQLAlchemy URL; None: an SQLite file, which takes one writer at a time and answers the others
