@@ -59,7 +59,7 @@ demo-libvirt:
 
 test: lint
 	@tools/venv.sh demo test
-	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=20 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
+	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=10 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
 	    -m 'not slow' tests/unit tests/functional $(SHORT) $(ARGS)
 
 # Whatever strikes wherever, everything ends in order. First the tests that make test leaves out, since they simulate many

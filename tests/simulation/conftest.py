@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from migrator.simulator import matrix, runs
+from migrator.simulator import matrix, runs, scenarios
 
 #: What tests count with ``record_property``, summed up over all of them, and over the processes that ran them.
 COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
@@ -22,6 +22,24 @@ def backend():
             yield found
     finally:
         gc.enable()
+
+
+@pytest.fixture(scope='session')
+def _known():
+    return {}
+
+
+@pytest.fixture
+def cells(backend, _known):
+    """Return a function that returns the cells of paths; each path is run for them once in this process."""
+
+    def cells_of(*paths):
+        for path in paths:
+            if path not in _known:
+                _known[path] = matrix.cells(backend, [scenarios.BY_NAME[path]])
+        return [cell for path in paths for cell in _known[path]]
+
+    return cells_of
 
 
 def pytest_terminal_summary(terminalreporter):

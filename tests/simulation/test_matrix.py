@@ -2,6 +2,7 @@
 
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
+``make test`` leaves out the paths that are neither of the seven nor of evacuations.
 MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of EVACUATIONS; MIGRATOR_OTHER_CELLS=N
 of the others.
 One by its name::
@@ -64,11 +65,16 @@ def only_delays(cell):
 
 
 @pytest.mark.parametrize('part', range(SLICES))
-@pytest.mark.parametrize('path', [path.name for path in scenarios.PATHS])
-def test_every_cell_ends_in_order(path, part, backend, record_property):
-    cells = matrix.cells(backend, [scenarios.BY_NAME[path]])
+@pytest.mark.parametrize(
+    'path',
+    [
+        pytest.param(path.name, marks=() if path.name in (*SEVEN, *EVACUATIONS) else pytest.mark.slow)
+        for path in scenarios.PATHS
+    ],
+)
+def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
     spacing = SPACING * (1 if path in SEVEN else SPACING if path in EVACUATIONS else OTHERS)
-    chosen = cells[::spacing][part::SLICES]
+    chosen = cells(path)[::spacing][part::SLICES]
     wrong = []
     for cell in chosen:
         result = matrix.run(backend, cell)
@@ -87,10 +93,10 @@ def test_every_cell_ends_in_order(path, part, backend, record_property):
     zip(CELLS, matrix.sagas(), strict=True),
     ids=['live migration', 'evacuation'],
 )
-def test_no_step_is_without_its_cells(paths, saga, backend):
-    cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in paths])
-    assert len(cells) == CELLS[paths]
-    written = {record for cell in cells for record in cell.steps}
+def test_no_step_is_without_its_cells(paths, saga, cells):
+    there = cells(*paths)
+    assert len(there) == CELLS[paths]
+    written = {record for cell in there for record in cell.steps}
     for step in saga.steps:
         wanted = {f'{step.name} do done'}
         if step.intent is not None:
@@ -101,19 +107,18 @@ def test_no_step_is_without_its_cells(paths, saga, backend):
     assert {step.undo for step in saga.steps if step.undo} == {step.undo for step in saga.steps if step.name in undone}
 
 
-def test_the_same_cell_gives_the_same_run(backend):
-    cell = matrix.cells(backend, [scenarios.BY_NAME['abort running']])[100]
+def test_the_same_cell_gives_the_same_run(backend, cells):
+    cell = cells('abort running')[100]
     assert matrix.run(backend, cell) == matrix.run(backend, cell)
 
 
-def test_a_cell_has_a_name_that_is_read_again(backend):
-    for cell in matrix.cells(backend, [scenarios.BY_NAME['success']]):
+def test_a_cell_has_a_name_that_is_read_again(cells):
+    for cell in cells('success'):
         assert matrix.Cell.parse(str(cell)) == cell
 
 
-def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(backend):
-    cells = matrix.cells(backend, [scenarios.BY_NAME['success']])
-    one, *_, other = [cell for cell in cells if cell.fault == 'message doubled']
+def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(backend, cells):
+    one, *_, other = [cell for cell in cells('success') if cell.fault == 'message doubled']
     both = dataclasses.replace(one, then=(other.boundary, other.fault))
     assert matrix.Cell.parse(str(both)) == both
     assert matrix.run(backend, both).struck

@@ -50,18 +50,18 @@ def test_there_are_enough_and_each_says_where_it_is_from():
     assert 2 * len(of_nova) > len([one for one in PLANTS if one.origin != 'I25'])
 
 
-def test_the_recorded_cells_are_cells_of_the_matrix(backend):
+def test_the_recorded_cells_are_cells_of_the_matrix(backend, cells):
     """Each recorded cell is in the matrix, except for repeated looks.
 
     The matrix has only the first of repeated looks, and a plant may need a look that it has added itself.
     """
-    cells = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
-    named = sorted({cell.path for cell in cells.values()})
-    there = {str(cell) for cell in matrix.cells(backend, [scenarios.BY_NAME[name] for name in named])}
-    alone = {name: dataclasses.replace(cell, then=None) for name, cell in cells.items()}
-    others = {name: cells[name] for name, cell in alone.items() if str(cell) not in there}
+    recorded = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
+    named = sorted({cell.path for cell in recorded.values()})
+    there = {str(cell) for cell in cells(*named)}
+    alone = {name: dataclasses.replace(cell, then=None) for name, cell in recorded.items()}
+    others = {name: recorded[name] for name, cell in alone.items() if str(cell) not in there}
     assert [name for name, cell in others.items() if not failpoints.LOOKS.search(cell.boundary.label)] == []
-    doubtful = others | {name: cell for name, cell in cells.items() if cell.then is not None}
+    doubtful = others | {name: cell for name, cell in recorded.items() if cell.then is not None}
     assert [name for name, cell in doubtful.items() if not matrix.run(backend, cell).struck] == []
 
 

@@ -45,6 +45,8 @@ DONE = {
     'source returns during the start': (6, 0),
     'evacuated back': (12, 0),
 }
+#: The paths with every step and every undo of their saga.
+SHORTEST = ('success', 'driver fails', 'evacuation', 'evacuation fails')
 
 
 class Again:
@@ -144,7 +146,9 @@ def difference(before, after):
     return '; '.join(f'{key}: {before[key]} -> {after[key]}' for key in before if before[key] != after[key])
 
 
-@pytest.mark.parametrize('name', DONE)
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=() if name in SHORTEST else pytest.mark.slow) for name in DONE]
+)
 def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
     again = Again(None)
