@@ -17,7 +17,7 @@ from migrator.api import errors, microversions, openapi, policies, routes, versi
 from migrator.api.auth import Auth, of_conf
 from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
-from migrator.api.request import Handler, Request, Services
+from migrator.api.request import Handler, Request, Services, Streams
 from migrator.conductor import rpcapi
 from migrator.db.api import Database
 
@@ -37,7 +37,8 @@ def make_app(
     :param threads: the source of uuids, of the clock and of sleep.
     :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
     """
-    services = Services(conf, database, conductor_api, threads, policies.make_enforcer(conf))
+    enforcer = policies.make_enforcer(conf)
+    services = Services(conf, database, conductor_api, threads, enforcer, Streams(threads))
 
     # A request passes these from the bottom to the top.
     handle: Handler = routes.dispatch

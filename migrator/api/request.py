@@ -31,6 +31,30 @@ MAX_DEPTH = 20
 _UNSTORABLE = re.compile('[\0\ud800-\udfff]')
 
 
+class Streams:
+    """The answers that last, of which only some may be open at a time."""
+
+    def __init__(self, threads: executors.Threads) -> None:
+        self._lock = threads.lock()
+        self._open = 0
+
+    def begin(self, most: int) -> bool:
+        """Count one more, and return whether it is allowed. :meth:`end` has to follow if it is.
+
+        :param most: how many may be open.
+        """
+        with self._lock:
+            if self._open >= most:
+                return False
+            self._open += 1
+            return True
+
+    def end(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self._open -= 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Services:
     """The services that the handlers use."""
@@ -40,6 +64,7 @@ class Services:
     conductor: rpcapi.ConductorAPI
     threads: executors.Threads
     enforcer: policy.Enforcer
+    streams: Streams
 
 
 class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types

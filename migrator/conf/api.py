@@ -48,6 +48,17 @@ requests.
 """,
     ),
     cfg.IntOpt(
+        'max_event_streams',
+        default=8,
+        min=0,
+        help="""
+How many clients may follow /migrator/v1/events at a time, in each process of the API.
+
+A whole number of streams, 0 or more; default 8. A further one gets 503 with Retry-After. Each stream holds one thread
+of the server, so the value should be well below the number of threads, which is [api] threads for migrator-api.
+""",
+    ),
+    cfg.IntOpt(
         'max_queued_live_migrations',
         default=1000,
         min=1,

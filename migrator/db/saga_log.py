@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of each migration's saga, read in order, and appended to in the guard's transaction."""
+"""The log of each migration's saga, and the events of all logs.
+
+The log is read in order, and appended to in the guard's transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import models
+from migrator.db import drains, models
 from migrator.objects import Migration
 from migrator.saga.log import Entry, EntryKind
 
@@ -80,4 +84,73 @@ def history(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         }
         for entry in entries
         if entry.kind == EntryKind.STATUS
+    ]
+
+
+# --- the logs of all migrations and drains, in the order of time ------------------------------------------------------
+
+#: Seconds for which an event is held back, since the transactions of earlier ones may not be committed yet.
+SETTLED = 2.0
+#: Seconds by which the row of a migration or drain may seem older than the newest event of its log.
+_MARGIN = 60.0
+
+
+class Event(NamedTuple):
+    """One entry of the log of a migration or a drain.
+
+    :ivar at: the time by the database's clock. Events are in the order of ``at``, ``uuid`` and ``seq``.
+    :ivar uuid: of the migration or the drain.
+    :ivar of: ``migration`` or ``drain``.
+    :ivar step: the step of a saga that it concerns, or None.
+    """
+
+    at: datetime.datetime
+    uuid: str
+    seq: int
+    of: str
+    kind: str
+    step: str | None
+    payload: Mapping[str, Any]
+
+
+def settled(session: Any) -> datetime.datetime:
+    """Return the time up to which :func:`events_after` returns events now."""
+    return models.aware(session.execute(sa.select(models.later(-SETTLED))).scalar_one())
+
+
+def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit: int) -> list[Event]:
+    """Return the events that follow one in the order of time, of migrations and drains.
+
+    Those of the last :data:`SETTLED` seconds are held back. One whose transaction took longer to commit may be missing.
+
+    :param at: with ``uuid`` and ``seq`` the event.
+    :param limit: the greatest number of events.
+    """
+    changed = at - datetime.timedelta(seconds=_MARGIN)
+    migrations, rows = models.MIGRATIONS, drains.DRAINS
+    # Both have an index on what is sought, or few rows; the logs themselves have none on the time.
+    of_migrations = sa.select(migrations.c.uuid).where(migrations.c.changed_at >= changed)
+    of_drains = sa.select(rows.c.uuid).where(sa.func.coalesce(rows.c.updated_at, rows.c.created_at) >= changed)
+    parts = [
+        sa.select(
+            *(log.c.at, key.label('uuid'), log.c.seq, sa.literal(of).label('of'), log.c.kind),
+            *(step.label('step'), log.c.payload),
+        ).where(
+            key.in_(which),
+            log.c.at <= models.later(-SETTLED),
+            sa.or_(
+                log.c.at > at,
+                sa.and_(log.c.at == at, sa.or_(key > uuid, sa.and_(key == uuid, log.c.seq > seq))),
+            ),
+        )
+        for of, log, key, step, which in (
+            ('migration', _L, _L.c.migration, _L.c.step, of_migrations),
+            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', models.Text(64)), of_drains),
+        )
+    ]
+    both = sa.union_all(*parts).subquery()
+    query = sa.select(both).order_by(both.c.at, both.c.uuid, both.c.seq).limit(limit)
+    return [
+        Event(row.at, row.uuid, row.seq, row.of, row.kind, row.step or None, row.payload)
+        for row in session.execute(query)
     ]

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception, executors
-from migrator.db import engine, models, slots, takeovers
+from migrator.db import engine, models, saga_log, slots, takeovers
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
+from migrator.objects.drain import Drain
 from tests.real.conftest import new_url
 from tests.real.rows import CONTEXT, accepted, ended, instance, migration, owner
 from tests.real.servers import process
@@ -81,6 +82,26 @@ def test_a_second_migration_of_an_instance_is_refused_and_leaves_nothing(databas
         database.migrations.accept(CONTEXT, migration(guest), 'live-migration')
     assert database.instances.get(guest.uuid).task_state is None
     assert len(database.migrations.list()) == len(database.actions.list(guest.uuid)) == 1
+
+
+def test_the_events_of_all_logs_are_in_the_order_of_time(database, monkeypatch):
+    monkeypatch.setattr(saga_log, 'SETTLED', -60.0)  # not even those of this moment are held back
+    with database.engine.reader() as session:
+        last = (saga_log.settled(session) - datetime.timedelta(hours=1), '', 0)
+    made = [accepted(database).uuid]
+    database.drains.accept(Drain(uuid=executors.NativeThreads().new_uuid(), host='host1'), has_service=False)
+    made += [database.drains.list()[0].uuid, *(accepted(database).uuid for _ in range(2))]
+    found = []
+    while True:
+        with database.engine.reader() as session:
+            page = saga_log.events_after(session, *last, 1)
+        if not page:
+            break
+        found += page
+        last = page[-1][:3]
+    assert [(one.of, one.uuid, one.payload['status']) for one in found] == [
+        ('drain' if uuid == made[1] else 'migration', uuid, 'accepted') for uuid in made
+    ]
 
 
 def test_a_lease_is_held_while_renewed_and_then_runs_out_for_good(database):

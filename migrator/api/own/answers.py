@@ -276,3 +276,21 @@ DRAIN_PLAN = _all(
 )
 _CALIBRATED: Schema = {'samples': _NUMBER, **_each('median_error p50_held p80_held', _SHARE)}
 CALIBRATION = _all(calibration=_all(**_CALIBRATED, drains=_list(_all(drain=_UUID, host=_TEXT, **_CALIBRATED))))
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+EVENT = _all(
+    of={'type': 'string', 'enum': ['migration', 'drain']},
+    uuid=_UUID,
+    seq=_NUMBER,
+    at=_TIME,
+    kind=_TEXT,
+    step=_TEXT_OR_NULL,
+    payload={**_ANY_OBJECT, 'description': 'the status or the reason of a migration; of a drain its whole event'},
+)
+STREAM: Schema = {
+    'type': 'string',
+    'description': 'server-sent events, each with its id and with this object as its data',
+    'contentMediaType': 'application/json',
+    'contentSchema': EVENT,
+}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from migrator.api.own import answers, audits, cleanups, drains, hosts, migrations, services
+from migrator.api.own import answers, audits, cleanups, drains, events, hosts, migrations, services
 from migrator.api.route import Route
 from migrator.api.schemas.types import NO_QUERY
 
@@ -50,6 +50,10 @@ OWN = (
         'POST', f'{_D}/action', drains.act,
         query=NO_QUERY, bodies=(drains.ACTION_BODY,), answers={202: answers.DRAIN},
     ),
+    Route(
+        'GET', '/events', events.follow,
+        query=events.QUERY, answers={200: answers.STREAM}, media='text/event-stream',
+    ),
     Route('GET', '/findings', audits.list_findings, query=NO_QUERY, answers={200: answers.FINDINGS}),
     Route('GET', '/hosts', hosts.index, query=hosts.INDEX_QUERY, answers={200: answers.HOSTS}),
     Route('GET', '/hosts/{name}', hosts.show, query=NO_QUERY, answers={200: answers.HOST}),
@@ -75,6 +79,7 @@ RULES = [
     *audits.RULES,
     *cleanups.RULES,
     *drains.RULES,
+    *events.RULES,
     *hosts.RULES,
     *migrations.RULES,
     *services.RULES,

@@ -255,7 +255,11 @@ def conforms_to_its_route(method, path, response):
     if response.status_int >= 300:
         return
     for route, pattern in routes._COMPILED_OWN:
-        if route.method == method and pattern.fullmatch(path.removeprefix('/migrator/v1')):
+        if (
+            route.media == 'application/json'
+            and route.method == method
+            and pattern.fullmatch(path.removeprefix('/migrator/v1'))
+        ):
             jsonschema.Draft202012Validator(route.answers[response.status_int]).validate(response.json)
             return
 

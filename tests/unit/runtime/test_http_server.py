@@ -146,6 +146,23 @@ def test_stop_waits_at_most_its_patience(listen):
     slow.go_on.set()
 
 
+def test_an_answer_that_lasts_is_sent_part_by_part_and_ends_when_the_server_stops(listen):
+    def lasting(environ, start_response):
+        start_response('200 OK', [('Content-Type', 'text/event-stream')])
+        yield b'first'
+        while not environ['migrator.is_stopping']():
+            time.sleep(0.01)
+        yield b'last'
+
+    running = listen(lasting)
+    connection = send(running, b'GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+    seen = b''
+    while b'first' not in seen:
+        seen += connection.recv(65536)
+    running.stop(10)
+    assert answer(connection).endswith(b'last\r\n0\r\n\r\n')
+
+
 def test_connections_that_send_half_a_request_hold_no_thread(listen):
     running = listen(count=1)
     halves = [send(running, b'GET / HTTP/1.1\r\nHo') for _ in range(100)]

@@ -47,6 +47,7 @@ DEFAULTS = {
         ADMIN,
     ),
     **dict.fromkeys([f'migrator:cleanups:{name}' for name in ('index', 'show', 'retry', 'discard')], ADMIN),
+    'migrator:events:index': ADMIN,
     'migrator:findings:index': ADMIN,
     'migrator:services:index': ADMIN,
     'migrator:hosts:index': ADMIN,

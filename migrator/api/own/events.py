@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``/migrator/v1/events``: what happens to migrations and drains, as server-sent events.
+
+A stream reads the logs once a second, each time with a connection that it gives back at once. It holds a thread of the
+server, so only a few run at a time. Each ends after some seconds, or when the server stops, and the client continues
+with the id of the last event. So a server of any kind can stop, and a token is checked again now and then.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import webob
+from oslo_utils import uuidutils
+
+from migrator import exception
+from migrator.api import common, errors, schemas
+from migrator.api.policies import base
+from migrator.api.request import Request, Services
+from migrator.api.schemas import types
+from migrator.db import saga_log
+
+LIST = 'migrator:events:index'
+
+RULES = [base.rule(LIST, base.ADMIN, 'Follow what happens to migrations and drains.', 'GET /migrator/v1/events')]
+
+_ID = {
+    'type': 'string',
+    'maxLength': 100,
+    'description': 'the id of an event',
+}
+QUERY = {1: types.parameters({'last_event_id': types.many(_ID)}, unknown=False)}
+
+#: Seconds between two reads of the logs.
+POLL = 1.0
+#: Seconds without an event after which a comment is sent, so that a closed connection is noticed.
+HEARTBEAT = 10.0
+#: Seconds after which a stream ends. gunicorn waits 30 s for the requests under way when it stops.
+LONGEST = 25.0
+#: The oldest event after which a stream continues.
+OLDEST = datetime.timedelta(hours=1)
+#: Events that one read returns.
+_PAGE = 500
+
+#: The time, the uuid and the seq of an event. A place between events has this uuid.
+_Cursor = tuple[datetime.datetime, str, int]
+_NO_UUID = '00000000-0000-0000-0000-000000000000'
+
+
+def follow(request: Request) -> webob.Response:
+    """Send what happens from now on, or after the event that ``Last-Event-ID`` names."""
+    given = schemas.query(request, QUERY)
+    request.authorize(LIST)
+    services = request.services
+    with services.database.engine.reader() as session:
+        newest = saga_log.settled(session)
+    last = request.headers.get('Last-Event-ID') or given.get('last_event_id')
+    after = (newest, _NO_UUID, 0) if last is None else _cursor(last, newest)
+    if not services.streams.begin(services.conf.api.max_event_streams):
+        return errors.body(
+            503,
+            f'{services.conf.api.max_event_streams} streams of events are open, which is the most ([api] '
+            'max_event_streams): try again.',
+        )
+    is_stopping = request.environ.get('migrator.is_stopping', lambda: False)
+    response = webob.Response(content_type='text/event-stream', charset='UTF-8')
+    response.app_iter = _Stream(services, after, is_stopping)
+    response.headers['Cache-Control'] = 'no-store'
+    response.headers['X-Accel-Buffering'] = 'no'  # a proxy would collect the events
+    return response
+
+
+def _id(cursor: _Cursor) -> str:
+    at, uuid, seq = cursor
+    return f'{at.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")}_{uuid}_{seq}'
+
+
+def _cursor(text: str, newest: datetime.datetime) -> _Cursor:
+    """Return the event of an id.
+
+    :raises migrator.exception.Invalid: it is not one, or the event is too old.
+    """
+    parts = text.split('_')
+    try:
+        at = datetime.datetime.fromisoformat(parts[0]).replace(tzinfo=datetime.UTC)
+        if len(parts) != 3 or not uuidutils.is_uuid_like(parts[1]) or not re.fullmatch('[0-9]{1,9}', parts[2]):
+            raise ValueError
+    except ValueError:
+        raise exception.Invalid(f'{text[:100]!r} is not the id of an event.') from None
+    if at < newest - OLDEST:
+        raise exception.Invalid(
+            f'The event {text} is more than an hour old: get the migrations and drains, and follow without an id.'
+        )
+    return at, parts[1], int(parts[2])
+
+
+def view(event: saga_log.Event) -> dict[str, Any]:
+    """Return the data of an event as JSON."""
+    # The rest of the payload of a migration is what its conductor stores for its own steps.
+    shown = ('status', 'reason') if event.of == 'migration' else tuple(event.payload)
+    return {
+        'of': event.of,
+        'uuid': event.uuid,
+        'seq': event.seq,
+        'at': common.iso(event.at),
+        'kind': event.kind,
+        'step': event.step,
+        'payload': {name: event.payload[name] for name in shown if name in event.payload},
+    }
+
+
+class _Stream:
+    """The body of an answer.
+
+    :param after: the event after which it begins.
+    :param is_stopping: returns whether the server stops.
+    """
+
+    def __init__(self, services: Services, after: _Cursor, is_stopping: Callable[[], bool]) -> None:
+        self._services = services
+        self._after = after
+        self._is_stopping = is_stopping
+        self._is_open = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        threads, engine = self._services.threads, self._services.database.engine
+        began = spoke = threads.clock.monotonic()
+        # A client that loses the connection before the first event continues here.
+        yield f'retry: 1000\nid: {_id(self._after)}\n\n'.encode()
+        while threads.clock.monotonic() < began + LONGEST and not self._is_stopping():
+            try:
+                with engine.reader() as session:
+                    settled = saga_log.settled(session)
+                    found = saga_log.events_after(session, *self._after, _PAGE)
+            except exception.ServiceUnreachable:
+                return  # the client asks again, and gets a 503 while that lasts
+            for event in found:
+                self._after = event[:3]
+                data = json.dumps(view(event))
+                yield f'id: {_id(self._after)}\nevent: {event.of}\ndata: {data}\n\n'.encode()
+            now = threads.clock.monotonic()
+            if found:
+                spoke = now
+            if len(found) == _PAGE:
+                continue
+            self._after = max(self._after, (settled, _NO_UUID, 0))
+            if now - spoke >= HEARTBEAT:
+                spoke = now
+                yield f': nothing has happened\nid: {_id(self._after)}\n\n'.encode()
+            threads.sleep(POLL)
+
+    def close(self) -> None:
+        """End the stream. The server calls it in any case."""
+        if self._is_open:
+            self._is_open = False
+            self._services.streams.end()
