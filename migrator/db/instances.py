@@ -139,12 +139,12 @@ class Instances:
         :param project_id: only those of the instances of this project; None: of all.
         """
         # Not every database compares JSON, and each compares texts.
-        text = sa.cast(_T.c.flavor, sa.Text).label('text')
+        text = sa.cast(_T.c.flavor, sa.Text).label('written')
         query = sa.select(text, sa.func.max(_T.c.id).label('newest')).group_by(text).order_by('newest')
         if project_id is not None:
             query = query.where(_T.c.project_id == project_id)
         with self._engine.reader() as session:
-            found = [Flavor(**json.loads(row.text)) for row in session.execute(query)]
+            found = [Flavor(**json.loads(row.written)) for row in session.execute(query)]
         by_name = {flavor.name: flavor for flavor in found}
         return [by_name[name] for name in sorted(by_name)]
 

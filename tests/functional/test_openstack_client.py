@@ -74,6 +74,21 @@ def test_servers_services_and_hypervisors_are_listed(openstack):
     assert {one['Hypervisor Hostname'] for one in hypervisors} == {f'host{number}' for number in range(1, 5)}
 
 
+def test_what_clients_read_around_a_migration_is_served(openstack):
+    (flavor,) = openstack('flavor', 'list', '--long')
+    shown = openstack('flavor', 'show', flavor['ID'])
+    assert (shown['ram'], shown['vcpus']) == (flavor['RAM'], flavor['VCPUs'])
+    zones = openstack('availability', 'zone', 'list', '--compute', '--long')
+    assert {one['Host Name'] for one in zones if one['Zone Name'] == 'nova'} == {f'host{n}' for n in range(1, 5)}
+    assert openstack('server', 'group', 'list') == []
+    assert 'load_average' in openstack('hypervisor', 'show', 'host1')
+    found = openstack('server', 'show', '--diagnostics', 'vm-1')
+    assert (found['state'], found['memory_details']['maximum']) == ('running', 256)
+    service = next(one for one in openstack('compute', 'service', 'list') if one['Host'] == 'host1')
+    said = openstack('compute', 'service', 'delete', str(service['ID']), listing=False, fails=True)
+    assert 'it is up: stop it first' in said
+
+
 @pytest.mark.parametrize(
     'words',
     [
@@ -203,4 +218,7 @@ def test_servers_of_a_host_that_is_declared_down_are_evacuated(openstack):
         assert said.count('rebuild_server') == 1
         assert 'Error' not in said
     assert openstack('server', 'show', named)['OS-EXT-SRV-ATTR:host'] == other
-    openstack(*DOWN, '--up', dead, 'nova-compute', listing=False)
+    service = next(one for one in openstack('compute', 'service', 'list') if one['Host'] == dead)
+    openstack('compute', 'service', 'delete', str(service['ID']), listing=False)
+    # The service runs in truth, and so registers again.
+    assert service['ID'] not in {one['ID'] for one in openstack('compute', 'service', 'list')}

@@ -104,6 +104,11 @@ def test_the_events_of_all_logs_are_in_the_order_of_time(database, monkeypatch):
     ]
 
 
+def test_equal_flavors_are_listed_once(database):
+    found = [instance(database) for _ in range(2)]
+    assert database.instances.flavors('blue') == database.instances.flavors() == [found[0].flavor]
+
+
 def test_a_lease_is_held_while_renewed_and_then_runs_out_for_good(database):
     one = owner(database)
     moved = accepted(database)

@@ -242,6 +242,20 @@ def test_the_sdk_evacuates_and_resets_a_state(served, sdk):
     assert {server.status for server in sdk.compute.servers()} == {'REBUILD'}
 
 
+def test_the_sdk_reads_what_is_around_a_migration_and_deletes_a_service(served, sdk):
+    guest = served.guest(flavor=instance.Flavor(name='m1', memory_mb=1024, extra_specs={'hw:cpu_policy': 'shared'}))
+    assert [(one.id, one.ram) for one in sdk.compute.flavors()] == [('m1', 1024)]
+    assert sdk.compute.find_flavor('m1', get_extra_specs=True).extra_specs == {'hw:cpu_policy': 'shared'}
+    assert [zone.name for zone in sdk.compute.availability_zones(details=True)] == ['nova']
+    assert list(sdk.compute.server_groups()) == []
+    assert sdk.compute.get_server_diagnostics(guest.uuid).cpu_details[0]['time'] == 17
+    hypervisor = sdk.compute.find_hypervisor('dest.example.org')
+    assert 'load average' in sdk.compute.get_hypervisor(hypervisor).uptime
+    service = served.database.services.get_compute('spare')
+    sdk.compute.delete_service(service.uuid)
+    assert served.conductor.calls[-1] == ('delete_service', service.uuid)
+
+
 def test_the_sdk_follows_pages(served, sdk):
     for number in range(5):
         served.guest(f'vm{number}')
@@ -285,24 +299,6 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
     assert (shown['uptime'], shown['load_average']) == ('93 days, 18:25', '0.20, 0.12, 0.14')
     old = ('--os-compute-api-version', '2.87', 'hypervisor', 'show', 'dest.example.org', '-f', 'json')
     assert 'vcpus_used' in json.loads(cli(*old))
-    found = json.loads(cli('server', 'show', '--diagnostics', 'web', '-f', 'json'))
-    assert (found['driver'], found['num_cpus'], found['nic_details'][0]['rx_octets']) == ('libvirt', 1, 1)
-
-
-def test_openstack_command_lists_flavors_zones_and_groups_and_deletes_a_service(served, cli):
-    flavor = instance.Flavor(name='m1', vcpus=2, memory_mb=1024, root_gb=10, extra_specs={'hw:cpu_policy': 'shared'})
-    served.guest('web', flavor=flavor)
-    (listed,) = json.loads(cli('flavor', 'list', '--long', '-f', 'json'))
-    assert (listed['ID'], listed['RAM'], listed['VCPUs']) == ('m1', 1024, 2)
-    for version in ('2.1', '2.80'):
-        shown = json.loads(cli('--os-compute-api-version', version, 'flavor', 'show', 'm1', '-f', 'json'))
-        assert (shown['ram'], shown['properties']) == (1024, {'hw:cpu_policy': 'shared'})
-    zones = json.loads(cli('availability', 'zone', 'list', '--compute', '--long', '-f', 'json'))
-    assert {one['Host Name'] for one in zones} == {'source', 'dest', 'spare'}
-    assert json.loads(cli('server', 'group', 'list', '--long', '-f', 'json')) == []
-    service = served.database.services.get_compute('spare')
-    cli('--os-compute-api-version', '2.80', 'compute', 'service', 'delete', service.uuid)
-    assert served.conductor.calls == [('delete_service', service.uuid)]
 
 
 def test_openstack_command_prints_the_reason(served, cli):

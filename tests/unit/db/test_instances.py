@@ -25,6 +25,18 @@ def test_an_instance_is_read_as_it_was_written(scene: Scene) -> None:
     assert found.id > 0
 
 
+def test_each_flavor_is_listed_once_as_the_newest_instance_has_it(scene: Scene) -> None:
+    small, adopted = Flavor(name='small', extra_specs={'a': 'é'}), Flavor(name='adopted', memory_mb=1)
+    found = [scene.instance(flavor=flavor) for flavor in (adopted, small, adopted.replace(memory_mb=2), small)]
+    other = scene.instance(flavor=adopted, project_id='other')
+    flavors = scene.database.instances.flavors
+    assert flavors() == [adopted, small]
+    assert flavors(found[0].project_id) == [adopted.replace(memory_mb=2), small]
+    assert flavors('unknown') == []
+    wanted = {one.uuid: one.flavor for one in (*found, other)}
+    assert scene.database.instances.flavors_of([*wanted, 'unknown']) == wanted
+
+
 def test_a_uuid_is_taken_once(scene: Scene) -> None:
     stored = scene.instance(name='web')
     scene.clock.seconds += 40
