@@ -69,7 +69,7 @@ def at(table, minor):
 # --- the differences that the reference lists ------------------------------------------------------------------------
 
 with (ROOT / 'doc/source/differences.csv').open(encoding='utf-8', newline='') as file:
-    LISTED = [(row['call'], row['what'], row['migrator']) for row in csv.DictReader(file)]
+    LISTED = [(row['call'].strip('`'), row['what'].strip('`'), row['migrator']) for row in csv.DictReader(file)]
 
 
 def unlisted(found):
