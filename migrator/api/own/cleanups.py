@@ -32,7 +32,7 @@ RULES = [
 INDEX_QUERY = {
     1: types.parameters(
         {
-            'limit': types.NUMBER,
+            'limit': types.SIZE,
             'marker': types.NUMBER,
             'host': types.TEXT,
             'instance_uuid': types.TEXT,

@@ -73,10 +73,14 @@ REGEX = many({'type': 'string', 'format': 'regex', 'maxLength': 255, 'descriptio
 MOMENT: Schema = {
     'type': 'string', 'format': 'date-time', 'description': 'a time in ISO 8601, such as 2026-01-31T13:00:00Z',
 }  # fmt: skip
-_NUMBER: Schema = {'type': 'string', 'pattern': r'^[0-9]{1,255}\Z', 'description': 'a whole number, 0 or more'}
-NUMBER = many(_NUMBER)
-PAGE: Schema = {'limit': NUMBER, 'marker': ANY}
-PAGE_ONCE: Schema = {'limit': once(_NUMBER), 'marker': once({'type': 'string'})}
+_WHOLE: Schema = {'type': 'string', 'description': 'a whole number, 0 or more'}
+#: What a database can hold.
+NUMBER = many({**_WHOLE, 'pattern': r'^[0-9]{1,9}\Z'})
+#: As in nova, a size may be beyond what a page holds.
+_SIZE: Schema = {**_WHOLE, 'pattern': r'^[0-9]{1,255}\Z'}
+SIZE = many(_SIZE)
+PAGE: Schema = {'limit': SIZE, 'marker': ANY}
+PAGE_ONCE: Schema = {'limit': once(_SIZE), 'marker': once({'type': 'string'})}
 
 
 def parameters(properties: Schema, unknown: bool = True) -> Schema:

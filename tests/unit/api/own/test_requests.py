@@ -87,3 +87,13 @@ def test_unknown_parameter_of_a_post_returns_400(world, drain, path):
     before = world.rows()
     response = world.ask('POST', f'{ROOT}{path.format(drain.uuid)}?dry_run=true', {'host': 'dest'})
     world.refuses(response, 400, 'badRequest', 'dry_run', since=before)
+
+
+@pytest.mark.parametrize('query', ['after=' + '9' * 20, 'after=-1'])
+def test_number_that_no_database_can_hold_returns_400(world, drain, query):
+    response = world.ask('GET', f'{ROOT}/drains/{drain.uuid}/events?{query}')
+    world.refuses(response, 400, 'badRequest', 'after', 'a whole number')
+
+
+def test_limit_may_be_beyond_what_a_page_holds(world, drain):
+    assert len(world.get(f'{ROOT}/drains?limit={"9" * 20}')['drains']) == 1
