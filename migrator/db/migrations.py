@@ -55,6 +55,23 @@ REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requeste
 _OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
 _OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
 
+_AT = sa.bindparam('at_host')
+_NAMES_HOST = (sa.or_(_T.c.source_compute == _AT, _T.c.dest_compute == _AT), _IN_PROGRESS, _T.c.epoch > 0)
+#: A migration of epoch 0 never had an owner, so nothing was sent for it.
+_RAISE_EPOCHS = sa.update(_T).where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1)
+#: The guests of a host that was started are not to be started elsewhere, unless that has begun.
+_ABORT_EVACUATIONS = (
+    sa.update(_T)
+    .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == _AT)
+    .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
+    .values(abort_requested_at=models.now(), abort_requested_by='host start', abort_verdict=sa.bindparam('verdict'))
+)
+_NAMED = (
+    sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
+    .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
+    .where(*_NAMES_HOST)
+    .order_by(_T.c.queued_at, _T.c.id)
+)
 _PENDING = sa.exists().where(
     models.CLEANUPS.c.host == _T.c.source_compute, models.CLEANUPS.c.instance_uuid == _T.c.instance_uuid
 )
@@ -420,7 +437,6 @@ class Migrations:
         :returns: those migrations, in queued_at order.
         :raises migrator.exception.BootReplaced: another boot is registered by now; nothing was changed.
         """
-        names_it = sa.or_(_T.c.source_compute == report.host, _T.c.dest_compute == report.host)
         with self._engine.writer() as session:
             known = services.lock_boot(session, report.host)
             if known not in (replaces, report.boot_id):
@@ -428,26 +444,10 @@ class Migrations:
             services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, report.limit)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
-            # A migration of epoch 0 never had an owner, so nothing was sent for it.
-            session.execute(sa.update(_T).where(names_it, _IN_PROGRESS, _T.c.epoch > 0).values(epoch=_T.c.epoch + 1))
-            # Its guests are not to be started elsewhere, unless that has begun.
-            session.execute(
-                sa.update(_T)
-                .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == report.host)
-                .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
-                .values(
-                    abort_requested_at=models.now(),
-                    abort_requested_by='host start',
-                    abort_verdict=f'{MigrationStatus.FAILED}: {report.host} was started, so it is not dead.',
-                )
-            )
-            query = (
-                sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
-                .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
-                .where(names_it, _IN_PROGRESS, _T.c.epoch > 0)
-                .order_by(_T.c.queued_at, _T.c.id)
-            )
-            found = session.execute(query).all()
+            session.execute(_RAISE_EPOCHS, {'at_host': report.host})
+            verdict = f'{MigrationStatus.FAILED}: {report.host} was started, so it is not dead.'
+            session.execute(_ABORT_EVACUATIONS, {'at_host': report.host, 'verdict': verdict})
+            found = session.execute(_NAMED, {'at_host': report.host}).all()
             servers = {uuid: server for uuid, server in found if uuid is not None}
             return [Named(read_owned(session, [uuid])[0], server) for uuid, server in servers.items()]
 

@@ -37,6 +37,9 @@ _BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
 )
 # What the periodic tasks send again and again is built once: that takes longer than to send it.
 _COMPUTE = sa.select(_T).where(_T.c.binary == COMPUTE_BINARY, _T.c.host == sa.bindparam('of'))
+_LOCK_BOOT = _COMPUTE.with_only_columns(_T.c.boot_id).with_for_update()
+_LOCK_NODE = sa.select(_N).where(_N.c.host == sa.bindparam('of')).with_for_update()
+_NOTE_PLACED = sa.update(_N).where(_N.c.id == sa.bindparam('of')).values(in_placement=True)
 _FORCED_DOWN = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
 _REPORT = sa.update(_T).where(_T.c.host == sa.bindparam('of'), _T.c.binary == sa.bindparam('kind'))
 _REPORT = _REPORT.values(version=sa.bindparam('now_has'), last_seen_up=models.now(), down_since=None)
@@ -170,8 +173,7 @@ class Services:
 
     def lock_boot(self, session: Any, host: str) -> str | None:
         """Lock the row of a host's compute service until the transaction ends, and return its boot_id."""
-        mine = (_T.c.host == host, _T.c.binary == COMPUTE_BINARY)
-        boot_id: str | None = session.execute(sa.select(_T.c.boot_id).where(*mine).with_for_update()).scalar()
+        boot_id: str | None = session.execute(_LOCK_BOOT, {'of': host}).scalar()
         return boot_id
 
     def write_stopped(self, session: Any, host: str, binary: str, where: Any) -> None:
@@ -312,12 +314,12 @@ class Services:
     def note_placed(self, node: ComputeNode) -> bool:
         """Mark a hypervisor's providers as written; return False if the host has reported others meanwhile."""
         with self._engine.writer() as session:
-            row = session.execute(sa.select(_N).where(_N.c.host == node.host).with_for_update()).one_or_none()
+            row = session.execute(_LOCK_NODE, {'of': node.host}).one_or_none()
             if row is None:
                 return True
             if (row.uuid, models.node(row).providers) != (node.uuid, node.providers):
                 return False
-            session.execute(sa.update(_N).where(_N.c.id == row.id).values(in_placement=True))
+            session.execute(_NOTE_PLACED, {'of': row.id})
             return True
 
     def get_node(self, node_id: int | str) -> ComputeNode:

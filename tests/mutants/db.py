@@ -51,8 +51,8 @@ MUTANTS = (
     Mutant(
         'restart-of-a-host-keeps-the-epoch',
         MIGRATIONS,
-        '.values(epoch=_T.c.epoch + 1))',
-        '.values(epoch=_T.c.epoch))',
+        '.where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1)',
+        '.where(*_NAMES_HOST).values(epoch=_T.c.epoch)',
         'The owner decides on what the earlier boot of a host reported, although the host has restarted.',
     ),
     Mutant(

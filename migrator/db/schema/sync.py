@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Any
 
@@ -27,6 +28,7 @@ def _config() -> Config:
     return config
 
 
+@functools.cache
 def head() -> str:
     """Return the newest schema version that this release knows."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
