@@ -20,7 +20,7 @@ def guest(operator):
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1')
     cloud.kill('host1')
-    cloud.simulation.advance(150)
+    cloud.simulation.advance(75)
     return instance
 
 
