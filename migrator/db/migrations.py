@@ -55,7 +55,7 @@ REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requeste
 _OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
 _OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
 
-_AT = sa.bindparam('at_host')
+_AT: Any = sa.bindparam('at_host')
 _NAMES_HOST = (sa.or_(_T.c.source_compute == _AT, _T.c.dest_compute == _AT), _IN_PROGRESS, _T.c.epoch > 0)
 #: A migration of epoch 0 never had an owner, so nothing was sent for it.
 _RAISE_EPOCHS = sa.update(_T).where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1)
