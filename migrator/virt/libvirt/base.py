@@ -116,6 +116,8 @@ class HostDriver(driver.ComputeDriver):
         options: dict[str, Any] = {'env': os.environ | {'LC_ALL': 'C'}, 'timeout': DEADLINE}
         try:
             done = subprocess.run(['uptime'], capture_output=True, text=True, check=True, **options)  # noqa: S607 -- a host has one
+        except FileNotFoundError:
+            return None
         except subprocess.SubprocessError as error:
             raise exception.DriverError(host=self.host, phase='get_host_uptime', reason=str(error)) from error
         return str(done.stdout)

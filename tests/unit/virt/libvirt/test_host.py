@@ -15,6 +15,7 @@ from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
 from migrator import exception, executors  # noqa: E402 -- as above
 from migrator.conf import compute  # noqa: E402 -- as above
 from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
+from migrator.testing import driver_contract  # noqa: E402 -- as above
 from migrator.virt.libvirt import connection as connections  # noqa: E402 -- as above
 from migrator.virt.libvirt import host  # noqa: E402 -- as above
 from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
@@ -77,6 +78,26 @@ def test_node_has_the_resources_that_libvirt_and_the_file_system_report(driver, 
     node = driver.get_node()
     assert (node.hypervisor_type, node.total('VCPU'), node.total('MEMORY_MB')) == ('TEST', 16, 3072)
     assert node.total('DISK_GB') == size.f_blocks * size.f_frsize // 2**30
+
+
+def test_diagnostics_of_a_guest_are_those_that_libvirt_has(driver):
+    guest = driver_contract.an_instance().replace(uuid='6695eb01-f6a4-8304-79aa-97f2502e193f')
+    found = driver.get_diagnostics(guest)
+    assert (found['hypervisor'], found['memory_details']['maximum'], len(found['cpu_details'])) == ('test', 8192, 2)
+    assert driver.get_diagnostics(driver_contract.an_instance()) is None
+
+
+def test_uptime_is_what_the_command_prints_and_none_without_it(driver, monkeypatch, tmp_path):
+    command = tmp_path / 'uptime'
+    command.write_text('#!/bin/sh\necho " up 1 min, $LC_ALL"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
+    assert driver.get_host_uptime() == ' up 1 min, C\n'
+    command.write_text('#!/bin/sh\nexit 1\n')
+    with pytest.raises(exception.DriverError, match='get_host_uptime'):
+        driver.get_host_uptime()
+    monkeypatch.setenv('PATH', str(tmp_path / 'none'))
+    assert driver.get_host_uptime() is None
 
 
 def test_missing_instances_path_uses_the_size_of_the_directory_above(driver, files, tmp_path):
