@@ -32,11 +32,6 @@ def test_the_document_is_served_without_a_token(world):
     world.refuses(world.ask('POST', openapi.PATH), 405, 'badMethod')
 
 
-def test_the_document_is_a_valid_one():
-    validator = pytest.importorskip('openapi_spec_validator', reason='it comes with the extra "real"')
-    validator.validate(openapi.document())
-
-
 def applied(handler):
     """Return the tables that a handler and its helpers give to query() and to body()."""
     names = vars(sys.modules[handler.__module__])
