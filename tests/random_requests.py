@@ -141,6 +141,10 @@ class _Conductor:
     def delete_service(self, *_args: Any) -> None:
         """Take the call."""
 
+    def audit(self, *_args: Any) -> list[Any]:
+        """Reply that nothing was found."""
+        return []
+
 
 class Site:
     """The application on a database, which has its tables.
@@ -185,6 +189,8 @@ class Site:
             'flavor_id': ['m1'],
             'key': ['hw:cpu_policy'],
             'server_group_id': [guests[0].uuid],
+            'uuid': [one.uuid for one in moving],
+            'name': ['source', 'dest'],
             'marker': ['m1', guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
         }
 
