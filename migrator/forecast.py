@@ -253,8 +253,9 @@ def _why_unknown(one: Migration) -> str | None:
         return f'It has ended: {one.status}.'
     if one.stuck_reason is not None:
         return 'It is stuck. It goes on once the cause of that is fixed.'
-    if one.is_evacuation:
-        return 'It is an evacuation, which copies no memory. How long one takes is not recorded.'
+    if not one.is_live:
+        kind = 'an evacuation' if one.is_evacuation else 'a cold migration'
+        return f'It is {kind}, which copies no memory. How long one takes is not recorded.'
     if one.abort_requested_at is not None:
         return 'An abort of it was requested.'
     return None

@@ -47,6 +47,9 @@ ROUTES = (
         bodies=(
             schemas.server_actions.MIGRATE_LIVE,
             schemas.server_actions.EVACUATE,
+            schemas.server_actions.MIGRATE,
+            schemas.server_actions.CONFIRM_RESIZE,
+            schemas.server_actions.REVERT_RESIZE,
             schemas.server_actions.RESET_STATE,
             schemas.server_actions.LOCK,
             schemas.server_actions.UNLOCK,

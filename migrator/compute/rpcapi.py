@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import exception
+from migrator.compute.cold_migration.api import CHECK_WAIT, ColdMigrationAPI
 from migrator.context import RequestContext
 from migrator.objects import (
     ABORTS_QUEUED,
@@ -22,6 +23,7 @@ from migrator.objects import (
     EVACUATES,
     LIGHTWEIGHT,
     LISTS_GUESTS,
+    MIGRATES_COLD,
     REPORTS_DIAGNOSTICS,
     Answer,
     Command,
@@ -43,12 +45,11 @@ VERSIONS = {
     '1.2': 'the steps of an evacuation, and the definitions of guests',
     '1.3': 'the list of guests',
     '1.4': 'the diagnostics of guests, and the uptime',
+    '1.5': 'the steps of a cold migration',
 }
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS = VERSIONS
+_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD = VERSIONS
 
-#: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
-CHECK_WAIT = 1.0
 #: Seconds after which a host replies that a preparation, a post step or a rollback is still running. A short step needs
 #: no event then. Meanwhile the thread of the caller and its call slot for this host are in use, and no abort is seen.
 SHORT_WAIT = 0.25
@@ -59,6 +60,8 @@ PLAIN_WAIT = 5.0
 
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
+    if service_version >= MIGRATES_COLD:
+        return _COLD
     if service_version >= REPORTS_DIAGNOSTICS:
         return _DIAGNOSTICS
     if service_version >= LISTS_GUESTS:
@@ -103,7 +106,7 @@ class _Reports:
 
     def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
         version = self._version_of(host)
-        if version < REPORTS_DIAGNOSTICS or self._pin not in (None, _DIAGNOSTICS):
+        if version < REPORTS_DIAGNOSTICS or self._pin not in (None, _DIAGNOSTICS, _COLD):
             why = f'its compute service has version {version}, and {REPORTS_DIAGNOSTICS} is needed'
             if version >= REPORTS_DIAGNOSTICS:
                 why = f'[upgrade_levels] compute is {self._pin}, and {_DIAGNOSTICS} is needed'
@@ -111,14 +114,14 @@ class _Reports:
         return self._rpc.call(context, _target(host, _DIAGNOSTICS), method, timeout, **arguments, wait=timeout / 2)
 
 
-class ComputeAPI(_Reports):
+class ComputeAPI(ColdMigrationAPI, _Reports):
     """The client that calls compute hosts.
 
     :param rpc: sends the calls.
     :param timeout: seconds to wait for a host to accept or refuse a command, which it does at once or within
         :data:`SHORT_WAIT`.
     :param long_timeout: seconds to wait for a check. The host replies when the check has ended, and after every
-        :data:`CHECK_WAIT` that it is still running.
+        ``CHECK_WAIT`` that it is still running.
     :param monitor: seconds without a heartbeat of a host that runs a check, after which the call fails; None for no
         heartbeats.
     :param version_of: returns the service version of a host. It is called only for methods that older versions do not

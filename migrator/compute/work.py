@@ -26,6 +26,9 @@ REPEATABLE = frozenset(
         'rollback_live_migration_at_destination',
         'rollback_evacuation_at_destination',
         'post_evacuation_at_source',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+        'revert_migration_at_destination',
     }
 )
 

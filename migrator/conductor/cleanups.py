@@ -3,9 +3,9 @@
 """Deferred cleanups: steps that a host could not do for a migration, and does when it is back.
 
 A cleanup runs like a step after the pivot. The host observes before it acts, and each sweep sends the command again
-until the host reports that it is done. Except for ``post_evacuation_at_source``, a cleanup never destroys an active
-guest: if the host reports one, the cleanup is blocked and needs an operator. The same holds if the host has lost the
-guest that it should have.
+until the host reports that it is done. Except for those in ``ENDS_COPIES``, a cleanup never destroys an active guest:
+if the host reports one, the cleanup is blocked and needs an operator. The same holds if the host has lost the guest
+that it should have.
 """
 
 from __future__ import annotations
@@ -22,9 +22,19 @@ from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import REMOVES, Cleanup
-from migrator.objects import COMPARES_TENURE, COMPUTE_BINARY, EVACUATES, GuestState, Migration, Service, base, protocol
+from migrator.objects import (
+    COMPARES_TENURE,
+    COMPUTE_BINARY,
+    EVACUATES,
+    MIGRATES_COLD,
+    GuestState,
+    Migration,
+    Service,
+    base,
+    protocol,
+)
 from migrator.objects.instance import Instance, stand_in
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 
@@ -57,12 +67,13 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
 
 def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.datetime) -> bool:
     """Return whether a host can run a cleanup now."""
-    if cleanup.step == AFTER_EVACUATION:
+    if cleanup.step in ENDS_COPIES:
         # It runs before the operator takes back that the host is forced down.
         service = service.replace(forced_down=False)
         # The last report of a host that has just died is recent too.
         reports = service.last_seen_up is not None and service.last_seen_up > (cleanup.created_at or now)
-        if service.version < EVACUATES or not reports:
+        needed = EVACUATES if cleanup.step == AFTER_EVACUATION else MIGRATES_COLD
+        if service.version < needed or not reports:
             return False
     return service.boot_id is not None and service.is_up(now, tools.options.service_down_time)
 
@@ -122,7 +133,7 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -
     held = tools.database.cleanups.adopt(cleanup, tools.owner, beside)
     if held is None:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
-    if _is_where_the_guest_is(tools, held) or (held.step == AFTER_EVACUATION and _waits_for_the_guest(tools, held)):
+    if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
     answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
@@ -156,7 +167,7 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
 
 
 def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
-    """Return whether the cleanup after an evacuation waits for a host to report that it has the guest.
+    """Return whether a cleanup that may end a copy waits for a host to report the guest.
 
     A cleanup is blocked if the guest's host answers that it has no guest: the copy may be the last one.
     """
@@ -168,7 +179,7 @@ def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
     if found is not None and found.state in _WHOLE:
         return False
     if found is not None and not found.present and tools.database.instances.get(held.instance_uuid).task_state is None:
-        why = f'{host} does not have the guest that was evacuated from {held.host}: look which host has it.'
+        why = f'{host} does not have the guest whose copy at {held.host} would be ended: look which host has it.'
         _block(tools, held, why)
     else:
         tools.database.cleanups.note_failure(held, f'it waits for {host} to report that it has the guest')
@@ -193,7 +204,7 @@ def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
     """Send a cleanup to its host; return the reply, or None if the host has no free call slot."""
     data, instance = (held.input or {}).get('migrate_data'), _instance(tools, held)
     payload: dict[str, Any] = {'instance': instance, 'migrate_data': base.from_primitive(data) if data else None}
-    if held.step == AFTER_EVACUATION:
+    if held.step in ENDS_COPIES:
         payload['runs_at'] = instance.host if instance.host != held.host else None
     try:
         return tools.hosts.tell(held.host, held.step, _command(tools, held, held.step, boot_id), **payload)

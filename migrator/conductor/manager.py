@@ -21,12 +21,12 @@ from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.operator.endpoint import OperatorEndpoint
 from migrator.conductor.runner import Runner
-from migrator.conductor.tasks import evacuate, live_migrate
+from migrator.conductor.tasks import sagas
 from migrator.conf import upgrade_levels
 from migrator.context import RequestContext, admin_context
 from migrator.db import slots
 from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, MigrationType, protocol
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, protocol
 from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
@@ -92,11 +92,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             threads=threads,
             options=_options(conf),
         )
-        sagas = {
-            MigrationType.LIVE_MIGRATION.value: live_migrate.saga(),
-            MigrationType.EVACUATION.value: evacuate.saga(),
-        }
-        self.runner = Runner(threads, self._pool, sagas.__getitem__, functools.partial(takeover.reload, self.tools))
+        self.runner = Runner(threads, self._pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         #: The comparisons: the name of each -> its interval in seconds, and what does it.
         self._watches: dict[str, tuple[float, Callable[[], None]]] = {}

@@ -62,7 +62,7 @@ class Runner:
     """The runs of one conductor.
 
     :param pool: runs them.
-    :param saga_of: returns the saga of a migration type.
+    :param saga_of: returns the saga of a name.
     :param reload: reads a migration again as its owner. It returns None if this conductor no longer owns the migration,
         or if it has ended.
     """
@@ -207,7 +207,7 @@ class Runner:
             subject.tools.broker.check()
             pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
-                pause = SagaExecutor(self._saga_of(subject.row.migration_type), subject).run()
+                pause = SagaExecutor(self._saga_of(subject.row.task), subject).run()
             self._after(run, pause)
             run.errors = run.in_a_row = 0
         except exception.NotOwner as error:

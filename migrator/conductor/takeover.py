@@ -110,7 +110,7 @@ def compute_started(
         owned, server = entry.owned, entry.owner_server
         migration = owned.migration
         role = 'source' if migration.source_compute == report.host else 'destination'
-        if migration.is_evacuation:
+        if not migration.is_live:
             # Neither host has a job. The command makes the new boot refuse what is older, such as a late start.
             role = 'none'
         command = protocol.Command(

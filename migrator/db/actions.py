@@ -18,14 +18,27 @@ from migrator import exception
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.objects import IN_PROGRESS, Migration, MigrationStatus, times
+from migrator.objects import ARRIVED, IN_PROGRESS, Migration, MigrationStatus, MigrationType, times
 
-_T, _M = models.INSTANCE_ACTIONS, models.MIGRATIONS
+_T, _M, _I = models.INSTANCE_ACTIONS, models.MIGRATIONS, models.INSTANCES
+_S = MigrationStatus
 
 LIVE_MIGRATION = 'live-migration'
 LIVE_MIGRATION_CANCEL = 'live_migration_cancel'
 LIVE_MIGRATION_FORCE_COMPLETE = 'live_migration_force_complete'
 EVACUATE = 'evacuate'
+MIGRATE = 'migrate'
+CONFIRM_RESIZE = 'confirmResize'
+REVERT_RESIZE = 'revertResize'
+
+#: The task_state of an instance, as in nova, while its cold migration is being reverted.
+REVERTING = 'resize_reverting'
+#: The type of a migration -> the action that requests it.
+ACTION_OF = {
+    MigrationType.LIVE_MIGRATION.value: LIVE_MIGRATION,
+    MigrationType.EVACUATION.value: EVACUATE,
+    MigrationType.MIGRATION.value: MIGRATE,
+}
 
 SUCCESS = 'Success'
 ERROR = 'Error'
@@ -135,12 +148,17 @@ def _action(row: Any) -> Action:
 
 
 def finish_all(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:
-    """Write the results of the actions whose migration ends."""
+    """Write the results of the actions that end with a new status of their migration."""
+    if status in IN_PROGRESS and status != _S.FINISHED:
+        return
     ended = f'The migration ended {status}.'
-    good = status in (MigrationStatus.DONE, MigrationStatus.COMPLETED)
+    good = status in (_S.DONE, _S.COMPLETED, _S.FINISHED, _S.CONFIRMED, _S.REVERTED)
     reason = None if good else fields.get('failure', known.failure) or ended
-    action = EVACUATE if known.is_evacuation else LIVE_MIGRATION
-    messages = {action: reason}
+    messages = {ACTION_OF[known.migration_type]: reason}
+    if known.confirm_requested_at is not None:
+        messages[CONFIRM_RESIZE] = reason
+    if known.revert_requested_at is not None:
+        messages[REVERT_RESIZE] = reason
     if known.abort_requested_at is not None:
         late = status != MigrationStatus.CANCELLED
         verdict = fields.get('abort_verdict') or ended
@@ -178,6 +196,37 @@ class Requests:
         values = {'force_complete_requested_at': models.now()}
         action = LIVE_MIGRATION_FORCE_COMPLETE
         return self._request(context, migration, statuses, values, action, 'force_complete')
+
+    @retried
+    def request_decision(self, context: RequestContext, migration: Migration, action: str) -> None:
+        """Write the request to confirm or to revert a cold migration, before the API answers 202.
+
+        :param action: :data:`CONFIRM_RESIZE` or :data:`REVERT_RESIZE`.
+        :raises migrator.exception.InvalidMigrationState: the migration is not finished any more, or one of the two was
+            requested before.
+        """
+        confirms = action == CONFIRM_RESIZE
+        requests = (_M.c.confirm_requested_at, _M.c.revert_requested_at)
+        with self._engine.writer() as session:
+            waits = (
+                _M.c.uuid == migration.uuid,
+                _M.c.status == _S.FINISHED.value,
+                *(one.is_(None) for one in requests),
+            )
+            values = {requests[not confirms].name: models.now()}
+            written: Any = session.execute(sa.update(_M).where(*waits).values(**values))
+            if not written.rowcount:
+                state = session.execute(sa.select(_M.c.status).where(_M.c.uuid == migration.uuid)).scalar_one()
+                raise exception.InvalidMigrationState(
+                    migration_id=migration.id,
+                    instance_uuid=migration.instance_uuid,
+                    state='being confirmed or reverted' if state in ARRIVED else state,
+                    method=action,
+                    wanted=_S.FINISHED.value,
+                )
+            if not confirms:
+                session.execute(sa.update(_I).where(_I.c.uuid == migration.instance_uuid).values(task_state=REVERTING))
+            start(session, context, action, migration.instance_uuid, migration.uuid)
 
     def _request(
         self,

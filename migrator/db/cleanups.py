@@ -17,7 +17,7 @@ from migrator.db import models, saga_log
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 from migrator.objects import Migration, MigrationStatus
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.protocol import ENDS_COPIES
 from migrator.saga import log
 
 _T = models.CLEANUPS
@@ -31,7 +31,8 @@ REMOVES = (
     'post_live_migration_at_source',
     'rollback_live_migration_at_destination',
     'rollback_evacuation_at_destination',
-    AFTER_EVACUATION,
+    'confirm_migration_at_source',
+    *ENDS_COPIES,
 )
 
 

@@ -23,6 +23,7 @@ from migrator import exception
 from migrator.db import cleanups, models
 from migrator.db.engine import Engine, retried
 from migrator.objects import (
+    ARRIVED,
     COMPUTE_BINARY,
     ENDS,
     Flavor,
@@ -528,7 +529,9 @@ def _advice(row: Any) -> str:
         return f' and stuck: ask an operator to look at it (migrator-manage migration show {row.id})'
     if row.abort_requested_at is not None:
         return ' and is being aborted: wait for it to end'
-    if row.migration_type == MigrationType.EVACUATION:
+    if row.status in ARRIVED and row.confirm_requested_at is None and row.revert_requested_at is None:
+        return ': confirm or revert it first'
+    if row.migration_type != MigrationType.LIVE_MIGRATION:
         return ': wait for it to end'
     if row.status in _TOO_LATE_TO_ABORT:
         return ': wait for it to end, which no abort can prevent'

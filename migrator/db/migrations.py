@@ -51,7 +51,8 @@ _UPDATE_IN_PROGRESS = _UPDATE.where(_IN_PROGRESS)
 _UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 
 #: The columns of the requests to an owner.
-REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
+_KINDS = ('abort', 'force_complete', 'retry', 'abandon', 'confirm', 'revert')
+REQUESTS = tuple(f'{kind}_requested_at' for kind in _KINDS)
 _OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
 _OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
 
@@ -394,7 +395,7 @@ class Migrations:
                 cleanups.write(session, cleanup)
             if write.keeps_definition:
                 instances.keep_definition(session, known)
-            if ends:
+            if changes:
                 actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:
                 fields['tenure'] = cleanups.take_tenure(session, known.instance_uuid, known.uuid, write.raise_tenure)
@@ -517,8 +518,7 @@ def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> ex
     if attr == 'task_state' and row.task_state is None:
         attr, state = 'host', row.host
     wanted = vm_states if attr == 'vm_state' else ()
-    method = 'evacuate' if migration.is_evacuation else 'os-migrateLive'
-    return instances.invalid_state(session, migration.instance_uuid, attr, state, method, wanted)
+    return instances.invalid_state(session, migration.instance_uuid, attr, state, migration.action, wanted)
 
 
 def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> list[Owned]:

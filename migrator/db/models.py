@@ -326,6 +326,8 @@ class Migration(Listed, Base):
     abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     abort_verdict: orm.Mapped[str | None] = orm.mapped_column(Text())
     force_complete_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    confirm_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    revert_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     retry_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     abandon_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

@@ -16,6 +16,7 @@ from migrator import exception, executors
 from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.objects import (
+    ARRIVED,
     COMPUTE_BINARY,
     CONDUCTOR_BINARY,
     CURRENT_VERSION,
@@ -80,6 +81,8 @@ LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
 _BEFORE_COPY = [
     status.value for status in (MigrationStatus.ACCEPTED, MigrationStatus.PREPARING, MigrationStatus.QUEUED)
 ]
+#: The statuses of a cold migration that comes in no more.
+_ARRIVED = [status.value for status in ARRIVED]
 #: The columns that name the hosts of a migration.
 _HOSTS = ('source_compute', 'dest_compute')
 #: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
@@ -393,7 +396,7 @@ class Services:
         # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
         in_progress = (
             sa.select(moving.c.dest_compute, moving.c.status)
-            .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None))
+            .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None), moving.c.status.not_in(_ARRIVED))
             .order_by(moving.c.in_progress_instance_uuid)
             .subquery()
         )

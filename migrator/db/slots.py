@@ -23,7 +23,7 @@ from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.engine import Engine
 from migrator.db.services import alive
-from migrator.objects import COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, MigrationStatus, MigrationType
+from migrator.objects import ARRIVED, COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, MigrationStatus, MigrationType
 from migrator.objects.drain import MemberStatus
 
 _T = models.MIGRATIONS
@@ -150,7 +150,7 @@ class Waiter:
     source: str
     requested_host: str | None
     is_retry: bool
-    is_evacuation: bool
+    is_live: bool
     #: Whether a drain has requested it.
     is_drained: bool = False
     #: When it was accepted, in seconds, less the priority of its drain.
@@ -159,18 +159,18 @@ class Waiter:
     @classmethod
     def of(cls, row: Any) -> Waiter:
         """Return a row of ``migrations``, or a migration, as a waiter."""
-        is_evacuation = row.migration_type == MigrationType.EVACUATION
+        is_live = row.migration_type == MigrationType.LIVE_MIGRATION
         since = (row.created_at.timestamp() if row.created_at else 0.0) - AGEING * row.priority
-        of = (row.source_compute, row.requested_host, row.attempt > 1, is_evacuation, row.drain is not None, since)
+        of = (row.source_compute, row.requested_host, row.attempt > 1, is_live, row.drain is not None, since)
         return cls(row.id, row.uuid, *of)
 
     @property
     def axes(self) -> list[Axis]:
         """The axes on which it needs a slot, except for a destination of its own choice.
 
-        An evacuation leaves no queue and copies nothing. A next attempt has kept the other slots.
+        Only a live migration leaves a queue and copies memory. A next attempt has kept the other slots.
         """
-        found = [] if self.is_evacuation or self.is_retry else [CLUSTER, out_of(self.source)]
+        found = [] if not self.is_live or self.is_retry else [CLUSTER, out_of(self.source)]
         return found if self.requested_host is None else [*found, into(self.requested_host)]
 
 
@@ -223,7 +223,7 @@ class Slots:
         What its source can run at once comes before what is only prepared ahead. Then the oldest comes first, where a
         priority counts as age, and each slot of a drained host as the opposite.
         """
-        runs_at_once = one.is_evacuation or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
+        runs_at_once = not one.is_live or self._taken.get(out_of(one.source), 0) < self._limits.get(one.source, 1)
         share = self._taken.get(out_of(one.source), 0) if one.is_drained else 0
         return (not one.is_retry, not runs_at_once, one.since + SHARE * share, one.id)
 
@@ -398,9 +398,9 @@ class SlotReader:
             rows = session.execute(_BY_HOST).all()
         for row in rows:
             destination, source = found.get(row.dest_compute), found.get(row.source_compute)
-            if destination is not None and row.dest_node is not None:
+            if destination is not None and row.dest_node is not None and row.status not in ARRIVED:
                 destination.inbound += row.number
-            if source is None or row.migration_type == MigrationType.EVACUATION:
+            if source is None or row.migration_type != MigrationType.LIVE_MIGRATION:
                 continue
             if row.dest_node is None and row.attempt == 1:
                 source.waiting += row.number
@@ -496,9 +496,9 @@ def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Req
 def _read(session: Any, bounds: Bounds, source: str | None) -> Slots:
     taken: collections.Counter[Axis] = collections.Counter()
     for row in session.execute(_ADMITTED_ROWS):
-        if row.dest_node is not None:
+        if row.dest_node is not None and row.status not in ARRIVED:
             taken[into(row.dest_compute)] += row.number
-        if row.migration_type == MigrationType.EVACUATION:
+        if row.migration_type != MigrationType.LIVE_MIGRATION:
             continue
         taken[CLUSTER] += row.number
         if row.outcome is None or row.status == MigrationStatus.RUNNING_POST_COPY:

@@ -5,9 +5,17 @@
 from migrator.objects.compute_node import ComputeNode, ProviderInventory
 from migrator.objects.drain import Drain, Member
 from migrator.objects.events import EventClient
-from migrator.objects.instance import EVACUABLE_VM_STATES, MIGRATABLE_VM_STATES, Flavor, Instance
+from migrator.objects.instance import (
+    COLD_MIGRATABLE_VM_STATES,
+    EVACUABLE_VM_STATES,
+    MIGRATABLE_VM_STATES,
+    RESIZED,
+    Flavor,
+    Instance,
+)
 from migrator.objects.migrate_data import LiveMigrateData
 from migrator.objects.migration import (
+    ARRIVED,
     CANCELLED_BY_STOP,
     ENDS,
     FINAL,
@@ -45,6 +53,7 @@ from migrator.objects.service import (
     EVACUATES,
     LIGHTWEIGHT,
     LISTS_GUESTS,
+    MIGRATES_COLD,
     REPORTS_DIAGNOSTICS,
     SERVICE_VERSIONS,
     Service,
@@ -52,7 +61,9 @@ from migrator.objects.service import (
 
 __all__ = [
     'ABORTS_QUEUED',
+    'ARRIVED',
     'CANCELLED_BY_STOP',
+    'COLD_MIGRATABLE_VM_STATES',
     'COMPARES_TENURE',
     'COMPUTE_BINARY',
     'CONDUCTOR_BINARY',
@@ -68,7 +79,9 @@ __all__ = [
     'LISTS_GUESTS',
     'LONGEST_REASON',
     'MIGRATABLE_VM_STATES',
+    'MIGRATES_COLD',
     'REPORTS_DIAGNOSTICS',
+    'RESIZED',
     'SERVICE_VERSIONS',
     'STORABLE',
     'WAITS_FOR_SLOT',

@@ -16,6 +16,10 @@ from migrator.objects import base
 MIGRATABLE_VM_STATES = ('active', 'paused')
 #: The vm_states in which a guest can be evacuated, as in nova.
 EVACUABLE_VM_STATES = ('active', 'stopped', 'error')
+#: The vm_states in which a guest can be cold-migrated, as in nova.
+COLD_MIGRATABLE_VM_STATES = ('active', 'stopped')
+#: The vm_state of a guest whose cold migration waits to be confirmed or reverted, as in nova.
+RESIZED = 'resized'
 
 _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
 

@@ -28,6 +28,14 @@ class MigrationStatus(enum.StrEnum):
     POST_MIGRATING = 'post-migrating'
     #: The guest of an evacuation runs at the destination, and the source still has to clean up.
     DONE = 'done'
+    PRE_MIGRATING = 'pre-migrating'
+    MIGRATING = 'migrating'
+    #: The guest of a cold migration is at the destination, and a user has to confirm or to revert that.
+    FINISHED = 'finished'
+    CONFIRMING = 'confirming'
+    CONFIRMED = 'confirmed'
+    REVERTING = 'reverting'
+    REVERTED = 'reverted'
     COMPLETED = 'completed'
     CANCELLED = 'cancelled'
     FAILED = 'failed'
@@ -37,12 +45,15 @@ class MigrationStatus(enum.StrEnum):
 _S = MigrationStatus
 
 #: The statuses that a migration never leaves.
-FINAL = frozenset({_S.COMPLETED, _S.CANCELLED, _S.FAILED, _S.ERROR})
+FINAL = frozenset({_S.COMPLETED, _S.CONFIRMED, _S.REVERTED, _S.CANCELLED, _S.FAILED, _S.ERROR})
 #: The statuses in which it is no longer in progress: its instance is free for the next task. An evacuation that is done
 #: still holds the allocation at its source, until the source has cleaned up.
 ENDS = FINAL | {_S.DONE}
 #: The one definition of "in progress": every status that is not an end.
 IN_PROGRESS = frozenset(MigrationStatus) - ENDS
+
+#: The statuses of a cold migration whose guest has arrived at its destination. It may stay there for days.
+ARRIVED = frozenset({_S.FINISHED, _S.CONFIRMING, _S.REVERTING})
 
 #: (from, to) -> the cause. A status changes only along this table.
 LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
@@ -72,6 +83,20 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.DONE, _S.COMPLETED): 'an evacuation: the source has cleaned up, or it was deleted',
     (_S.POST_MIGRATING, _S.COMPLETED): 'every post step is done, or deferred for a host that is down',
     (_S.POST_MIGRATING, _S.ERROR): 'the guest was lost after the move, or abandoned',
+    (_S.ACCEPTED, _S.PRE_MIGRATING): 'a cold migration: a conductor has taken it',
+    (_S.PRE_MIGRATING, _S.MIGRATING): 'a cold migration: the source gets the command to power the guest off',
+    (_S.PRE_MIGRATING, _S.FAILED): 'a cold migration: undone, and no candidate could take it',
+    (_S.PRE_MIGRATING, _S.ERROR): 'abandoned',
+    (_S.MIGRATING, _S.FINISHED): 'a cold migration: the destination has the guest',
+    (_S.MIGRATING, _S.FAILED): 'a cold migration: undone',
+    (_S.MIGRATING, _S.ERROR): 'abandoned',
+    (_S.FINISHED, _S.CONFIRMING): 'a user has confirmed it',
+    (_S.FINISHED, _S.REVERTING): 'a user has reverted it',
+    (_S.FINISHED, _S.ERROR): 'abandoned',
+    (_S.CONFIRMING, _S.CONFIRMED): 'the source has removed its copy, or will when it is back',
+    (_S.CONFIRMING, _S.ERROR): 'abandoned',
+    (_S.REVERTING, _S.REVERTED): 'the guest is at its source again',
+    (_S.REVERTING, _S.ERROR): 'abandoned',
 }
 
 
@@ -85,6 +110,8 @@ class MigrationType(enum.StrEnum):
 
     LIVE_MIGRATION = 'live-migration'
     EVACUATION = 'evacuation'
+    #: A cold migration: the guest is powered off, and started at its destination.
+    MIGRATION = 'migration'
 
 
 class Outcome(enum.StrEnum):
@@ -128,8 +155,9 @@ WAITS_FOR_SLOT = ('for an inbound slot ', 'for a slot ')
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
-    #: 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history; 1.4: the drain
-    VERSION = '1.4'
+    #: 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history; 1.4: the drain;
+    #: 1.5: the requests to confirm and to revert
+    VERSION = '1.5'
 
     id: int = 0
     uuid: str
@@ -179,6 +207,9 @@ class Migration(base.Versioned):
     abort_requested_by: str | None = None
     abort_verdict: str | None = None
     force_complete_requested_at: datetime.datetime | None = None
+    #: At most one of the two is requested.
+    confirm_requested_at: datetime.datetime | None = None
+    revert_requested_at: datetime.datetime | None = None
     #: The owner sets these back to None when it has processed the request.
     retry_requested_at: datetime.datetime | None = None
     retry_requested_by: str | None = None
@@ -204,6 +235,28 @@ class Migration(base.Versioned):
     def is_evacuation(self) -> bool:
         """Whether the guest is started anew at its destination, since its source is dead."""
         return self.migration_type == MigrationType.EVACUATION
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the guest moves without an interruption, so that it uses the queue of its source."""
+        return self.migration_type == MigrationType.LIVE_MIGRATION
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the guest is powered off, and started at its destination."""
+        return self.migration_type == MigrationType.MIGRATION
+
+    @property
+    def task(self) -> str:
+        """The name of its saga: its type, or ``revert`` once a user has reverted it."""
+        return 'revert' if self.revert_requested_at is not None else self.migration_type
+
+    @property
+    def action(self) -> str:
+        """The action of a server that requests such a migration, by nova's name."""
+        return {MigrationType.EVACUATION: 'evacuate', MigrationType.MIGRATION: 'migrate'}.get(
+            MigrationType(self.migration_type), 'os-migrateLive'
+        )
 
     @property
     def hosts_to_poll(self) -> list[str]:

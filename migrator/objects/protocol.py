@@ -18,8 +18,12 @@ STORABLE = 2**31 - 1
 #: From this number on an epoch or tenure that a host reports counts as invalid. Conductors count in ones and never come
 #: near it, and it is far enough below STORABLE for them to count on from it.
 HIGHEST = 2**30
-#: The cleanup at the source of an evacuation. It is the only one that may end an active copy of the guest.
+#: The cleanup at the source of an evacuation.
 AFTER_EVACUATION = 'post_evacuation_at_source'
+#: The cleanup at the destination of a cold migration that was undone or reverted while that host was fenced.
+AFTER_REVERT = 'revert_migration_at_destination'
+#: The cleanups that may end an active copy of the guest.
+ENDS_COPIES = (AFTER_EVACUATION, AFTER_REVERT)
 
 
 class GuestState(enum.StrEnum):

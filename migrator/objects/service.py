@@ -19,6 +19,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     6: 'guests are evacuated; below, a host is no destination of an evacuation, and does not clean up after one',
     7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
     8: 'a host reports the diagnostics of its guests and its uptime; below, the API replies with 501',
+    9: 'guests are cold-migrated; below, a host is neither source nor destination of a cold migration',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a migration holds the allocation of its source.
@@ -35,6 +36,8 @@ EVACUATES = 6
 LISTS_GUESTS = 7
 #: From this version on a host reports the diagnostics of its guests, and its uptime.
 REPORTS_DIAGNOSTICS = 8
+#: From this version on a host powers guests off to move them, and starts those that were powered off elsewhere.
+MIGRATES_COLD = 9
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

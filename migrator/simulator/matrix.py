@@ -21,15 +21,14 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from migrator.conductor.migration import context
-from migrator.conductor.tasks import evacuate, live_migrate
+from migrator.conductor.tasks import sagas
 from migrator.db.api import Database
-from migrator.saga.saga import Saga
 from migrator.simulator import faults, scenarios
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import LOOKS, Boundary, Failpoints
 from migrator.simulator.invariants import check
 from migrator.simulator.monitor import Monitor
+from migrator.simulator.paths import Path
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import Livelock
@@ -111,7 +110,7 @@ def backend() -> Iterator[backends.SharedBackend]:
             shared.close()
 
 
-def cells(backend_: backends.Backend, chosen: Iterable[scenarios.Path] = scenarios.PATHS) -> list[Cell]:
+def cells(backend_: backends.Backend, chosen: Iterable[Path] = scenarios.PATHS) -> list[Cell]:
     """Return the cells of some paths.
 
     :raises AssertionError: without a fault, a path violates an invariant or has the wrong end.
@@ -119,7 +118,7 @@ def cells(backend_: backends.Backend, chosen: Iterable[scenarios.Path] = scenari
     return [cell for path in chosen for cell in _cells_of(backend_, path)]
 
 
-def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
+def _cells_of(backend_: backends.Backend, path: Path) -> list[Cell]:
     dry = _Run(backend_, path, None)
     result = dry.go()
     ends = result.statuses[-len(path.ends) :]
@@ -133,12 +132,7 @@ def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
     ]
 
 
-def sagas() -> tuple[Saga[context.MigrationContext], ...]:
-    """Return the sagas that the paths run."""
-    return live_migrate.saga(), evacuate.saga()
-
-
-def run(backend_: backends.Backend, cell: Cell, path: scenarios.Path | None = None) -> Result:
+def run(backend_: backends.Backend, cell: Cell, path: Path | None = None) -> Result:
     """Run one cell and return the result.
 
     :param path: replaces the path that the cell names, for example by one with other options.
@@ -152,11 +146,11 @@ class _Run:
     :param cell: the cell with the faults. None: a run without faults that records the saga steps of each boundary.
     """
 
-    def __init__(self, backend_: backends.Backend, path: scenarios.Path, cell: Cell | None) -> None:
+    def __init__(self, backend_: backends.Backend, path: Path, cell: Cell | None) -> None:
         self.path = path
         self.cell = cell
         self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
-        self._steps = {step.name for saga in sagas() for step in saga.steps}
+        self._steps = {step.name for saga in sagas().values() for step in saga.steps}
         self.steps: dict[Boundary, set[str]] = {}
         self._journal: set[tuple[object, ...]] = set()
         self._begins: dict[str, Boundary] = {}

@@ -205,15 +205,17 @@ class Monitor:
     def _note_silence(self, world: World) -> None:
         """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
 
-        A copy and a wait in the queue need no reason, unless an abort was requested. A wait for a slot is no reason
-        while no migration has that slot. Time without a living conductor does not count, because no process could write
-        a reason.
+        A copy, a wait in the queue and one for a user need no reason, unless an abort was requested. A wait for a slot
+        is no reason while no migration has that slot. Time without a living conductor does not count, because no
+        process could write a reason.
         """
         lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
         taken = tuple(_slots_taken(world))
         for uuid, row in world.migrations.items():
             stands = row.status, row.outcome, row.attempt, row.abort_requested_at
             on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
+            decides = not (row.confirm_requested_at or row.revert_requested_at)
+            on_its_way = on_its_way or (row.status == MigrationStatus.FINISHED and decides)
             waits = row.waits_for and (not row.waits_for_slot or row.waits_for.startswith(taken))
             observed = waits or row.stuck_reason or on_its_way
             changed = stands != self._unchanged.get(uuid, (None, 0.0))[0]

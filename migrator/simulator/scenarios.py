@@ -1,40 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths of live migrations and evacuations, as actions of users, operators and hypervisors."""
+"""The paths of migrations and evacuations, as actions of users, operators and hypervisors."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from migrator.objects import EVACUATES, FINAL, Instance, MigrationStatus
-from migrator.simulator import drain_scenarios
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.monitoring import aborts
+from migrator.simulator.paths import Path, cold_migrations, drains
 from migrator.virt.fake.faults import Faults
 
 _S = MigrationStatus
-
-
-@dataclasses.dataclass(frozen=True)
-class Path:
-    """One path.
-
-    :ivar act: runs the path. It calls ``begin`` after its preparations, and the matrix covers only what follows. It
-        reaches its end whatever fails.
-    :ivar ends: the final statuses, without faults, of the migrations that are requested after ``begin``.
-    :ivar knobs: the knobs of the hypervisors.
-    """
-
-    name: str
-    act: Callable[[Operator, Callable[[], None]], None]
-    ends: tuple[_S, ...]
-    hosts: int = 2
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    knobs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _faults(operator: Operator, host: str = 'host1') -> Faults:
@@ -572,9 +552,9 @@ PATHS = (
     Path('waits for a slot', waits_for_a_slot, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
     Path('second candidate, bounded', second_candidate, (_S.COMPLETED,), hosts=3, options=_ONE_AT_A_TIME),
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
-    Path('drain', drain_scenarios.drain, (_S.COMPLETED, _S.COMPLETED)),
-    Path('drain cancelled', drain_scenarios.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
-    Path('drain fails', drain_scenarios.drain_fails, (_S.FAILED, _S.FAILED)),
+    Path('drain', drains.drain, (_S.COMPLETED, _S.COMPLETED)),
+    Path('drain cancelled', drains.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
+    Path('drain fails', drains.drain_fails, (_S.FAILED, _S.FAILED)),
     Path('evacuation', evacuation, (_S.COMPLETED,)),
     Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),
     Path('evacuation fails', evacuation_fails, (_S.FAILED,)),
@@ -587,6 +567,7 @@ PATHS = (
     Path('source returns before the start', source_returns_before_the_start, (_S.FAILED,)),
     Path('source returns during the start', source_returns_during_the_start, (_S.COMPLETED,)),
     Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),
+    *cold_migrations.PATHS,
 )
 
 #: Paths without cells in the matrix. Tests use them for bugs that no other path finds.

@@ -470,3 +470,61 @@ class EvacuationContract(DriverContract):
             bench.source.post_evacuation_at_source(bench.instance, data)
             assert not bench.at_source().present
         assert bench.at_destination().active
+
+
+class ColdMigrationContract:
+    """The tests of a driver that moves a guest while it is powered off, in addition to another contract."""
+
+    @staticmethod
+    def _checked(bench: Bench, power_on: bool = True) -> LiveMigrateData:
+        data = bench.source.check_can_migrate_source(bench.instance, LiveMigrateData())
+        data = data.replace(source={**data.source, 'power_on': power_on})
+        return bench.destination.check_can_migrate_destination(bench.instance, data)
+
+    @pytest.mark.parametrize(('power_on', 'state'), [(True, 'running'), (False, 'shutdown')])
+    def test_guest_that_was_powered_off_is_started_elsewhere_and_confirmed(
+        self, bench: Bench, power_on: bool, state: str
+    ) -> None:
+        data = self._checked(bench, power_on)
+        assert bench.at_source().state == 'running'
+        for _ in range(2):
+            bench.source.migrate_disk_and_power_off(bench.instance, data)
+            assert bench.at_source().state == 'shutdown'
+        for _ in range(2):
+            bench.destination.finish_migration(bench.instance, data)
+            assert bench.at_destination() == protocol.Guest(instance_uuid=bench.instance.uuid, state=state)
+        for _ in range(2):
+            bench.source.confirm_migration_at_source(bench.instance, data)
+            assert not bench.at_source().present
+        assert bench.at_destination().state == state
+
+    def test_guest_is_ended_at_its_destination_and_restored(self, bench: Bench) -> None:
+        data = self._checked(bench)
+        bench.source.migrate_disk_and_power_off(bench.instance, data)
+        bench.destination.finish_migration(bench.instance, data)
+        for _ in range(2):
+            bench.destination.revert_migration_at_destination(bench.instance, data)
+            assert not bench.at_destination().present
+        for _ in range(2):
+            bench.source.revert_migration_at_source(bench.instance, data)
+            assert bench.at_source().state == 'running'
+
+    def test_restore_leaves_a_guest_alone_that_was_not_powered_off(self, bench: Bench) -> None:
+        data = self._checked(bench)
+        bench.source.revert_migration_at_source(bench.instance, data)
+        assert bench.at_source().state == 'running'
+        with pytest.raises(exception.GuestNotFound):
+            bench.destination.revert_migration_at_source(bench.instance, data)
+
+    def test_cold_checks_refuse_a_missing_guest_and_a_host_that_has_it(self, bench: Bench) -> None:
+        with pytest.raises(exception.MigrationPreCheckError):
+            bench.destination.check_can_migrate_source(bench.instance, LiveMigrateData())
+        data = bench.source.check_can_migrate_source(bench.instance, LiveMigrateData())
+        with pytest.raises(exception.MigrationPreCheckError):
+            bench.source.check_can_migrate_destination(bench.instance, data)
+
+    def test_confirmation_does_not_destroy_a_running_guest(self, bench: Bench) -> None:
+        data = self._checked(bench)
+        with pytest.raises(exception.GuestStillHere):
+            bench.source.confirm_migration_at_source(bench.instance, data)
+        assert bench.at_source().state == 'running'

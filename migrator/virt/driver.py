@@ -20,6 +20,7 @@ from uuid import UUID, uuid5
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node, protocol
+from migrator.virt.cold_migration import ColdMigration
 
 #: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
 _NAMESPACE = UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
@@ -94,7 +95,7 @@ class Reporting:
         return None
 
 
-class ComputeDriver(Reporting, abc.ABC):
+class ComputeDriver(ColdMigration, Reporting, abc.ABC):
     """The hypervisor of one host.
 
     Every method except :meth:`live_migration` and :meth:`attach_live_migration` ends in bounded time. Every method

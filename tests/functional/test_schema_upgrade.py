@@ -82,7 +82,7 @@ def downgrade(cloud):
     connection.execute('DROP TABLE slot_lock')
     for table in ('drains', 'drain_members', 'drain_log', 'guest_differences'):
         connection.execute(f'DROP TABLE {table}')
-    for column in ('drain', 'priority'):
+    for column in ('drain', 'priority', 'confirm_requested_at', 'revert_requested_at'):
         connection.execute(f'ALTER TABLE migrations DROP COLUMN {column}')
     connection.execute('ALTER TABLE services DROP COLUMN slots')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')

@@ -130,8 +130,8 @@ MUTANTS = (
     Mutant(
         'unrestored-source-is-deferred',
         ORDERS,
-        "Tried.UNRESTORED if step == 'rollback_live_migration_at_source'",
-        "Tried.UNRESTORED if step == 'rollback_live_migration_at_destination'",
+        "_RESTORING = ('rollback_live_migration_at_source', ",
+        "_RESTORING = ('rollback_live_migration_at_destination', ",
         'A migration ends as failed while its guest stays paused at the source.',
     ),
     Mutant(

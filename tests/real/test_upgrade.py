@@ -14,6 +14,7 @@ from migrator import exception
 from migrator.db import models
 from migrator.db.schema import sync
 
+NEW_IN_MIGRATIONS = {'drain', 'priority', 'confirm_requested_at', 'revert_requested_at'}
 DRAINS = ('drains', 'drain_members', 'drain_log')
 
 
@@ -43,7 +44,7 @@ def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_cha
     after = columns_of(made)
     assert after.keys() - columns.keys() == {'guest_definitions', 'guest_differences', 'slot_lock', *DRAINS}
     added = {table: {name for name, *_ in after[table] - found} for table, found in columns.items()}
-    wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at', 'drain', 'priority'}, 'services': {'slots'}}
+    wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at', *NEW_IN_MIGRATIONS}, 'services': {'slots'}}
     assert {table: names for table, names in added.items() if names} == wanted
     assert all(found <= after[table] for table, found in columns.items())
     with made.engine.reader() as session:

@@ -2,9 +2,9 @@
 
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
-``make test`` leaves out the paths that are neither of the seven nor of evacuations.
-MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of EVACUATIONS; MIGRATOR_OTHER_CELLS=N
-of the others.
+``make test`` leaves out the paths that are neither of the seven nor of evacuations and cold migrations.
+MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of EVACUATIONS, COLD and REVERTS;
+MIGRATOR_OTHER_CELLS=N of the others.
 One by its name::
 
     python -m migrator.simulator.matrix 'success | conductor1: commit done #5 | killed for ever'
@@ -15,6 +15,7 @@ import os
 
 import pytest
 
+from migrator.conductor.tasks import sagas
 from migrator.simulator import faults, matrix, scenarios
 
 #: On a slow and busy machine, too; what hangs is found by the clouds' own clocks.
@@ -32,8 +33,12 @@ SEVEN = (
 )
 #: The paths of the second saga, with every cell: they have each step of it, and each undo.
 EVACUATIONS = ('evacuation', 'evacuated while running', 'evacuation fails')
+#: The paths of the sagas of a cold migration, with every cell.
+COLD = ('cold', 'cold fails')
+REVERTS = ('cold reverted',)
+OTHER_SAGAS = (*EVACUATIONS, *COLD, *REVERTS)
 #: How many cells they have. A change of a saga changes it: check that the new step has its cells, and write it here.
-CELLS = {SEVEN: 2434, EVACUATIONS: 1179}
+CELLS = {SEVEN: 2434, EVACUATIONS: 1179, COLD: 583, REVERTS: 323}
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
 #: So that several processes share the work. Each slice has to find the cells first, which for a few cells costs more.
 SLICES = 4 if SPACING < 20 else 1
@@ -68,12 +73,12 @@ def only_delays(cell):
 @pytest.mark.parametrize(
     'path',
     [
-        pytest.param(path.name, marks=() if path.name in (*SEVEN, *EVACUATIONS) else pytest.mark.slow)
+        pytest.param(path.name, marks=() if path.name in (*SEVEN, *OTHER_SAGAS) else pytest.mark.slow)
         for path in scenarios.PATHS
     ],
 )
 def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
-    spacing = SPACING * (1 if path in SEVEN else SPACING if path in EVACUATIONS else OTHERS)
+    spacing = SPACING * (1 if path in SEVEN else SPACING if path in OTHER_SAGAS else OTHERS)
     chosen = cells(path)[::spacing][part::SLICES]
     wrong = []
     for cell in chosen:
@@ -90,8 +95,8 @@ def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
 
 @pytest.mark.parametrize(
     ('paths', 'saga'),
-    zip(CELLS, matrix.sagas(), strict=True),
-    ids=['live migration', 'evacuation'],
+    zip(CELLS, sagas().values(), strict=True),
+    ids=['live migration', 'evacuation', 'cold migration', 'revert'],
 )
 def test_no_step_is_without_its_cells(paths, saga, cells):
     there = cells(*paths)

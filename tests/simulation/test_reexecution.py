@@ -12,7 +12,7 @@ import dataclasses
 
 import pytest
 
-from migrator.conductor.tasks import evacuate, live_migrate
+from migrator.conductor.tasks import cold_migrate, evacuate, live_migrate
 from migrator.saga.saga import Done, Parked, Saga
 from migrator.simulator import scenarios
 from migrator.simulator.actors.operator import Operator
@@ -21,7 +21,7 @@ from migrator.testing.cloud import SimulatedCloud
 
 #: Seconds that what was asked for again gets to happen.
 WHILE = 1.0
-PIVOTS = ('live_migration', 'evacuate')
+PIVOTS = ('live_migration', 'evacuate', 'finish_migration')
 #: The fields of a row that record how the migration ran, and not what it did.
 RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
 RUN_FIELDS |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
@@ -44,6 +44,10 @@ DONE = {
     'evacuated while running': (6, 0),
     'source returns during the start': (6, 0),
     'evacuated back': (12, 0),
+    'cold': (9, 0),
+    'cold reverted': (6, 5),
+    'cold fails': (5, 3),
+    'cold power-off fails': (3, 2),
 }
 #: The paths with every step and every undo of their saga.
 SHORTEST = ('success', 'driver fails', 'evacuation', 'evacuation fails')
@@ -59,14 +63,17 @@ class Again:
         self.dones = {}
         self.wrapped = {}
 
-    def saga(self, saga):
-        """Return a saga whose bodies are run again and again."""
+    def saga(self, saga, way='do'):
+        """Return a saga whose bodies are run again and again.
+
+        :param way: 'undo' for a saga that takes back what another one has done.
+        """
         items = []
         for group in saga.groups:
             steps = tuple(
                 dataclasses.replace(
                     step,
-                    do=self.body(step.name, 'do', step.do),
+                    do=self.body(step.name, way, step.do),
                     undo=step.undo and self.body(step.name, 'undo', step.undo),
                 )
                 for step in group
@@ -75,8 +82,8 @@ class Again:
         return Saga(*items, settle=saga.settle, abandon=saga.abandon)
 
     def body(self, name, direction, real):
-        if real in self.wrapped:
-            return self.wrapped[real]
+        if (real, direction) in self.wrapped:
+            return self.wrapped[real, direction]
 
         def again(m):
             verdict = real(m)
@@ -90,7 +97,7 @@ class Again:
                     self.run_again(m, name, direction, done)
             return verdict
 
-        self.wrapped[real] = again
+        self.wrapped[real, direction] = again
         return again
 
     def run_again(self, m, name, direction, done):
@@ -152,8 +159,9 @@ def difference(before, after):
 def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
     again = Again(None)
-    for task in (live_migrate, evacuate):
+    for task in (live_migrate, evacuate, cold_migrate):
         monkeypatch.setattr(task, 'saga', lambda real=task.saga: again.saga(real()))
+    monkeypatch.setattr(cold_migrate, 'reverts', lambda real=cold_migrate.reverts: again.saga(real(), 'undo'))
     cloud = again.cloud = SimulatedCloud(
         backend.directory, path.hosts, backend=backend, options=path.options, **path.knobs
     )
@@ -188,6 +196,7 @@ def test_every_step_of_the_saga_is_run_again():
     for task, forward, back in (
         (live_migrate, 'success', 'driver fails'),
         (evacuate, 'evacuation', 'evacuation fails'),
+        (cold_migrate, 'cold', 'cold fails'),
     ):
         steps = task.saga().steps
         assert DONE[forward] == (len(steps), 0)

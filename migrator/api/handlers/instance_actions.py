@@ -15,17 +15,26 @@ from migrator.api.policies.instance_actions import DETAILS, EVENTS, LIST, SHOW
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
 from migrator.api.schemas.instance_actions import INDEX
-from migrator.db.actions import EVACUATE, LIVE_MIGRATION, Action
+from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, Action
 from migrator.objects import Instance, Migration
 
 #: The steps that a compute host does. The conductor does the others.
-AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
+AT_SOURCE = frozenset(
+    {'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'}
+    | {'check_can_migrate_source', 'migrate_disk_and_power_off', 'confirm_migration_at_source'}
+    | {'revert_migration_at_source'}
+)
 AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
     | {'check_can_evacuate', 'evacuate'}
+    | {'check_can_migrate_destination', 'finish_migration', 'revert_migration_at_destination'}
 )
 #: Action -> nova's name of the event of the whole migration.
-_WHOLE = {LIVE_MIGRATION: 'conductor_live_migrate_instance', EVACUATE: 'rebuild_server'}
+_WHOLE = {
+    LIVE_MIGRATION: 'conductor_live_migrate_instance',
+    EVACUATE: 'rebuild_server',
+    MIGRATE: 'conductor_migrate_server',
+}
 _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 

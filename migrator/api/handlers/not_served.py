@@ -126,10 +126,10 @@ _URLS = """
 URLS = tuple((method, path) for path, *methods in map(str.split, _URLS.split('\n')[1:-1]) for method in methods)
 
 _ACTIONS = """
-addFixedIp addFloatingIp addSecurityGroup changePassword confirmResize createBackup createImage
-forceDelete injectNetworkInfo migrate os-getConsoleOutput os-getRDPConsole os-getSPICEConsole
+addFixedIp addFloatingIp addSecurityGroup changePassword createBackup createImage
+forceDelete injectNetworkInfo os-getConsoleOutput os-getRDPConsole os-getSPICEConsole
 os-getSerialConsole os-getVNCConsole os-start os-stop pause reboot rebuild removeFixedIp
-removeFloatingIp removeSecurityGroup rescue resetNetwork resize restore resume revertResize shelve
+removeFloatingIp removeSecurityGroup rescue resetNetwork resize restore resume shelve
 shelveOffload suspend trigger_crash_dump unpause unrescue unshelve
 """
 

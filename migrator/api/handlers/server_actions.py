@@ -10,7 +10,7 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.handlers import evacuations, live_migrations, not_served
+from migrator.api.handlers import cold_migrations, evacuations, live_migrations, not_served
 from migrator.api.policies.server_actions import LOCK, RESET_STATE, UNLOCK, UNLOCK_OVERRIDE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
@@ -73,6 +73,9 @@ def reset_state(request: Request, server_id: str) -> webob.Response:
 ACTIONS: dict[str, Callable[[Request, str], webob.Response]] = {
     'os-migrateLive': live_migrations.migrate_live,
     'evacuate': evacuations.evacuate,
+    'migrate': cold_migrations.migrate,
+    'confirmResize': cold_migrations.confirm,
+    'revertResize': cold_migrations.revert,
     'os-resetState': reset_state,
     'lock': lock,
     'unlock': unlock,

@@ -69,7 +69,7 @@ def delete(request: Request, server_id: str, migration_id: str) -> webob.Respons
         if migration.status != _S.RUNNING:
             _check_host_aborts_queued(request, instance, migration)
     if request.services.database.requests.request_abort(request.context, migration, statuses):
-        _wake(request, migration)
+        wake_owner(request, migration)
     return accepted()
 
 
@@ -88,7 +88,7 @@ def act(request: Request, server_id: str, migration_id: str) -> webob.Response:
         raise exception.Invalid(error.message) from None
     _check_status(migration, COMPLETABLE, 'force_complete')
     if request.services.database.requests.request_force_complete(request.context, migration, COMPLETABLE):
-        _wake(request, migration)
+        wake_owner(request, migration)
     return accepted()
 
 
@@ -147,7 +147,8 @@ def _check_host_aborts_queued(request: Request, instance: Instance, migration: M
         )
 
 
-def _wake(request: Request, migration: Migration) -> None:
+def wake_owner(request: Request, migration: Migration) -> None:
+    """Wake the conductor that owns a migration, for a request that is committed."""
     services = request.services
     try:
         owner = services.database.conductors.owner_of(migration.uuid)

@@ -36,9 +36,10 @@ STATUSES = {
 }
 #: An evacuation rebuilds the guest elsewhere.
 REBUILDING = ('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning')
+RESIZING = ('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish')
 
 #: The statuses of nova's that no server has here.
-OTHER_STATUSES = frozenset({'HARD_REBOOT', 'PASSWORD', 'REBOOT', 'RESIZE', 'REVERT_RESIZE'})
+OTHER_STATUSES = frozenset({'HARD_REBOOT', 'PASSWORD', 'REBOOT'})
 
 _WITH_PROGRESS = ('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING')
 
@@ -49,6 +50,10 @@ def status(instance: Instance) -> str:
         return 'MIGRATING'
     if instance.task_state in REBUILDING and instance.vm_state in ('active', 'stopped', 'error'):
         return 'REBUILD'
+    if instance.task_state in RESIZING and instance.vm_state in ('active', 'stopped'):
+        return 'RESIZE'
+    if instance.task_state == 'resize_reverting' and instance.vm_state == 'resized':
+        return 'REVERT_RESIZE'
     return STATUSES.get(instance.vm_state, 'UNKNOWN')
 
 

@@ -208,6 +208,10 @@ def _status(request: Request, wanted: Wanted) -> None:
         wanted.columns |= {'vm_state': list(MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
     elif 'REBUILD' in names:
         wanted.columns['task_state'] = list(server_views.REBUILDING)
+    elif 'RESIZE' in names:
+        wanted.columns['task_state'] = list(server_views.RESIZING)
+    elif 'REVERT_RESIZE' in names:
+        wanted.columns['task_state'] = 'resize_reverting'
     elif request.since(38) and not names & server_views.OTHER_STATUSES:
         raise exception.Invalid(f'Invalid status value: {", ".join(sorted(names))[:200]}')
     else:

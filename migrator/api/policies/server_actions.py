@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The policies of live migration, of evacuation, of locks, and of the reset of a state."""
+"""The policies of migrations, of evacuation, of locks, and of the reset of a state."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from migrator.api.policies import base
 
 MIGRATE_LIVE = 'os_compute_api:os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = 'os_compute_api:os-migrate-server:migrate_live:host'
+MIGRATE = 'os_compute_api:os-migrate-server:migrate'
+MIGRATE_HOST = 'os_compute_api:os-migrate-server:migrate:host'
+CONFIRM_RESIZE = 'os_compute_api:servers:confirm_resize'
+REVERT_RESIZE = 'os_compute_api:servers:revert_resize'
 EVACUATE = 'os_compute_api:os-evacuate'
 RESET_STATE = 'os_compute_api:os-admin-actions:reset_state'
 LOCK = 'os_compute_api:os-lock-server:lock'
@@ -24,6 +28,21 @@ RULES = [
     base.rule(
         MIGRATE_LIVE_HOST, base.ADMIN, 'Live-migrate a server to a host that the request names.',
         f'{_ACTION} (os-migrateLive)',
+    ),
+    base.rule(
+        MIGRATE, base.PROJECT_MANAGER_OR_ADMIN, 'Cold-migrate a server to a host that migrator chooses.',
+        f'{_ACTION} (migrate)',
+    ),
+    base.rule(
+        MIGRATE_HOST, base.ADMIN, 'Cold-migrate a server to a host that the request names.', f'{_ACTION} (migrate)'
+    ),
+    base.rule(
+        CONFIRM_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Confirm the cold migration of a server.',
+        f'{_ACTION} (confirmResize)',
+    ),
+    base.rule(
+        REVERT_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Revert the cold migration of a server.',
+        f'{_ACTION} (revertResize)',
     ),
     base.rule(EVACUATE, base.ADMIN, 'Evacuate a server from a host that is down.', f'{_ACTION} (evacuate)'),
     base.rule(RESET_STATE, base.ADMIN, 'Reset the state of a server.', f'{_ACTION} (os-resetState)'),

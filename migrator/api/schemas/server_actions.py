@@ -41,12 +41,27 @@ EVACUATE = {
     68: types.action('evacuate', types.closed(_EVACUATE_V2_14)),
 }
 
+#: As in nova, anything is accepted and ignored.
+_ANYTHING: types.Schema = {}
+
+MIGRATE = {
+    1: _ANYTHING,
+    56: types.action(
+        'migrate',
+        {
+            'type': ['object', 'null'],
+            'properties': {'host': types.HOST_OR_NULL},
+            'additionalProperties': False,
+            'description': 'null, or an object with a host',
+        },
+    ),
+}
+CONFIRM_RESIZE = {1: types.action('confirmResize', _ANYTHING)}
+REVERT_RESIZE = {1: types.action('revertResize', _ANYTHING)}
+
 _STATE = {'type': 'string', 'enum': ['active', 'error'], 'description': 'active or error'}
 
 RESET_STATE = {1: types.action('os-resetState', types.closed({'state': _STATE}, ['state']))}
-
-#: As in nova, anything is accepted and ignored.
-_ANYTHING: types.Schema = {}
 
 LOCK = {
     1: types.action('lock', _ANYTHING),

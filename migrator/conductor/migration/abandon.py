@@ -19,7 +19,7 @@ from migrator import exception
 from migrator.conductor.migration import allocations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
-from migrator.objects import base
+from migrator.objects import MigrationType, base
 from migrator.saga import log
 from migrator.saga.saga import Done, Parked, Stuck, Verdict
 
@@ -31,10 +31,11 @@ CLEAN = 'abandon_clean'
 ALLOCATIONS = 'abandon_allocations'
 
 
-#: Whether it is an evacuation -> the steps that remove the guest from the source and from the destination.
+#: The type of a migration -> the steps that remove the guest from the source and from the destination.
 _CLEANS = {
-    False: ('post_live_migration_at_source', 'rollback_live_migration_at_destination'),
-    True: ('post_evacuation_at_source', 'rollback_evacuation_at_destination'),
+    MigrationType.LIVE_MIGRATION.value: ('post_live_migration_at_source', 'rollback_live_migration_at_destination'),
+    MigrationType.EVACUATION.value: ('post_evacuation_at_source', 'rollback_evacuation_at_destination'),
+    MigrationType.MIGRATION.value: ('confirm_migration_at_source', 'revert_migration_at_destination'),
 }
 
 #: Something at the source could still move the guest.
@@ -163,7 +164,7 @@ def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, g
 
 def _cleans(m: MigrationContext, host: str) -> str:
     """Return the step that removes the guest from a host."""
-    return _CLEANS[m.row.is_evacuation][host != m.source]
+    return _CLEANS[m.row.migration_type][host != m.source]
 
 
 def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
@@ -208,6 +209,8 @@ def _migrate_data(m: MigrationContext) -> Any:
         'check_can_live_migrate_source',
         'check_can_live_migrate_destination',
         'check_can_evacuate',
+        'check_can_migrate_destination',
+        'check_can_migrate_source',
     ):
         found = m.result(step).get('migrate_data')
         if found:

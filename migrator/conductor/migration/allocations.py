@@ -121,21 +121,27 @@ def move(m: MigrationContext) -> Verdict:
     return Parked('Placement, where other writers were faster each time')
 
 
-def give_back(m: MigrationContext) -> Verdict:
+def give_back(m: MigrationContext, step: str = 'move_allocation', direction: str = log.UNDO) -> Verdict:
     """Return the allocation: moved -> not moved.
 
     The write raises the generation, so that Placement refuses a move that may still be on its way.
+
+    :param step: the step that returns it.
+    :param direction: whether that step is undone or done.
     """
     if destinations.chosen(m.journal, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
-    moved = _generation_after_move(m) if m.journal.first_try(m.attempt, 'move_allocation', log.UNDO) else None
+    moved = _generation_after_move(m) if m.journal.first_try(m.attempt, step, direction) else None
     for _ in range(_RACES):
         try:
             if moved is not None:
                 strategy.revert(pair, instance_generation=moved, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
             reading, pair = _observe(m, strategy, pair)
+            if direction == log.DO and reading.state is allocation_state.PairState.NOT_MOVED:
+                # The move was done long before, so none can be on its way.
+                return Done()
             m.commit()
             if m.is_deleted():
                 return _bury(strategy, reading)
@@ -158,7 +164,7 @@ def give_back(m: MigrationContext) -> Verdict:
             moved = None
             _pause(m)
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
-            return _later(m, error, 'move_allocation', log.UNDO)
+            return _later(m, error, step, direction)
         else:
             return Done()
     return Parked('Placement, where other writers were faster each time')

@@ -13,7 +13,7 @@ from migrator.db.api import Database
 from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Turn
-from migrator.objects import EVACUATES, Instance, Migration
+from migrator.objects import EVACUATES, MIGRATES_COLD, Instance, Migration
 from migrator.placement_client import allocation_state, candidates
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
@@ -237,6 +237,9 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'it is disabled'
     if migration.is_evacuation and place.service.version < EVACUATES:
         return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
+    if migration.is_cold and place.service.version < MIGRATES_COLD:
+        needed = f'and cold migrations need {MIGRATES_COLD}: upgrade it'
+        return f'its compute service has version {place.service.version}, {needed}'
     if place.has_cleanup:
         return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None

@@ -36,8 +36,14 @@ _ENDING = frozenset(
         'rollback_live_migration_at_destination',
         'rollback_evacuation_at_destination',
         'post_evacuation_at_source',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+        'revert_migration_at_destination',
     }
 )
+
+#: Commands that restore a guest, or that end one so that another host may start it.
+_RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source', protocol.AFTER_REVERT)
 
 #: The end of a step at a host, or the verdict until then.
 Found = protocol.Report | Failed | Parked
@@ -180,7 +186,8 @@ def retry(
         return Done({'owed': reason})
     if then is Then.STUCK:
         if tried is Tried.UNRESTORED:
-            return Stuck(f'Host {host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
+            what = 'end' if step == protocol.AFTER_REVERT else 'restore'
+            return Stuck(f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.')
         return _stuck(m, wait, reason)
     if isinstance(outcome, Parked):
         # A stuck step stays stuck until the host answers the next try.
@@ -201,8 +208,9 @@ class Tried(enum.StrEnum):
     GONE = 'the guest is not there'
     DELETED = 'the guest is not there, and its instance was deleted'
     FAILED = 'failed'
-    #: The source failed to restore the guest. An ended migration must leave no guest paused.
-    UNRESTORED = 'the source failed to restore the guest'
+    #: The host failed to restore the guest, or to end it. An ended migration must leave no guest paused, and must not
+    #: start one before the other copy has ended.
+    UNRESTORED = 'the host failed to restore or to end the guest'
     PENDING = 'not ended'
 
 
@@ -255,12 +263,14 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
         if facts.get('gone'):
             return Tried.GONE, f'Host {host} refused {step}: the guest is not there. Look which host has it.'
     reason = outcome.reason or 'no reason given'
-    return (Tried.UNRESTORED if step == 'rollback_live_migration_at_source' else Tried.FAILED), reason
+    return (Tried.UNRESTORED if step in _RESTORING else Tried.FAILED), reason
 
 
 def _state_of(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> State:
     if tried is Tried.PENDING and m.tools.is_down(host):
-        return State.DOWN
+        # Only a fenced host runs no guest that another host may start.
+        may_run = wait.what == protocol.AFTER_REVERT and not m.tools.database.services.get_compute(host).forced_down
+        return State.UP if may_run else State.DOWN
     # A host that has replied is up.
     return State.EXHAUSTED if wait.tries >= m.tools.options.post_max_attempts else State.UP
 
@@ -311,6 +321,7 @@ def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
 def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
     """Return what a deferred cleanup of this migration needs: the data that the preparation fixed."""
     step = 'check_can_evacuate' if m.row.is_evacuation else 'pre_live_migration'
+    step = 'check_can_migrate_destination' if m.row.is_cold else step
     return {'migrate_data': m.result(step).get('migrate_data')}
 
 

@@ -21,7 +21,7 @@ from migrator.saga.saga import Parked, Stuck
 #: A migration may wait this many times service_down_time without progress.
 PATIENCE = 5
 #: The statuses that already show a wait of any length.
-_LASTING = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
+_LASTING = (MigrationStatus.QUEUED, MigrationStatus.RUNNING, MigrationStatus.FINISHED)
 #: The number of restarts of a host that begin its wait again. The migration itself may be what crashes the host.
 _RESTARTS = 3
 #: Any conductor may write that the broker is away; see :class:`migrator.exception.BrokerAway`.
@@ -76,7 +76,8 @@ def _begin(m: MigrationContext, pause: Parked, hosts: tuple[str, ...], patience:
         ledger.restarts = 0
     since = begun.get(patience, now)
     ledger.last, ledger.progress, ledger.boots = Wait(pause.why, hosts, since, patience), progress, boots
-    ledger.in_status = pause.in_status and patience == math.inf and m.row.status in _LASTING and m.row.outcome is None
+    ledger.in_status = pause.in_status and patience == math.inf and m.row.status in _LASTING
+    ledger.in_status = ledger.in_status and (m.row.outcome is None or m.row.is_cold)
     # The time in a queue or of a copy does not count for a wait for a host that follows it.
     ledger.begun = {} if lasts(m) else {**begun, patience: since}
     return since
@@ -95,7 +96,7 @@ def _show(m: MigrationContext, pause: Parked, lasted: float) -> None:
 
 
 def lasts(m: MigrationContext) -> bool:
-    """Return whether the status alone shows the wait: for a slot in the queue, or for the copy."""
+    """Return whether the status alone shows the wait: a queue, the copy, or a user."""
     return m.ledger.last is not None and m.ledger.in_status
 
 

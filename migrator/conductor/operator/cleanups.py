@@ -10,7 +10,7 @@ from typing import Any
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
 
 
 def state(cleanup: Cleanup) -> str:
@@ -27,7 +27,7 @@ def document(cleanup: Cleanup) -> dict[str, Any]:
 
 def effect(host: str, step: str) -> str:
     """Return what a cleanup may do to the guest at its host, in a sentence."""
-    if step == AFTER_EVACUATION:
+    if step in ENDS_COPIES:
         return (
             "A conductor first polls the guest's host. Only if that reports that it has the guest, the copy at "
             f'{host} is ended, even if it runs. Disks that are or may be shared are kept.'

@@ -14,22 +14,18 @@ from typing import Any
 
 from migrator.conductor.migration import abandon
 from migrator.conductor.operator.timeline import Facts
-from migrator.conductor.tasks import evacuate, live_migrate
+from migrator.conductor.tasks import sagas
 from migrator.db import actions
-from migrator.objects import EVACUATES, Migration, MigrationStatus, MigrationType, Outcome, times
+from migrator.objects import EVACUATES, Migration, MigrationStatus, Outcome, times
 from migrator.objects.protocol import AFTER_EVACUATION
 from migrator.saga import log
-from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
 #: The beginning of each command in a text.
 PROG = 'migrator-manage'
 
-_SAGAS: Mapping[str, Saga[Any]] = {
-    MigrationType.LIVE_MIGRATION.value: live_migrate.saga(),
-    MigrationType.EVACUATION.value: evacuate.saga(),
-}
+_SAGAS = sagas()
 #: The pivots: what follows from them only a host can report.
 _PIVOTS = frozenset(saga.pivot.name for saga in _SAGAS.values())
 #: Step -> the name of its undo.
@@ -40,6 +36,11 @@ _NO_STEPS = {
     abandon.CLEAN: 'abandon: clean {host}',
     abandon.ALLOCATIONS: 'abandon: write the allocations',
 }
+
+
+#: The steps whose names do not end with the host that does them.
+_AT_SOURCE = frozenset({'live_migration', 'migrate_disk_and_power_off'})
+_AT_DESTINATION = frozenset({'pre_live_migration', 'check_can_evacuate', 'evacuate', 'finish_migration'})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +164,9 @@ def _state_of(step: log.StepRecord) -> str:
     if step.state == log.StepState.INTENT:
         return 'begun'
     if step.state == log.StepState.FAILED:
-        return {'live_migration': 'not moved', 'evacuate': 'not started'}.get(step.step, 'not done')
+        return {'live_migration': 'not moved', 'evacuate': 'not started', 'finish_migration': 'not started'}.get(
+            step.step, 'not done'
+        )
     return 'not done' if 'owed' in (step.result or {}) else 'done'
 
 
@@ -180,7 +183,7 @@ def _details(step: log.StepRecord) -> str:
         return f'{there}, and the migration the one at the source'
     if step.step == 'live_migration':
         return 'the destination runs the guest' + (', and its memory follows' if result.get('post_copy') else '')
-    if step.step == 'evacuate':
+    if step.step in ('evacuate', 'finish_migration'):
         return 'the destination runs the guest'
     if step.step == abandon.ALLOCATIONS and result.get('host'):
         return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
@@ -190,8 +193,7 @@ def _details(step: log.StepRecord) -> str:
 def _asked(facts: Facts) -> str:
     migration = facts.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
-    action = actions.EVACUATE if migration.is_evacuation else actions.LIVE_MIGRATION
-    return f'{_user(facts, action)} requested it, {to}'
+    return f'{_user(facts, actions.ACTION_OF[migration.migration_type])} requested it, {to}'
 
 
 def _user(facts: Facts, action: str) -> str:
@@ -210,6 +212,8 @@ def _of_requests(facts: Facts) -> Iterator[Line]:
             migration.force_complete_requested_at,
             f'{_user(facts, "live_migration_force_complete")} requested a forced completion',
         ),
+        (migration.confirm_requested_at, f'{_user(facts, actions.CONFIRM_RESIZE)} confirmed it'),
+        (migration.revert_requested_at, f'{_user(facts, actions.REVERT_RESIZE)} reverted it'),
         (
             migration.abandon_requested_at,
             f'{migration.abandon_requested_by or "an unknown user"} requested to abandon it: the guest is on '
@@ -246,7 +250,7 @@ def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
     if migration.status == Status.DONE:
         yield from _while_done(facts, program)
         return
-    completed = migration.status == Status.COMPLETED
+    completed = migration.status in (Status.COMPLETED, Status.CONFIRMED)
     if migration.status != Status.ERROR and facts.is_in_doubt(
         migration.dest_compute if completed else migration.source_compute
     ):
@@ -373,7 +377,13 @@ def _steps(facts: Facts) -> Iterator[str]:
     attempt = migration.attempt
     if migration.outcome == Outcome.FORWARD:
         names = list(_left_after(migration, journal))
+        if migration.status == Status.FINISHED and not (
+            migration.confirm_requested_at or migration.revert_requested_at
+        ):
+            yield from _finished(migration)
+            return
         moved = 'was started' if migration.is_evacuation else 'has moved'
+        moved = 'goes back to its source' if migration.revert_requested_at else moved
         yield f'The guest {moved}, and nothing is undone any more. {_list(facts, names)}'
         return
     records = journal.of_attempt(attempt)
@@ -384,9 +394,11 @@ def _steps(facts: Facts) -> Iterator[str]:
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
         yield f'It is being undone. {_list(facts, undos)} {after}'
         return
-    sent = journal.find(attempt, _saga(migration).pivot.name) is not None
+    sent = journal.find(attempt, _SAGAS[migration.task].pivot.name) is not None
     if migration.is_evacuation:
         yield from _evacuation(facts, journal, sent)
+    elif migration.is_cold:
+        yield from _cold(facts, journal, sent)
     elif migration.abort_requested_at is not None:
         yield 'It is aborted: both hosts are polled, and unless the guest has moved, everything is undone.'
     elif sent:
@@ -418,18 +430,38 @@ def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]
         yield f'If {source} comes back before evacuate begins, it ends failed, and the guest stays there.'
 
 
-def _saga(migration: Migration) -> Saga[Any]:
-    return _SAGAS[migration.migration_type]
+def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
+    """Yield what happens next to a cold migration without an outcome that is not undone."""
+    migration = facts.migration
+    after = 'Then it is finished, and waits for its user to confirm or to revert it.'
+    if sent:
+        yield (
+            f'{migration.dest_compute} starts the guest, and is polled. {after} If it has certainly not started the '
+            'guest: everything is undone, and the next candidate is tried unless the user requested a host.'
+        )
+    else:
+        yield f'{_list(facts, _left_before(migration, journal))} {after}'
+
+
+def _finished(migration: Migration) -> Iterator[str]:
+    """Yield what a finished cold migration waits for."""
+    uuid, source = migration.instance_uuid, migration.source_compute
+    yield (
+        f'Nothing, until its user decides. {source} keeps the guest shut off, and the migration holds the allocation '
+        'there. To let the guest stay where it is, or to move it back:'
+    )
+    yield f'  openstack server migration confirm {uuid}'
+    yield f'  openstack server migration revert {uuid}'
 
 
 def _left_before(migration: Migration, journal: log.Journal) -> list[str]:
-    saga = _saga(migration)
+    saga = _SAGAS[migration.task]
     steps = saga.steps[: saga.steps.index(saga.pivot) + 1]
     return [step.name for step in steps if not _done(journal, migration.attempt, step.name)]
 
 
 def _after_the_pivot(migration: Migration) -> list[str]:
-    saga = _saga(migration)
+    saga = _SAGAS[migration.task]
     return [step.name for step in saga.steps[saga.steps.index(saga.pivot) + 1 :]]
 
 
@@ -445,7 +477,7 @@ def _left_after(migration: Migration, journal: log.Journal) -> Iterator[str]:
 def _left_to_undo(migration: Migration, journal: log.Journal) -> Iterator[str]:
     """Yield the undos that are left, in the order of the saga."""
     imagined, attempt = log.Journal(journal.all()), migration.attempt
-    while (step := _saga(migration).next_undo(imagined, attempt)) is not None:
+    while (step := _SAGAS[migration.task].next_undo(imagined, attempt)) is not None:
         assert step.undo is not None
         yield step.undo.__name__
         imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])
@@ -457,13 +489,9 @@ def _list(facts: Facts, names: Sequence[str]) -> str:
     words = []
     for name in names:
         host = None
-        if name == 'end_at_destination':
-            pass
-        elif name in ('check_can_evacuate', 'evacuate'):
+        if name in _AT_DESTINATION or (name.endswith('_destination') and name != 'end_at_destination'):
             host = migration.dest_compute
-        elif name.endswith(('_source', 'live_migration')) and name != 'pre_live_migration':
+        elif name in _AT_SOURCE or name.endswith('_source'):
             host = migration.source_compute
-        elif name.endswith('_destination') or name == 'pre_live_migration':
-            host = migration.dest_compute
         words.append(f'{name} at {host}' if host else name)
     return f'{", then ".join(words)}.' if words else ''

@@ -20,13 +20,23 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.protocol import ENDS_COPIES
 from migrator.saga import log
 
 Status = MigrationStatus
 
 #: The steps that a host runs, by the role of that host.
-_AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
+_AT_SOURCE = frozenset(
+    {
+        'check_can_live_migrate_source',
+        'live_migration',
+        'post_live_migration_at_source',
+        'check_can_migrate_source',
+        'migrate_disk_and_power_off',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+    }
+)
 _AT_DESTINATION = frozenset(
     {
         'check_can_live_migrate_destination',
@@ -34,6 +44,9 @@ _AT_DESTINATION = frozenset(
         'post_live_migration_at_destination',
         'check_can_evacuate',
         'evacuate',
+        'check_can_migrate_destination',
+        'finish_migration',
+        'revert_migration_at_destination',
     }
 )
 #: Steps in the log that the saga does not declare.
@@ -228,9 +241,9 @@ def _end(facts: Facts) -> Iterator[str]:
     if migration.status == Status.DONE:
         yield f'It is done{since}: the guest was started at {destination}. {source} has not cleaned up yet.'
         yield f'Until then the migration holds its allocation at {source}.'
-    elif migration.status == Status.COMPLETED:
+    elif migration.status in (Status.COMPLETED, Status.CONFIRMED):
         where = f'had moved to {destination}' if facts.is_in_doubt(destination) else f'runs at {destination}'
-        yield f'It ended completed{since}: the guest {where}.'
+        yield f'It ended {migration.status}{since}: the guest {where}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
         if migration.abandon_guest_on is None:
@@ -239,7 +252,8 @@ def _end(facts: Facts) -> Iterator[str]:
         yield f'It ended {migration.status}{since}, unwound{reason}'
         yield f'The guest was left at {source}.'
     else:
-        yield f'It ended {migration.status}{since}, unwound{reason}'
+        how = '.' if migration.status == Status.REVERTED else f', unwound{reason}'
+        yield f'It ended {migration.status}{since}{how}'
         if facts.is_in_doubt(source):
             yield f'The guest was at {source} then.'
         else:
@@ -347,7 +361,7 @@ def _open(facts: Facts) -> Iterator[str]:
     # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in facts.steps:
-        moves = step.step in ('live_migration', 'evacuate') and step.direction == log.DO
+        moves = step.step in ('live_migration', 'evacuate', 'finish_migration') and step.direction == log.DO
         if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
             continue
         if moves and given_up:
@@ -374,7 +388,7 @@ def _cleanups(facts: Facts) -> Iterator[str]:
         yield f'{cleanup.host} has the deferred cleanup {cleanup.step}, since{since}: {cleanup.reason}'
         if cleanup.alarm:
             yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
-        elif not (facts.reports if cleanup.step == AFTER_EVACUATION else facts.is_up)(cleanup.host):
+        elif not (facts.reports if cleanup.step in ENDS_COPIES else facts.is_up)(cleanup.host):
             yield f'{cleanup.host} runs it {facts.when_back(cleanup.host)}.'
 
 

@@ -17,6 +17,8 @@ from migrator.simulator.actors.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import ProcessKilled
 
+#: The task_states in which only a migration starts the guest.
+_STARTED_BY_MIGRATIONS = ('rebuilding', 'resize_prep', 'resize_migrating', 'resize_reverting')
 #: Seconds after which an embedding service repeats a failed request, and how often it repeats it.
 _AGAIN, _TRIES = 2.0, 60
 
@@ -102,13 +104,13 @@ def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance)
 
 def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> None:
     hypervisors = list(cloud.world.hypervisors.values())
-    if any(row.is_evacuation for row in cloud.migrations(instance)):
+    if any(not row.is_live for row in cloud.migrations(instance)):
         # Its user reaches only the copy on its host in the database, and not one that was left behind.
         with contextlib.suppress(exception.InstanceNotFound):
             row = cloud.database.instances.get(instance.uuid)
             hypervisors = [cloud.world.hypervisors[row.host]]
-            if name == 'resume the guest' and row.task_state == 'rebuilding':
-                # Like nova, an embedding service starts no guest that is being evacuated.
+            if name == 'resume the guest' and row.task_state in _STARTED_BY_MIGRATIONS:
+                # Like nova, an embedding service starts no guest that is being evacuated or cold-migrated.
                 return
     for hypervisor in hypervisors:
         act = {

@@ -174,6 +174,7 @@ class Operator:
                 break
             self._fence()
             self._tidy()
+            self._decide()
             # The next sweep observes the changes.
             self.user.wait(_SWEEPS)
         else:
@@ -203,7 +204,8 @@ class Operator:
         return any(row.status == MigrationStatus.DONE and row.uuid not in pending for row in rows)
 
     def _is_over(self) -> bool:
-        return all(row.stuck_reason for row in self._open()) and not self.open_drains()
+        waits = (row.stuck_reason or self._has_to_decide(row) for row in self._open())
+        return all(waits) and not self.open_drains()
 
     def open_drains(self) -> list[Drain]:
         """Return the drains that have to go on: those in progress, except for paused ones that move no guest."""
@@ -240,6 +242,18 @@ class Operator:
                 cleanups.discard(cleanup)
             elif not present:
                 cleanups.try_again([cleanup])
+
+    @staticmethod
+    def _has_to_decide(row: Migration) -> bool:
+        """Return whether a cold migration waits for its user."""
+        return row.status == MigrationStatus.FINISHED and not (row.confirm_requested_at or row.revert_requested_at)
+
+    def _decide(self) -> None:
+        """Revert each cold migration that waits for its user, or confirm it if its source is gone."""
+        for row in self._open():
+            if self._has_to_decide(row):
+                for action in ('revertResize', 'confirmResize'):
+                    self.user.request('POST', f'/servers/{row.instance_uuid}/action', {action: None})
 
     def judge(self, monitor: Monitor) -> list[check.Violation]:
         """Return all violations after the cloud has come to rest.

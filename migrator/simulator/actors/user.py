@@ -107,6 +107,27 @@ class User:
         body = {'evacuate': {'host': host, 'force': True} if force else {} if host is None else {'host': host}}
         return self.request('POST', f'/servers/{instance.uuid}/action', body, '2.67' if force else '2.80')
 
+    def migrate_cold(self, instance: Instance, host: str | None = None) -> webob.Response | None:
+        """Request a cold migration until it is accepted, refused or in progress."""
+        before = self.newest(instance)
+        body = {'migrate': None if host is None else {'host': host}}
+        return self.ask(
+            lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
+            lambda: self.newest(instance) != before and not self.ended(instance),
+        )
+
+    def decide(self, instance: Instance, action: str) -> webob.Response | None:
+        """Request to confirm or to revert a migration until it is accepted, refused or recorded.
+
+        :param action: ``confirmResize`` or ``revertResize``.
+        """
+
+        def done() -> bool:
+            row = self.newest(instance)
+            return row is None or row.ended or bool(row.confirm_requested_at or row.revert_requested_at)
+
+        return self.ask(lambda: self.request('POST', f'/servers/{instance.uuid}/action', {action: None}), done)
+
     def abort(self, instance: Instance) -> webob.Response | None:
         """Request the abort of an instance's newest migration until it is accepted, refused or recorded."""
         migration = self.newest(instance)

@@ -19,7 +19,7 @@ from migrator.objects import FINAL, LEGAL_MOVES, Migration, MigrationStatus, Mig
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
-from migrator.simulator.invariants import evacuations
+from migrator.simulator.invariants import cold_migrations, evacuations
 from migrator.simulator.world import World
 from migrator.testing.rpc import Recorded
 from migrator.virt.fake import hypervisor
@@ -29,6 +29,8 @@ TASK_STATES = {
     MigrationType.LIVE_MIGRATION.value: 'migrating',
     MigrationType.EVACUATION.value: 'rebuilding',
 }
+#: Every task_state of a migration in progress.
+_OF_MIGRATIONS = {*TASK_STATES.values(), 'resize_prep', 'resize_migrating', 'resize_reverting'}
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 POST = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 ROLLBACK = ('rollback_live_migration_at_source', 'rollback_live_migration_at_destination')
@@ -65,7 +67,7 @@ def location(world: World) -> Iterator[str]:
         migration = world.newest(instance.uuid)
         if migration is None or migration.status == MigrationStatus.ERROR:
             continue
-        forward = migration.outcome == Outcome.FORWARD
+        forward = migration.outcome == Outcome.FORWARD and not cold_migrations.is_back(world, migration)
         wanted = migration.dest_compute if forward else migration.source_compute
         if instance.host != wanted:
             yield (
@@ -75,6 +77,10 @@ def location(world: World) -> Iterator[str]:
         if forward and migration.in_progress and migration.is_evacuation:
             if not evacuations.was_started(world, migration):
                 yield f'evacuation {migration.uuid} went forward, but {migration.dest_compute} has no started guest'
+            continue
+        if migration.is_cold:
+            if forward and migration.in_progress:
+                yield from cold_migrations.location(world, migration)
             continue
         source = world.hosts.get(migration.source_compute)
         guest = source.guests.get(instance.uuid) if source is not None else None
@@ -143,6 +149,9 @@ def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> s
     if undo is not None:
         done = undo.state == log.StepState.DONE
         return {PairState.NOT_MOVED} if done else {PairState.NOT_MOVED, PairState.MOVED}
+    returned = cold_migrations.right_pairs(world, migration)
+    if returned is not None:
+        return returned
     release = world.record(migration, 'release_source_allocation')
     if release is not None:
         done = release.state == log.StepState.DONE
@@ -218,6 +227,7 @@ def one_way(world: World) -> Iterator[str]:
         elif message.migration_uuid in posted and not _to_earlier_candidate(world, message):
             yield f'migration {message.migration_uuid}: {message.method} was sent after a post step'
     yield from evacuations.one_way(world)
+    yield from cold_migrations.one_way(world)
 
 
 def _to_earlier_candidate(world: World, message: Recorded) -> bool:
@@ -305,20 +315,26 @@ def _illegal_since(
         yield f'{new[-1]["owner"]} wrote {migration.status} in epoch {new[-1]["epoch"]}, and is not its owner'
 
 
+def _task_states(migration: Migration) -> tuple[str | None, ...]:
+    return cold_migrations.task_states(migration) if migration.is_cold else (TASK_STATES[migration.migration_type],)
+
+
 def task_state(world: World) -> Iterator[str]:
     """I15, always: an instance has a migration's task_state exactly while one is in progress.
 
     An instance has at most one migration in progress. The task_state is ``migrating``, or ``rebuilding`` for an
-    evacuation. The unique column agrees with it.
+    evacuation. During a cold migration it follows the status, and is None while a user has to decide. The unique column
+    agrees with it.
     """
     for instance in world.instances.values():
         open_ = world.in_progress(instance.uuid)
         if len(open_) > 1:
             yield f'instance {instance.uuid} has {len(open_)} migrations in progress'
-        wanted = TASK_STATES[open_[0].migration_type] if open_ else None
-        wrong = instance.task_state != wanted if open_ else instance.task_state in TASK_STATES.values()
+        wanted = _task_states(open_[0]) if open_ else ()
+        wrong = instance.task_state not in wanted if open_ else instance.task_state in _OF_MIGRATIONS
         if wrong:
-            yield f'instance {instance.uuid} has task_state {instance.task_state}, but must have {wanted}'
+            must = ' or '.join(map(str, wanted)) or None
+            yield f'instance {instance.uuid} has task_state {instance.task_state}, but must have {must}'
     for migration in world.migrations.values():
         # The reader looks up the marks by instance.
         known = migration.instance_uuid in world.instances

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the invariants need not import the cloud
 _S = MigrationStatus
 
 #: Action of a server that makes a migration -> the status of the response if it is accepted.
-ACCEPTED = {'os-migrateLive': 202, 'evacuate': 200}
+ACCEPTED = {'os-migrateLive': 202, 'evacuate': 200, 'migrate': 202}
 #: The microversion from which os-migrateLive does not wait for its checks.
 ASYNCHRONOUS = (2, 34)
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')

@@ -11,7 +11,7 @@ import collections
 import math
 from collections.abc import Iterator
 
-from migrator.objects import Migration, MigrationStatus
+from migrator.objects import ARRIVED, Migration, MigrationStatus
 from migrator.simulator.world import World
 from migrator.testing.rpc import RpcRecorder
 
@@ -53,12 +53,13 @@ def slots(world: World) -> Iterator[str]:
         if before is None or one.dest_node is None or before.dest_node == one.dest_node:
             continue
         inbound = max((bounds.inbound or math.inf) for bounds in world.bounds)
-        coming = [other for other in held.values() if other.dest_node and other.dest_compute == one.dest_compute]
+        open_ = [other for other in held.values() if other.dest_node and other.status not in ARRIVED]
+        coming = [other for other in open_ if other.dest_compute == one.dest_compute]
         if len(coming) > inbound:
             yield f'{uuid} is number {len(coming)} to {one.dest_compute}, the bound is {inbound}'
-        if one.is_evacuation or _is_admitted(before):
+        if not one.is_live or _is_admitted(before):
             continue
-        live = [other for other in held.values() if not other.is_evacuation]
+        live = [other for other in held.values() if other.is_live]
         cluster = max((bounds.cluster or math.inf) for bounds in world.bounds)
         if len(live) > cluster:
             yield f'{uuid} is number {len(live)} of the cluster, the bound is {cluster}'

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrator.objects import FINAL, GuestState, Instance, MigrationStatus, Outcome
-from migrator.simulator.invariants import evacuations
+from migrator.simulator.invariants import cold_migrations, evacuations
 from migrator.simulator.reader import Host
 from migrator.simulator.world import World
 from migrator.virt.fake import hypervisor
@@ -52,7 +52,8 @@ def power(world: World) -> Iterator[str]:
             continue  # I2 reports a missing guest
         wanted = _set_from_outside(world, instance) or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
-        waits = guest.state == GuestState.CUTOVER and world.is_down(instance.host)
+        restores = guest.state == GuestState.CUTOVER or cold_migrations.is_restored_later(world, instance)
+        waits = restores and world.is_down(instance.host)
         if guest.state != wanted and not (waits and world.has_cleanup(instance.host, instance.uuid)):
             yield f'instance {instance.uuid} is {guest.state} at {instance.host}, but must be {wanted}'
 
@@ -69,7 +70,8 @@ def _set_from_outside(world: World, instance: Instance) -> str | None:
     for effect in world.effects:
         if effect.instance_uuid != instance.uuid:
             continue
-        if effect.effect == 'evacuated' and effect.host in evacuated_to:
+        started = effect.effect == 'evacuated' and effect.host in evacuated_to
+        if started or effect.effect in cold_migrations.STARTS:
             states, known = [], 0
         elif effect.effect not in POWER.values():
             continue
@@ -159,7 +161,7 @@ def no_debris(world: World) -> Iterator[str]:
         newest = world.newest(uuid)
         if newest is None or newest.in_progress or newest.status == _S.ERROR:
             continue
-        arrived = newest.status in (_S.DONE, _S.COMPLETED)
+        arrived = newest.status in (_S.DONE, _S.COMPLETED, _S.CONFIRMED)
         at_home = newest.dest_compute if arrived else newest.source_compute
         if uuid in world.instances:
             at_home = world.instances[uuid].host

@@ -45,7 +45,7 @@ class Aborts:
 
     def _goes_on(self, world: World, row: Migration) -> bool:
         """Return whether the guest may still move, although its source can be reached."""
-        if row.abort_requested_at is None or row.ended or row.outcome is not None or row.is_evacuation:
+        if row.abort_requested_at is None or row.ended or row.outcome is not None or not row.is_live:
             return False
         source = world.hosts[row.source_compute]
         if row.instance_uuid not in source.jobs and row.uuid not in source.waiting:

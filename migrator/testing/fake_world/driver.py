@@ -134,7 +134,44 @@ class _EvacuatingDriver(driver.ComputeDriver):
         self._ask('post_evacuation_at_source', instance, migrate_data)
 
 
-class FakeWorldDriver(_EvacuatingDriver):
+class _ColdMigratingDriver(_EvacuatingDriver):
+    """The part of the driver that moves a guest while it is powered off.
+
+    See :class:`migrator.virt.cold_migration.ColdMigration` for each method.
+    """
+
+    def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether the guest can leave."""
+        found: LiveMigrateData = self._ask('check_can_migrate_source', instance, migrate_data)
+        return found
+
+    def check_can_migrate_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether this host can start the guest."""
+        found: LiveMigrateData = self._ask('check_can_migrate_destination', instance, migrate_data)
+        return found
+
+    def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Power the guest off."""
+        self._ask('migrate_disk_and_power_off', instance, migrate_data)
+
+    def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Start the guest here."""
+        self._ask('finish_migration', instance, migrate_data)
+
+    def confirm_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Remove what is left of the guest."""
+        self._ask('confirm_migration_at_source', instance, migrate_data)
+
+    def revert_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """End and remove the guest."""
+        self._ask('revert_migration_at_destination', instance, migrate_data)
+
+    def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Restore the guest."""
+        self._ask('revert_migration_at_source', instance, migrate_data)
+
+
+class FakeWorldDriver(_ColdMigratingDriver):
     """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does."""
 
     # --- checks ------------------------------------------------------------------------------------------------------

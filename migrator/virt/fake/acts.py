@@ -32,6 +32,13 @@ ACTING = frozenset(
         'evacuate',
         'rollback_evacuation_at_destination',
         'post_evacuation_at_source',
+        'check_can_migrate_source',
+        'check_can_migrate_destination',
+        'migrate_disk_and_power_off',
+        'finish_migration',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+        'revert_migration_at_destination',
     }
 )
 #: The acting methods that remove a guest and what was prepared for it.
@@ -41,6 +48,8 @@ REMOVING = frozenset(
         'rollback_live_migration_at_destination',
         'rollback_evacuation_at_destination',
         'post_evacuation_at_source',
+        'confirm_migration_at_source',
+        'revert_migration_at_destination',
     }
 )
 

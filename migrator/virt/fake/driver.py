@@ -14,6 +14,7 @@ from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.fake.base import phase
+from migrator.virt.fake.cold_migration import ColdMigratingDriver
 from migrator.virt.fake.evacuation import EvacuatingDriver
 from migrator.virt.fake.hypervisor import CHECK_FILE, OWNING, PARTS
 from migrator.virt.fake.job import Job
@@ -22,7 +23,7 @@ from migrator.virt.fake.job import Job
 TOKEN_INTERVAL = 0.1
 
 
-class FakeDriver(EvacuatingDriver):
+class FakeDriver(EvacuatingDriver, ColdMigratingDriver):
     """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`."""
 
     # --- checks ------------------------------------------------------------------------------------------------------

@@ -23,16 +23,28 @@ class Start:
 
     :param dirty_rate: the rate at which the guest dirties its memory, in MiB/s.
     :param who: the name of the driver that requested it.
+    :param state: the state in which the guest is left.
+    :param effect: how the world logs it.
     :ivar ended: set when the guest was started, or was not (``error``).
     """
 
-    def __init__(self, hypervisor: FakeHypervisor, instance: Instance, dirty_rate: float, who: str) -> None:
+    def __init__(
+        self,
+        hypervisor: FakeHypervisor,
+        instance: Instance,
+        dirty_rate: float,
+        who: str,
+        state: GuestState,
+        effect: str = 'evacuated',
+    ) -> None:
         self.who = who
         self.ended = hypervisor.world.threads.event()
         self.error: exception.MigratorException | None = None
         self._hypervisor = hypervisor
         self._instance = instance
         self._dirty_rate = dirty_rate
+        self._state = state
+        self._effect = effect
 
     def call_off(self) -> None:
         """Prevent the start; the caller holds the world's lock, and the guest was not started."""
@@ -59,10 +71,10 @@ class Start:
                 return
             source = world.hypervisors.get(self._instance.host)
             copy = source.guests.get(uuid) if source is not None else None
-            if copy is not None and copy.state in OWNING:
+            if copy is not None and copy.state in OWNING and self._effect == 'evacuated':
                 copy.superseded = True
-            world.record(hypervisor.host, 'evacuated', uuid, self.who)
-            guest = hypervisor.add_guest(self._instance, state_after_evacuation(self._instance), self.who)
+            world.record(hypervisor.host, self._effect, uuid, self.who)
+            guest = hypervisor.add_guest(self._instance, self._state, self.who)
             guest.dirty_rate = self._dirty_rate
             hypervisor.residues[uuid] = set(PARTS[:2])
             world.note_if_active_twice(uuid)
@@ -108,7 +120,8 @@ class EvacuatingDriver(HostDriver):
             self._refuse_start(instance, migrate_data)
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
-                new = start = Start(hypervisor, instance, float(migrate_data.source['dirty_rate']), self.life)
+                rate, state = float(migrate_data.source['dirty_rate']), state_after_evacuation(instance)
+                new = start = Start(hypervisor, instance, rate, self.life, state)
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')

@@ -54,6 +54,7 @@ class FakeGuest:
     :ivar persistent: whether the guest survives a restart of the hypervisor.
     :ivar superseded: whether this copy was active when the guest was evacuated from here.
     :ivar immovable: what of it cannot be moved live, in words; '': nothing.
+    :ivar powered_off_to_move: whether a cold migration has powered it off here, so that only a revert starts it again.
     """
 
     instance_uuid: str
@@ -68,6 +69,7 @@ class FakeGuest:
     persistent: bool = True
     superseded: bool = False
     immovable: str = ''
+    powered_off_to_move: bool = False
 
 
 class RunningJob(Protocol):
@@ -418,7 +420,7 @@ class FakeHypervisor:
             guest = self.guests[instance_uuid]
             if not self.powered:
                 raise ValueError(f'host {self.host} has no power: guest {instance_uuid} stays {guest.state}')
-            if guest.state not in legal:
+            if guest.state not in legal or guest.powered_off_to_move:
                 raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot change it to {state} now')
             job = self.jobs.get(instance_uuid)
             if state == GuestState.SHUTDOWN and job is not None:

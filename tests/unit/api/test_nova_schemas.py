@@ -142,6 +142,8 @@ class Requests:
         guest = self._world.guest(project='blue', host='spare' if action == 'evacuate' else 'source')
         if action == 'force_complete':
             return path.format(guest.uuid, self._world.migration(guest).id), {action: None}
+        if action in ('confirmResize', 'revertResize'):
+            self._world.finished(guest)
         arguments = {
             'os-migrateLive': {'host': None, 'block_migration': False, 'disk_over_commit': False},
             'evacuate': {} if minor >= 14 else {'onSharedStorage': False},

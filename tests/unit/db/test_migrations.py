@@ -207,9 +207,9 @@ class TestAdopt:
         scene.database.requests.request_force_complete(CONTEXT, third, ['accepted'])
         assert sorted(scene.database.migrations.owned_by(owner)) == sorted(
             [
-                (first.uuid, 1, (False, False, False, False)),
-                (second.uuid, 1, (True, False, False, False)),
-                (third.uuid, 1, (False, True, False, False)),
+                (first.uuid, 1, (False, False, False, False, False, False)),
+                (second.uuid, 1, (True, False, False, False, False, False)),
+                (third.uuid, 1, (False, True, False, False, False, False)),
             ]
         )
 

@@ -20,7 +20,7 @@ Scene = conftest.Scene
 
 
 def waiter(number: int, source: str = 'host1', to: str | None = None, **more: bool) -> Waiter:
-    return Waiter(number, f'm{number}', source, to, more.get('is_retry', False), more.get('is_evacuation', False))
+    return Waiter(number, f'm{number}', source, to, more.get('is_retry', False), not more.get('is_evacuation', False))
 
 
 def may(found: Slots, one: Waiter, host: str, recently: bool = False) -> bool:

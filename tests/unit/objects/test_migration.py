@@ -64,7 +64,8 @@ class TestStatuses:
     def test_a_status_is_in_progress_or_an_end_and_never_both(self) -> None:
         assert set(MigrationStatus) == ENDS | IN_PROGRESS
         assert not ENDS & IN_PROGRESS
-        assert {status.value for status in ENDS} == {'completed', 'cancelled', 'failed', 'error', 'done'}
+        ends = {'completed', 'cancelled', 'failed', 'error', 'done', 'confirmed', 'reverted'}
+        assert {status.value for status in ENDS} == ends
 
     def test_status_values_are_those_of_nova(self) -> None:
         assert MigrationStatus.RUNNING_POST_COPY == 'running (post-copy)'

@@ -60,7 +60,7 @@ def bench(tmp_path: pathlib.Path) -> Iterator[RemoteBench]:
     made.server.stop()
 
 
-class TestContract(driver_contract.EvacuationContract):
+class TestContract(driver_contract.ColdMigrationContract, driver_contract.EvacuationContract):
     def pause(self, bench: driver_contract.Bench) -> None:
         assert isinstance(bench, RemoteBench)
         bench.client.ask('pause', 'alpha', bench.instance.uuid)

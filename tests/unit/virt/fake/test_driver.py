@@ -12,7 +12,7 @@ from migrator.virt.fake.driver import FakeDriver
 from tests.unit.virt.fake_bench import FakeBench
 
 
-class TestContract(driver_contract.EvacuationContract):
+class TestContract(driver_contract.ColdMigrationContract, driver_contract.EvacuationContract):
     def pause(self, bench: driver_contract.Bench) -> None:
         assert isinstance(bench, FakeBench)
         bench.alpha.pause(bench.instance.uuid)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths of drains; see :class:`migrator.simulator.scenarios.Path`."""
+"""The paths of drains; see :class:`migrator.simulator.paths.Path`."""
 
 from __future__ import annotations
 

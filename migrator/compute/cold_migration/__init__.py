@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A compute host's part of a cold migration."""

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The sagas of a cold migration: the tables of steps with their undos, and their functions in order.
+
+The source powers the guest off, and then the destination starts it. The migration is ``finished`` then, until a user
+confirms or reverts it. To confirm it is the rest of the first saga. To revert it is a saga of its own, without an undo:
+once the guest has ended at the destination, it can only be restored at the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrator import exception
+from migrator.conductor import cleanups
+from migrator.conductor.migration import abandon, allocations, hosts
+from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.settle_table import Observed
+from migrator.objects import RESIZED, GuestState, LiveMigrateData, protocol
+from migrator.saga import log
+from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
+
+#: The states in which a guest executes, or its user has paused it.
+_ACTIVE = (GuestState.RUNNING, GuestState.PAUSED)
+
+
+def saga() -> Saga[MigrationContext]:
+    """Return the saga of a cold migration, up to its confirmation."""
+    compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
+    # fmt: off
+    return Saga(
+        Step('move_allocation', compensatable, status=before_power_off,
+             intent=choose_destination, do=move_allocation,
+             undo=return_allocation),
+        # The checks change nothing.
+        Step('check_can_migrate_source', compensatable,
+             do=check_can_migrate_source),
+        Step('check_can_migrate_destination', compensatable,
+             do=check_can_migrate_destination),
+        Step('migrate_disk_and_power_off', compensatable, status=Status.MIGRATING,
+             intent=note_state, do=migrate_disk_and_power_off,
+             undo=power_on_at_source),
+        # From the commit of the intent on the guest may run at the destination. The source has just reported that it is
+        # off there.
+        Step('finish_migration', pivot,
+             intent=may_start, do=finish_migration,
+             undo=remove_at_destination),
+        # The outcome, the new host and the end of the task are one commit.
+        Step('update_instance_host', retriable, status=Status.FINISHED,
+             do=update_instance_host),
+        # The migration waits here for its user. It holds the source's allocation, so that a revert has room.
+        Step('confirm_migration_at_source', retriable, status=Status.CONFIRMING,
+             intent=is_confirmed, do=confirm_migration_at_source),
+        Step('release_source_allocation', retriable,
+             intent=may_write, do=release_source_allocation),
+        Step('confirm', retriable, status=Status.CONFIRMED,
+             do=give_state_back),
+        settle=settle, abandon=abandon.abandon,
+    )
+    # fmt: on
+
+
+def reverts() -> Saga[MigrationContext]:
+    """Return the saga of a cold migration that is finished, and that a user has reverted."""
+    pivot, retriable = Kind.PIVOT, Kind.RETRIABLE
+    # fmt: off
+    return Saga(
+        Step('finish_migration', pivot,
+             do=finish_migration),
+        # The source starts its copy only after this one has ended.
+        Step('revert_migration_at_destination', retriable, status=Status.REVERTING,
+             intent=may_revert, do=revert_migration_at_destination),
+        Step('return_instance_host', retriable,
+             do=return_instance_host),
+        Step('revert_migration_at_source', retriable,
+             intent=may_restore, do=revert_migration_at_source),
+        Step('return_source_allocation', retriable,
+             intent=may_write, do=return_source_allocation),
+        Step('revert', retriable, status=Status.REVERTED,
+             do=give_state_back),
+        settle=settle, abandon=abandon.abandon,
+    )
+    # fmt: on
+
+
+# --- 1 move_allocation -----------------------------------------------------------------------------------------------
+
+
+def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
+    pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
+    return pause or allocations.choose_destination(m)
+
+
+def before_power_off(m: MigrationContext) -> str:
+    """Return the status while nothing is powered off.
+
+    A later attempt keeps its status, since none leads back.
+    """
+    return Status.MIGRATING if m.row.status == Status.MIGRATING else Status.PRE_MIGRATING
+
+
+def move_allocation(m: MigrationContext) -> Verdict:
+    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
+    return allocations.move(m)
+
+
+def return_allocation(m: MigrationContext) -> Verdict:
+    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
+    return allocations.give_back(m)
+
+
+# --- 2, 3 the checks -------------------------------------------------------------------------------------------------
+
+
+def check_can_migrate_source(m: MigrationContext) -> Verdict:
+    """Check whether the guest can leave the source.
+
+    The journal keeps what the destination needs to start it.
+    """
+    return _check(m, m.source, 'check_can_migrate_source', LiveMigrateData())
+
+
+def check_can_migrate_destination(m: MigrationContext) -> Verdict:
+    """Check whether the destination can start the guest."""
+    data = hosts.migrate_data(m, 'check_can_migrate_source')
+    return _check(m, m.destination, 'check_can_migrate_destination', data)
+
+
+def _check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateData) -> Verdict:
+    assert host is not None
+    try:
+        return hosts.keep(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
+    except exception.ServiceTooOld as error:
+        return Failed(str(error))
+
+
+# --- 4 migrate_disk_and_power_off ------------------------------------------------------------------------------------
+
+
+def note_state(m: MigrationContext) -> Mapping[str, Any]:
+    """Record the vm_state of the guest, which it gets back when the migration is confirmed or reverted."""
+    m.will_call()
+    m.writes.instance['task_state'] = 'resize_migrating'
+    return {'vm_state': m.guest.vm_state}
+
+
+def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
+    """Have the source power the guest off, and copy the disks that the destination does not see."""
+    record = m.record('migrate_disk_and_power_off')
+    assert record is not None
+    found = hosts.carry_out(m, m.source, 'migrate_disk_and_power_off', record, **_guest(m))
+    if not isinstance(found, protocol.Report):
+        return found
+    if found.state != protocol.WorkState.DONE:
+        return Failed(f'Host {m.source} could not power the guest off: {found.reason}')
+    return Done()
+
+
+def power_on_at_source(m: MigrationContext) -> Verdict:
+    """Restore the guest at the source as it was."""
+    record = m.record('migrate_disk_and_power_off', log.UNDO)
+    assert record is not None
+    return hosts.retry(m, m.source, 'revert_migration_at_source', record, **_guest(m))
+
+
+# --- 5 finish_migration ----------------------------------------------------------------------------------------------
+
+
+def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Record that the guest may be started from now on, if the source reports that it is off there.
+
+    A source that is down since has reported before that it has powered the guest off.
+    """
+    source = hosts.look_at(m, m.source)
+    if source.observed is Observed.MISSING:
+        m.ledger.waits_on = {m.source}
+        return hosts.wait_for_observation(m, m.source)
+    if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):
+        return Failed(f'Source {m.source} {source.observed}, after it had powered it off.')
+    m.will_call()
+    return {}
+
+
+def finish_migration(m: MigrationContext) -> Failed | Parked:
+    """Have the destination start the guest. Settling finds out whether it has."""
+    record = m.record('finish_migration')
+    assert record is not None
+    assert m.destination is not None
+    found = hosts.carry_out(m, m.destination, 'finish_migration', record, **_guest(m))
+    if isinstance(found, protocol.Report):
+        m.ledger.wake_now()
+        return Parked(f'a poll of {m.destination} for whether the guest is started')
+    return found
+
+
+def remove_at_destination(m: MigrationContext) -> Verdict:
+    """Remove what the start has left at the destination."""
+    record = m.record('finish_migration', log.UNDO)
+    assert record is not None
+    assert m.destination is not None
+    return hosts.retry(m, m.destination, protocol.AFTER_REVERT, record, **_guest(m), runs_at=None)
+
+
+def settle(m: MigrationContext) -> Settlement:
+    """Poll the host that was sent the last command, and decide whether the guest was started."""
+    if m.record('finish_migration') is None:
+        return _settle_at_source(m)
+    host = m.destination
+    assert host is not None
+    while True:
+        found = hosts.look_at(m, host)
+        m.ledger.waits_on = {host}
+        if found.observed is Observed.MISSING:
+            return hosts.wait_for_observation(m, host)
+        if found.observed is Observed.DOWN and not found.forced_down:
+            return Stuck(
+                f'Destination {host} is down and may have started the guest: start its compute service. Or, if its '
+                'host is fenced, declare it forced down: the guest is started at its source again then.'
+            )
+        if found.observed is Observed.DOWN and not m.replies.settling:
+            # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
+            m.raise_epoch()
+            continue
+        if found.observed is Observed.DOWN:
+            return Back(f'Destination {host} was forced down before it had reported that it has started the guest.')
+        report = m.replies.reports.get((host, 'finish_migration'))
+        state = report.state if report is not None else None
+        if state == protocol.WorkState.RUNNING:
+            return Parked(f'{host} to start the guest')
+        is_there, is_done = found.observed is Observed.RUNS, state == protocol.WorkState.DONE
+        if is_there and (is_done or (state is not None and _is_active(m, host))):
+            return Forward()
+        if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
+            # The host has lost the command, and may not have finished it; or it has lost what it had started.
+            m.replies.reports.pop((host, 'finish_migration'), None)
+            sent = finish_migration(m)
+            return Parked(sent.reason) if is_there and isinstance(sent, Failed) else sent
+        if m.replies.settling:
+            why = report.reason if report is not None else 'it was not asked to'
+            return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)
+        # The host refuses what is still on its way from now on.
+        m.raise_epoch()
+
+
+def _settle_at_source(m: MigrationContext) -> Settlement:
+    """Decide before anything was started: the guest stays at the source if there is a reason to abort."""
+    if m.abort_reason is None:
+        return GoOn()
+    if m.record('migrate_disk_and_power_off') is not None:
+        if not m.replies.settling:
+            m.raise_epoch()
+        if hosts.look_at(m, m.source).observed is Observed.MISSING:
+            m.ledger.waits_on = {m.source}
+            return hosts.wait_for_observation(m, m.source)
+    return Back(m.abort_reason)
+
+
+def _is_active(m: MigrationContext, host: str) -> bool:
+    seen = m.replies.seen.get(host)
+    return seen is not None and seen.guest.state in _ACTIVE
+
+
+# --- 6 update_instance_host ------------------------------------------------------------------------------------------
+
+
+def update_instance_host(m: MigrationContext) -> Verdict:
+    """Set the instance's host, and free it for the decision of its user, in the commit of the outcome."""
+    m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
+    m.writes.instance |= {'vm_state': RESIZED, 'task_state': None}
+    return Done()
+
+
+# --- 7, 8, 9 the confirmation ----------------------------------------------------------------------------------------
+
+
+def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Wait for the confirmation, and then for the destination to report that it has the guest.
+
+    The source's copy may be the last one.
+    """
+    if m.row.confirm_requested_at is None:
+        return Parked('a user to confirm or to revert it', patient=True, in_status=True, hosts=())
+    assert m.destination is not None
+    found = hosts.look_at(m, m.destination)
+    if found.observed is Observed.MISSING:
+        m.ledger.waits_on = {m.destination}
+        return hosts.wait_for_observation(m, m.destination)
+    if found.observed is not Observed.RUNS:
+        return Stuck(
+            f'Destination {m.destination} {found.observed}, so the copy at source {m.source} is kept: start the '
+            f'compute service of {m.destination}. Or look which host has the guest, and abandon the migration.'
+        )
+    m.will_call()
+    return {}
+
+
+def confirm_migration_at_source(m: MigrationContext) -> Verdict:
+    """Remove what is left of the guest at the source."""
+    return _retry(m, m.source, 'confirm_migration_at_source')
+
+
+def may_write(_m: MigrationContext) -> Mapping[str, Any]:
+    """Return an empty intent: the write of the allocations is in the log before Placement is asked."""
+    return {}
+
+
+def release_source_allocation(m: MigrationContext) -> Verdict:
+    """Remove the migration's allocation at the source, guarded by its generation."""
+    return allocations.release(m)
+
+
+def give_state_back(m: MigrationContext) -> Verdict:
+    """Give the instance its vm_state from before the migration."""
+    record = m.record('migrate_disk_and_power_off')
+    assert record is not None
+    m.writes.instance['vm_state'] = (record.input or {})['vm_state']
+    return Done()
+
+
+# --- the revert ------------------------------------------------------------------------------------------------------
+
+
+def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Wait for both hosts to report that the guest can go back: the source has it, shut off."""
+    assert m.destination is not None
+    if not m.replies.settling:
+        # An undo of an earlier attempt may have sent the same command in this epoch.
+        m.raise_epoch()
+    source, destination = hosts.look_at(m, m.source), hosts.look_at(m, m.destination)
+    missing = [
+        host for host, found in ((m.source, source), (m.destination, destination)) if found.observed is Observed.MISSING
+    ]
+    if missing:
+        m.ledger.waits_on = set(missing)
+        return hosts.wait_for_observation(m, *missing)
+    if source.observed is not Observed.SHUT_OFF:
+        helps = (
+            'start its compute service'
+            if source.observed is Observed.DOWN
+            else f'look which host has the guest, and abandon the migration with the guest on {m.destination}'
+        )
+        return Stuck(f'Source {m.source} {source.observed}, so the guest stays at {m.destination}: {helps}.')
+    if destination.observed is Observed.DOWN and not destination.forced_down:
+        return Stuck(
+            f'Destination {m.destination} is down and may run the guest: start its compute service. Or, if its host is '
+            'fenced, declare it forced down.'
+        )
+    m.will_call()
+    return {}
+
+
+def revert_migration_at_destination(m: MigrationContext) -> Verdict:
+    """End the guest at the destination. A fenced destination does it when it is back."""
+    return _retry(m, m.destination, protocol.AFTER_REVERT, runs_at=m.source)
+
+
+def return_instance_host(m: MigrationContext) -> Verdict:
+    """Set the instance's host to the source again, before the source starts the guest."""
+    m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node}
+    return Done()
+
+
+def may_restore(m: MigrationContext) -> Mapping[str, Any]:
+    """Return an empty intent, once it is committed that the destination has ended the guest."""
+    m.will_call()
+    return {}
+
+
+def revert_migration_at_source(m: MigrationContext) -> Verdict:
+    """Restore the guest at the source as it was."""
+    return _retry(m, m.source, 'revert_migration_at_source')
+
+
+def return_source_allocation(m: MigrationContext) -> Verdict:
+    """Return the source's allocation to the instance, and release the destination's."""
+    return allocations.give_back(m, 'return_source_allocation', log.DO)
+
+
+# --- shared by several -----------------------------------------------------------------------------------------------
+
+
+def _guest(m: MigrationContext) -> dict[str, Any]:
+    return {'instance': m.guest, 'migrate_data': hosts.migrate_data(m, 'check_can_migrate_destination')}
+
+
+def _retry(m: MigrationContext, host: str | None, step: str, **more: Any) -> Verdict:
+    record = m.record(step)
+    assert host is not None
+    assert record is not None
+    return hosts.retry(m, host, step, record, **_guest(m), **more)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The parts of invariants that concern cold migrations.
+
+Each function is used by the invariant of that name in another module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from migrator.db.actions import REVERTING
+from migrator.objects import Instance, Migration, MigrationStatus
+from migrator.placement_client.allocation_state import PairState
+from migrator.saga import log
+from migrator.simulator.world import World
+from migrator.virt.fake import hypervisor
+
+_S = MigrationStatus
+
+#: The effects with which a guest gets the state that the database has, whatever it was before.
+STARTS = ('migrated', 'restored')
+#: The task_state before the guest has arrived.
+_RESIZING = {
+    _S.ACCEPTED: ('resize_prep',),
+    _S.PRE_MIGRATING: ('resize_prep',),
+    _S.MIGRATING: ('resize_migrating',),
+    _S.CONFIRMING: (None,),
+    _S.REVERTING: (REVERTING,),
+}
+
+
+def is_back(world: World, migration: Migration) -> bool:
+    """Return whether a revert has set the instance's host to the source again."""
+    return world.record(migration, 'return_instance_host') is not None
+
+
+def right_pairs(world: World, migration: Migration) -> set[PairState] | None:
+    """Return the states of the allocations that a revert allows, or None if it has not returned them yet."""
+    returned = world.record(migration, 'return_source_allocation')
+    if returned is None:
+        return None
+    done = returned.state == log.StepState.DONE
+    return {PairState.NOT_MOVED} if done else {PairState.NOT_MOVED, PairState.MOVED}
+
+
+def is_restored_later(world: World, instance: Instance) -> bool:
+    """Return whether the host of an instance still has to start the guest that it has powered off."""
+    wanted = (instance.host, instance.uuid, 'revert_migration_at_source')
+    return any((one.host, one.instance_uuid, one.step) == wanted for one in world.cleanups)
+
+
+def task_states(migration: Migration) -> tuple[str | None, ...]:
+    """Return the task_states that an instance may have during its migration."""
+    if migration.status == _S.FINISHED:
+        return (REVERTING,) if migration.revert_requested_at is not None else (None,)
+    return _RESIZING[_S(migration.status)]
+
+
+def location(world: World, migration: Migration) -> Iterator[str]:
+    """Yield what is wrong after the outcome forward: no start, or a guest that runs at the source."""
+    wanted = ('migrated', migration.instance_uuid, migration.dest_compute)
+    if not any((one.effect, one.instance_uuid, one.host) == wanted for one in world.effects):
+        yield f'migration {migration.uuid} went forward, but {migration.dest_compute} has not started the guest'
+    source = world.hosts.get(migration.source_compute)
+    guest = source.guests.get(migration.instance_uuid) if source is not None else None
+    runs = guest is not None and guest.state in hypervisor.OWNING
+    if runs and world.record(migration, 'revert_migration_at_source') is None:
+        yield f'migration {migration.uuid} went forward, but {migration.source_compute} runs the guest'
+
+
+def one_way(world: World) -> Iterator[str]:
+    """Yield the migrations that were confirmed and reverted, or confirmed without a request."""
+    for uuid, records in world.journal.items():
+        names = {record.step for record in records if record.direction == log.DO}
+        if {'confirm_migration_at_source', 'revert_migration_at_destination'} <= names:
+            yield f'migration {uuid} was confirmed and reverted'
+    for message in world.messages:
+        migration = world.migrations.get(message.migration_uuid or '')
+        if message.kind == 'call' and migration is not None and message.method == 'confirm_migration_at_source':
+            if migration.confirm_requested_at is None and migration.abandon_requested_at is None:
+                yield f'migration {migration.uuid}: {message.method} was sent, but no user has confirmed it'

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The paths of cold migrations; see :class:`migrator.simulator.paths.Path`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from migrator.objects import Instance, MigrationStatus
+from migrator.simulator.actors.operator import Operator
+from migrator.simulator.faults import LATE
+from migrator.simulator.paths import Path
+
+_S = MigrationStatus
+
+CONFIRM, REVERT = 'confirmResize', 'revertResize'
+
+
+def _ends(operator: Operator, instance: Instance) -> None:
+    operator.user.until(lambda: operator.user.ended(instance))
+
+
+def _finishes(operator: Operator, instance: Instance) -> None:
+    operator.user.until_status(instance, _S.FINISHED)
+
+
+def confirmed(operator: Operator, begin: Callable[[], None]) -> None:
+    """Migrate a guest to a host that Placement proposes, and confirm it."""
+    instance = operator.cloud.boot('one', 'host1')
+    begin()
+    operator.user.migrate_cold(instance)
+    _finishes(operator, instance)
+    operator.user.decide(instance, CONFIRM)
+    _ends(operator, instance)
+
+
+def reverted(operator: Operator, begin: Callable[[], None]) -> None:
+    """Migrate a guest, and revert it."""
+    instance = operator.cloud.boot('one', 'host1')
+    begin()
+    operator.user.migrate_cold(instance)
+    _finishes(operator, instance)
+    operator.user.decide(instance, REVERT)
+    _ends(operator, instance)
+
+
+def start_fails(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the named destination fail to start the guest."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.world.hypervisors['host2'].faults.fail('finish_migration', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.migrate_cold(instance, 'host2')
+    _ends(operator, instance)
+
+
+def power_off_fails(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the source fail to power the guest off."""
+    instance = operator.cloud.boot('one', 'host1')
+    faults = operator.cloud.world.hypervisors['host1'].faults
+    faults.fail('migrate_disk_and_power_off', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.migrate_cold(instance, 'host2')
+    _ends(operator, instance)
+
+
+def second_candidate(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the first destination fail to start the guest, and revert the move to the second one."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.world.hypervisors['host2'].faults.fail('finish_migration', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.migrate_cold(instance)
+    _finishes(operator, instance)
+    operator.user.decide(instance, REVERT)
+    _ends(operator, instance)
+
+
+def destination_lost(operator: Operator, begin: Callable[[], None]) -> None:
+    """Lose the destination of a finished migration, revert it, and bring the destination back."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.user.migrate_cold(instance, 'host2')
+    _finishes(operator, instance)
+    operator.supervisor.lose_power('host2', None)
+    operator.force_down('host2', True)
+    operator.user.wait(LATE)
+    begin()
+    operator.user.decide(instance, REVERT)
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host2')
+    operator.user.wait(5.0)
+
+
+def then_moved_live(operator: Operator, begin: Callable[[], None]) -> None:
+    """Confirm while the source cannot remove its copy, and migrate the guest live back to it."""
+    instance = operator.cloud.boot('one', 'host1')
+    faults = operator.cloud.world.hypervisors['host1'].faults
+    faults.fail('confirm_migration_at_source', 'planned: it cannot', sticky=True)
+    operator.user.migrate_cold(instance, 'host2')
+    _finishes(operator, instance)
+    begin()
+    operator.user.decide(instance, CONFIRM)
+    _ends(operator, instance)
+    faults.clear()
+    operator.user.until(lambda: not operator.cloud.database.cleanups.list())
+    operator.user.migrate(instance, 'host1')
+    _ends(operator, instance)
+
+
+PATHS = (
+    Path('cold', confirmed, (_S.CONFIRMED,)),
+    Path('cold reverted', reverted, (_S.REVERTED,)),
+    Path('cold fails', start_fails, (_S.FAILED,)),
+    Path('cold power-off fails', power_off_fails, (_S.FAILED,)),
+    Path('cold retried', second_candidate, (_S.REVERTED,), hosts=3),
+    Path('cold destination lost', destination_lost, (_S.REVERTED,)),
+    Path(
+        'cold then live',
+        then_moved_live,
+        (_S.CONFIRMED, _S.COMPLETED),
+        options={'conductor.post_max_attempts': 2},
+    ),
+)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The part of a hypervisor driver that moves a guest while it is powered off: optional.
+
+A driver that has it overrides every method. The data that the two checks return is passed to each later call, on either
+host. ``source['power_on']`` of it is whether the guest runs when it is not being moved.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from migrator import exception
+from migrator.objects import Instance, LiveMigrateData
+
+
+class ColdMigration:
+    """Cold migration, as a driver without it answers: the checks refuse each guest.
+
+    Every method ends in bounded time, except that :meth:`migrate_disk_and_power_off` may copy disks. Every method that
+    changes something is idempotent.
+    """
+
+    def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether the guest can be powered off and leave this host.
+
+        The check leaves nothing behind.
+
+        :param migrate_data: empty.
+        :returns: the data with ``source`` filled in: what the destination needs to start the guest.
+        :raises migrator.exception.MigrationPreCheckError: the guest cannot leave. The message says why.
+        """
+        _refuse(self)
+
+    def check_can_migrate_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether this host can start the guest.
+
+        The check leaves nothing behind.
+
+        :returns: the data with ``destination`` filled in.
+        :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest. The message says why.
+        """
+        _refuse(self)
+
+    def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Power the guest off, and copy the disks that the destination does not see (source).
+
+        From then on nothing starts the guest here by itself, not even a restart of the host. Its definition and its
+        disks stay. A guest that is shut off already stays so.
+
+        :raises migrator.exception.DriverError: the guest may or may not be off.
+        """
+        _refuse(self)
+
+    def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Start the guest here, or leave it shut off if ``power_on`` is false (destination).
+
+        A second call finds the guest there.
+
+        :raises migrator.exception.DriverError: the guest was not started. A guest is never started on an empty disk.
+        """
+        _refuse(self)
+
+    def confirm_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Remove what is left of a guest that stays at its destination.
+
+        The compute service has checked that the guest is not active here. A disk that the destination sees is kept.
+
+        :param migrate_data: empty if the migration was abandoned before its checks were answered.
+        :raises migrator.exception.GuestStillHere: the guest is here and could run. Nothing was done.
+        """
+        _refuse(self)
+
+    def revert_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """End the guest that :meth:`finish_migration` has started, and remove what is left of it.
+
+        The compute service has checked that an active guest may be ended. A disk that the source sees is kept. If there
+        is nothing to remove, this is no error.
+
+        :param migrate_data: empty if the migration was abandoned before its checks were answered.
+        """
+        _refuse(self)
+
+    def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Restore the guest to its state before :meth:`migrate_disk_and_power_off`.
+
+        It is started if ``power_on`` is true. A guest that this method has restored already, or that was never powered
+        off, is left alone.
+
+        :raises migrator.exception.GuestNotFound: the guest is not here.
+        """
+        _refuse(self)
+
+
+def _refuse(driver: ColdMigration) -> NoReturn:
+    raise exception.MigrationPreCheckError(
+        reason=f'the driver {type(driver).__name__} cannot move a guest that is powered off'
+    )

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A guest is powered off, started elsewhere, and stays there or goes back as its user decides."""
+
+import pytest
+
+from migrator.objects import GuestState
+from tests.functional import state
+from tests.functional.faults import LONG, faults
+
+pytestmark = pytest.mark.simulated(reason='it kills hosts, and looks at the fake hypervisors')
+
+CONFIRM, REVERT = 'confirmResize', 'revertResize'
+
+
+def act(cloud, instance, action, arguments=None):
+    """Request an action of a server, and return the status of the answer."""
+    body = {action: arguments}
+    return cloud.request('POST', f'/servers/{instance.uuid}/action', body, version='2.80').status_int
+
+
+def newest(cloud, instance):
+    """Return a server's newest migration as the database has it."""
+    return cloud.migrations(cloud.database.instances.get(instance.uuid))[-1]
+
+
+def finish(cloud, instance, host=None):
+    """Cold-migrate a server, and return its migration once it waits for its user."""
+    assert act(cloud, instance, 'migrate', None if host is None else {'host': host}) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'finished')
+    return newest(cloud, instance)
+
+
+def shown(cloud, instance):
+    """Return the status, the vm_state and the task_state of a server."""
+    found = state.server(cloud, instance)
+    return found['status'], found['OS-EXT-STS:vm_state'], found['OS-EXT-STS:task_state']
+
+
+def test_a_guest_moves_and_the_migration_holds_the_source_until_it_is_confirmed(cloud):
+    instance = cloud.boot('one', 'host1')
+    migration = finish(cloud, instance, 'host2')
+    assert shown(cloud, instance) == ('VERIFY_RESIZE', 'resized', None)
+    assert state.host_of(cloud, instance) == 'host2'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert cloud.world.hypervisors['host1'].guests[instance.uuid].state == GuestState.SHUTDOWN
+    held = {instance.uuid: {'host2': state.CLAIM}, migration.uuid: {'host1': state.CLAIM}}
+    assert state.allocations(cloud) == held
+    # A user may take longer than any other wait may last, and nothing is stuck.
+    cloud.simulation.advance(600)
+    assert newest(cloud, instance) == migration
+    assert state.allocations(cloud) == held
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.wait()
+    assert newest(cloud, instance).status == 'confirmed'
+    assert shown(cloud, instance) == ('ACTIVE', 'active', None)
+    assert instance.uuid not in cloud.world.hypervisors['host1'].guests
+    assert state.allocations(cloud) == {instance.uuid: {'host2': state.CLAIM}}
+    names = ['confirmResize', 'migrate']
+    found = state.get(cloud, f'/servers/{instance.uuid}/os-instance-actions')['instanceActions']
+    assert [one['action'] for one in found] == names
+    assert [one.result for one in cloud.database.actions.list(instance.uuid)] == ['Success', 'Success']
+
+
+def test_a_reverted_guest_runs_at_its_source_again_with_its_allocation(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance)
+    assert act(cloud, instance, REVERT) == 202
+    assert shown(cloud, instance) == ('REVERT_RESIZE', 'resized', 'resize_reverting')
+    cloud.wait()
+    assert newest(cloud, instance).status == 'reverted'
+    assert shown(cloud, instance) == ('ACTIVE', 'active', None)
+    assert cloud.world.active_on(instance.uuid) == ['host1'] == [state.host_of(cloud, instance)]
+    assert state.allocations(cloud) == {instance.uuid: {'host1': state.CLAIM}}
+    # It can move again.
+    finish(cloud, instance)
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.wait()
+
+
+@pytest.mark.parametrize(('decision', 'home'), [(CONFIRM, 'host2'), (REVERT, 'host1')])
+def test_a_guest_that_is_shut_off_stays_so(cloud, decision, home):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    cloud.database.instances.update(instance.uuid, vm_state='stopped', power_state=4)
+    finish(cloud, instance, 'host2')
+    assert cloud.world.active_on(instance.uuid) == []
+    assert act(cloud, instance, decision) in (202, 204)
+    cloud.wait()
+    assert shown(cloud, instance) == ('SHUTOFF', 'stopped', None)
+    assert cloud.world.hypervisors[home].guests[instance.uuid].state == GuestState.SHUTDOWN
+    assert cloud.world.active_on(instance.uuid) == []
+
+
+def test_a_guest_that_no_host_can_start_is_restored_and_its_source_keeps_its_allocation(cloud):
+    instance = cloud.boot('one', 'host1')
+    for host in ('host2', 'host3'):
+        faults(cloud, host).fail('finish_migration', 'planned: no disk', sticky=True)
+    assert act(cloud, instance, 'migrate') == 202
+    cloud.wait()
+    found = newest(cloud, instance)
+    # The third attempt has found no candidate.
+    assert (found.status, found.attempt) == ('failed', 3)
+    assert 'planned: no disk' in found.failure
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    assert shown(cloud, instance) == ('ACTIVE', 'active', None)
+    assert state.allocations(cloud) == {instance.uuid: {'host1': state.CLAIM}}
+
+
+def test_a_guest_that_runs_again_at_its_source_is_not_started_elsewhere(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('migrate_disk_and_power_off', after=True)
+    assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    guest = cloud.world.hypervisors['host1'].guests[instance.uuid]
+    with cloud.world.lock:
+        cloud.world.hypervisors['host1'].set_state(guest, GuestState.RUNNING, 'user')
+    stall.release()
+    cloud.wait()
+    found = newest(cloud, instance)
+    assert found.status == 'failed'
+    assert 'after it had powered it off' in found.failure
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+
+
+def test_a_source_that_dies_after_the_confirmation_removes_its_copy_when_it_is_back(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    stall = faults(cloud, 'host1').stall('confirm_migration_at_source')
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.simulation.run_until(stall.reached.is_set)
+    state.kill(cloud, 'host1')
+    state.force_down(cloud, 'host1')
+    cloud.wait(LONG)
+    assert newest(cloud, instance).status == 'confirmed'
+    assert [one.step for one in cloud.database.cleanups.list()] == ['confirm_migration_at_source']
+    state.force_down(cloud, 'host1', False)
+    faults(cloud, 'host1').clear()
+    cloud.start_compute('host1')
+    cloud.simulation.advance(60)
+    assert not cloud.database.cleanups.list()
+    assert instance.uuid not in cloud.world.hypervisors['host1'].guests
+
+
+def test_a_copy_is_not_removed_before_the_destination_reports_the_guest(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    with cloud.world.lock:
+        cloud.world.hypervisors['host2'].guests.pop(instance.uuid)
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason)
+    assert 'the copy at source host1 is kept' in newest(cloud, instance).stuck_reason
+    assert instance.uuid in cloud.world.hypervisors['host1'].guests
+    # The operator ends it where the guest is.
+    cloud.database.requests.request_abandon(newest(cloud, instance), 'host1', 'ada')
+    cloud.wait(LONG)
+    assert newest(cloud, instance).status == 'error'
+    assert cloud.database.instances.get(instance.uuid).host == 'host1'
+    assert state.allocations(cloud) == {instance.uuid: {'host1': state.CLAIM}}
+
+
+def test_a_revert_waits_while_the_destination_may_run_the_guest(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    state.kill(cloud, 'host2')
+    assert act(cloud, instance, REVERT) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
+    assert 'may run the guest' in newest(cloud, instance).stuck_reason
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    # The fenced host ends its copy when it is back.
+    cloud.world.hypervisors['host2'].power_off()
+    state.force_down(cloud, 'host2')
+    cloud.wait(LONG)
+    assert newest(cloud, instance).status == 'reverted'
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    cloud.world.hypervisors['host2'].power_on()
+    cloud.start_compute('host2')
+    cloud.simulation.advance(60)
+    assert not cloud.database.cleanups.list()
+    assert instance.uuid not in cloud.world.hypervisors['host2'].guests
+
+
+def test_a_conductor_that_is_killed_at_any_time_is_replaced(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    cloud.kill('conductor1')
+    cloud.start_conductor('conductor2')
+    cloud.simulation.advance(60)
+    assert newest(cloud, instance).status == 'finished'
+    assert act(cloud, instance, REVERT) == 202
+    cloud.wait()
+    assert newest(cloud, instance).status == 'reverted'
+
+
+def test_what_needs_the_source_is_refused_while_it_is_down_and_nothing_else_moves_the_guest(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    for action, arguments in (
+        ('migrate', None),
+        ('os-migrateLive', {'host': None, 'block_migration': 'auto'}),
+        ('evacuate', {}),
+        ('os-resetState', {'state': 'active'}),
+    ):
+        assert act(cloud, instance, action, arguments) == 409, action
+    state.force_down(cloud, 'host1')
+    assert act(cloud, instance, CONFIRM) == act(cloud, instance, REVERT) == 409
+    state.force_down(cloud, 'host1', False)
+    cloud.simulation.advance(20)
+    assert act(cloud, instance, CONFIRM) == 204
+    assert act(cloud, instance, REVERT) == 400
+    cloud.wait()
+    assert newest(cloud, instance).status == 'confirmed'
+    assert act(cloud, instance, CONFIRM) == 409
+
+
+def test_a_guest_whose_second_destination_is_fenced_is_restored_once_more(cloud):
+    instance = cloud.boot('one', 'host1')
+    faults(cloud, 'host2').fail('finish_migration', 'planned: no disk', sticky=True)
+    stall = faults(cloud, 'host3').stall('finish_migration', sticky=True)
+    assert act(cloud, instance, 'migrate') == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    state.kill(cloud, 'host3')
+    cloud.world.hypervisors['host3'].power_off()
+    state.force_down(cloud, 'host3')
+    cloud.wait(LONG)
+    assert newest(cloud, instance).status == 'failed'
+    assert cloud.world.active_on(instance.uuid) == ['host1']
