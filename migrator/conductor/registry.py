@@ -373,6 +373,7 @@ def delete_service(
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
         was changed.
     :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed.
+    :raises migrator.exception.ServiceNotFound: another call has deleted it meanwhile.
     :raises migrator.exception.PlacementUnreachable: Placement is unreachable. Nothing was changed, or a repeated call
         finishes the deletion.
     """
@@ -384,7 +385,7 @@ def delete_service(
         why = _why_not(database, service)
         if why is not None:
             raise exception.ServiceInUse(host=host, reason=why)
-        nodes = [node for node in database.services.list_nodes() if node.host == host]
+        nodes = database.services.list_nodes(host=host)
         done = database.migrations.list({'source_compute': host, 'status': MigrationStatus.DONE.value})
     released = {one.uuid: _remove_all(client, consumer_of_migration(one)) for one in done}
     try:
@@ -392,9 +393,10 @@ def delete_service(
             providers.delete_tree(client, node.uuid)
         if not database.services.delete(service):
             # The host reports its providers at its start only, so they are written again here.
-            for node in nodes:
+            for node in database.services.list_nodes(host=host):
                 tree: Any = node.providers
                 providers.ensure_tree(client, tree, sleep=sleep)
+            database.services.get(service.uuid)  # another call may have deleted it
             raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
     except (exception.ProviderInUse, exception.ServiceInUse):
         _claim_again(database, client, [(one, released[one.uuid]) for one in done if released[one.uuid]])

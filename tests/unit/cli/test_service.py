@@ -241,6 +241,25 @@ def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
     assert len(cloud.database.services.list(host='host3')) == 1
 
 
+def test_a_service_that_another_call_deletes_meanwhile_leaves_no_providers(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    delete = cloud.database.services.delete
+    (service,) = cloud.database.services.list(host='host3')
+    given = (cloud.database, cloud.placement_client, service, 60, cloud.world.threads.sleep)
+
+    def second(service):
+        cloud.database.services.delete = delete
+        registry.delete_service(*given)
+        return delete(service)
+
+    cloud.database.services.delete = second
+    with pytest.raises(exception.ServiceNotFound):
+        registry.delete_service(*given)
+    assert providers_of(cloud) == ['host1', 'host2']
+
+
 def test_a_running_service_that_was_forced_down_and_deleted_registers_again(operator):
     cloud = operator.cloud
     (service,) = cloud.database.services.list(host='host3')
