@@ -48,7 +48,7 @@ def update(request: Request, service_id: str) -> webob.Response:
         raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
     _update(request, service, changes)
     now = request.services.database.services.now()
-    return answer({'service': _view(request, request.services.database.services.get(service_id), now)})
+    return answer({'service': _view(request, request.services.database.services.get(service.id), now)})
 
 
 def delete(request: Request, service_id: str) -> webob.Response:

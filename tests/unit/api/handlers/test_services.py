@@ -113,6 +113,12 @@ def test_an_unknown_service_is_a_404_and_a_number_a_400(world):
     world.refuses(world.ask('PUT', '/os-services/1', body), 400, 'badRequest', 'uuid', since=before)
 
 
+def test_a_uuid_in_capitals_names_the_service_of_an_update(world):
+    uuid = world.database.services.get_compute('source').uuid
+    response = world.ask('PUT', f'/os-services/{uuid.upper()}', {'status': 'disabled'})
+    assert (response.status_int, response.json['service']['status']) == (200, 'disabled')
+
+
 def test_update_of_a_conductor_returns_400(world):
     world.database.services.report('control', 'nova-conductor', 4)
     uuid = world.database.services.list('nova-conductor')[0].uuid
