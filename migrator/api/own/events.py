@@ -44,6 +44,8 @@ HEARTBEAT = 10.0
 LONGEST = 25.0
 #: The oldest event after which a stream continues.
 OLDEST = datetime.timedelta(hours=1)
+#: How far an event may be ahead of the database's clock, since the nodes of a cluster have a clock each.
+AHEAD = datetime.timedelta(minutes=1)
 #: Events that one read returns.
 _PAGE = 500
 
@@ -83,7 +85,7 @@ def _id(cursor: _Cursor) -> str:
 def _cursor(text: str, newest: datetime.datetime) -> _Cursor:
     """Return the event of an id.
 
-    :raises migrator.exception.Invalid: it is not one, or the event is too old.
+    :raises migrator.exception.Invalid: it is not one, or the event is too old, or of the future.
     """
     parts = text.split('_')
     try:
@@ -95,6 +97,12 @@ def _cursor(text: str, newest: datetime.datetime) -> _Cursor:
     if at < newest - OLDEST:
         raise exception.Invalid(
             f'The event {text} is more than an hour old: get the migrations and drains, and follow without an id.'
+        )
+    if at > newest + AHEAD:
+        # The database's clock was set back. Nothing would be sent until that time.
+        raise exception.Invalid(
+            f'The event {text} is later than the time of the database: get the migrations and drains, and follow '
+            'without an id.'
         )
     return at, parts[1], int(parts[2])
 

@@ -125,9 +125,10 @@ def test_a_stream_ends_while_the_database_is_away(world, monkeypatch):
         ('nonsense', 'is not the id of an event'),
         ('2026-01-01T00:00:00.000000_x_1', 'is not the id of an event'),
         ('2025-12-31T22:00:00.000000_5c3fd0c4-4a0f-4d5e-9b0a-6f1f6d0f7c11_1', 'more than an hour old'),
+        ('2026-01-01T00:10:00.000000_5c3fd0c4-4a0f-4d5e-9b0a-6f1f6d0f7c11_1', 'later than'),
     ],
 )
-def test_an_id_that_is_none_or_too_old_is_refused(world, last, words):
+def test_an_id_that_is_none_or_too_old_or_of_the_future_is_refused(world, last, words):
     world.refuses(world.ask('GET', PATH, Last_Event_ID=last), 400, 'badRequest', words)
     world.refuses(world.ask('GET', f'{PATH}?last_event_id={last}'), 400, 'badRequest', words)
 
