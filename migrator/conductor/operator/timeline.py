@@ -203,7 +203,8 @@ def find(database: Database, migration_id: str) -> Migration:
         the text says so.
     """
     if migration_id.isdecimal():
-        if int(migration_id) > _LARGEST_ID:
+        # Python converts no text of thousands of digits.
+        if len(migration_id) > 10 or int(migration_id) > _LARGEST_ID:
             raise exception.MigrationNotFound(migration_id=migration_id)
         return database.migrations.get_by_id(int(migration_id))
     try:

@@ -44,6 +44,13 @@ def test_a_migration_has_a_timeline_with_what_it_waits_for_and_what_happens_next
     world.refuses(world.ask('GET', f'{ROOT}/migrations/{stuck.instance_uuid}'), 404, 'itemNotFound', stuck.uuid)
 
 
+@pytest.mark.parametrize('id_', ['x', str(2**31), '9' * 5000])
+def test_a_migration_with_an_id_that_no_database_holds_is_not_found(world, id_):
+    for path in ('', '/timeline'):
+        world.refuses(world.ask('GET', f'{ROOT}/migrations/{id_}{path}'), 404, 'itemNotFound', id_)
+    world.refuses(act(world, f'migrations/{id_}', {'retry': None}), 404, 'itemNotFound', id_)
+
+
 def test_migrations_are_filtered_by_several_statuses_and_have_expected_times_only_on_request(world, stuck):
     done = world.migration(world.guest(), status='completed')
     world.migration(world.guest(), status='failed')
