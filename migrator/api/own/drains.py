@@ -240,7 +240,8 @@ def show_calibration(request: Request) -> webob.Response:
     """Show how right the expected ends of the newest drains were."""
     given = schemas.query(request, CALIBRATION_QUERY)
     request.authorize(LIST)
-    return answer({'calibration': calibration.document(request.services.database, int(given.get('drains', 50)))})
+    drains = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)
+    return answer({'calibration': calibration.document(request.services.database, drains)})
 
 
 def act_on_all(request: Request) -> webob.Response:

@@ -170,8 +170,12 @@ def test_findings_come_from_a_conductor_and_are_503_without_one(world):
     world.refuses(response, 503, 'serviceUnavailable', 'try again')
 
 
-def test_calibration_is_empty_before_any_drain(world):
-    found = world.get(f'{ROOT}/drains/calibration?drains=5')['calibration']
+def test_calibration_is_empty_before_any_drain_and_reads_no_more_drains_than_a_page_has(world, monkeypatch):
+    read = []
+    monkeypatch.setattr(world.database.drains, 'predictions', lambda drains: read.append(drains) or {})
+    for wanted in ('', '?drains=5', '?drains=999999999'):
+        found = world.get(f'{ROOT}/drains/calibration{wanted}')['calibration']
+    assert read == [50, 5, 1000]
     assert found == {'samples': 0, 'median_error': None, 'p50_held': None, 'p80_held': None, 'drains': []}
 
 
