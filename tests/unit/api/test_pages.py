@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Pages while rows come and change: no row that was there from the first page on is skipped or repeated."""
+"""Pages while rows come and change: no row of before the first page is skipped or repeated."""
 
 import pytest
 
 from migrator.objects import instance
 
-#: A path; the key of its list; the key that tells its rows apart.
+#: A path; the key of its list; the key that differs between its rows.
 LISTS = [
     ('/servers?all_tenants=1', 'servers', 'id'),
     ('/servers/detail?all_tenants=1', 'servers', 'id'),
@@ -31,7 +31,10 @@ def pages(world, path, key, between):
 
 
 def grow(world, count):
-    """Add a host, a guest of a flavor of its own, and its migration; the names lie before and behind the others."""
+    """Add a host, a guest with a new flavor, and its migration.
+
+    The names are by turns before and behind the earlier ones.
+    """
     name = f'{"az"[count % 2]}{count}'
     world.host(name)
     flavor = instance.Flavor(name=name, vcpus=1, memory_mb=512, root_gb=1)
