@@ -149,6 +149,8 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
             raise exception.Invalid('Malformed request body: it ended before its Content-Length.') from None
         if len(raw) > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
+        if not raw:
+            raise exception.Invalid('Malformed request body: it is empty: send a JSON object.')
         try:
             document = json.loads(raw, parse_constant=_no_such_number)
         except RecursionError:

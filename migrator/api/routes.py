@@ -133,7 +133,8 @@ def _table_of(request: Request) -> tuple[Sequence[tuple[Route, re.Pattern[str]]]
 
 def _no_such_url(request: Request) -> exception.NotFound:
     api = "Migrator's own API" if request.is_own else 'The compute API'
-    return exception.NotFound(f'{api} does not have this URL: {request.method} {request.path_info}')
+    hint = '. GET /migrator/v1/openapi.json lists those that it has.' if request.is_own else ''
+    return exception.NotFound(f'{api} does not have this URL: {request.method} {request.path_info}{hint}')
 
 
 def _below_version(request: Request) -> str:

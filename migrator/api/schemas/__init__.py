@@ -120,10 +120,10 @@ def check(request: Request, table: Table, document: Any) -> Mapping[str, Any]:
     found = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(document)
     error = jsonschema.exceptions.best_match(found)
     if error is not None:
+        path = '.'.join(str(part) for part in error.absolute_path if not isinstance(part, int))
+        where = f'field/attribute {path}' if path else 'the request'
         raise exception.ValidationError(
-            path='.'.join(str(part) for part in error.absolute_path if not isinstance(part, int)) or 'the request',
-            value=_short(error.instance),
-            detail=_detail(error, request),
+            f'Invalid input for {where}. Value: {_short(error.instance)}. {_detail(error, request)}'
         )
     return schema
 
@@ -134,6 +134,8 @@ def _detail(error: jsonschema.ValidationError, request: Request) -> str:
         allowed = ', '.join(sorted(error.schema['properties'])) or 'none'
         return f'{message}. {"Allowed" if request.is_own else f"At version {request.version} these are"}: {allowed}.'
     allowed = error.schema.get('description')
+    if allowed and error.validator in ('enum', 'pattern'):  # its message is longer, and says no more
+        return f'Allowed: {allowed}.'
     return f'{_short(message)}. Allowed: {allowed}.' if allowed else f'{_short(message)}.'
 
 

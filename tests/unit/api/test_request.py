@@ -19,6 +19,7 @@ def test_body_that_is_not_json_returns_400(world, body):
     before = world.rows()
     response = world.ask('POST', f'/servers/{guest.uuid}/action', body)
     world.refuses(response, 400, 'badRequest', 'Malformed request body', since=before)
+    assert ('it is empty: send a JSON object' in response.text) is (body == b'')
 
 
 @pytest.mark.parametrize('depth', [MAX_DEPTH + 1, 970])

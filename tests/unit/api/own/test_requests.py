@@ -69,7 +69,8 @@ def test_wrong_method_returns_405_with_the_right_ones(world, drain):
 
 def test_unknown_url_is_not_said_to_be_of_the_compute_api(world):
     response = world.ask('GET', f'{ROOT}/nonsense')
-    world.refuses(response, 404, 'itemNotFound', f'GET {ROOT}/nonsense')
+    words = [f'GET {ROOT}/nonsense', f'GET {ROOT}/openapi.json lists']
+    world.refuses(response, 404, 'itemNotFound', *words)
     assert 'compute API' not in response.text
 
 

@@ -51,12 +51,15 @@ def refusal(make_request, schema, document, version=80):
 
 def test_refusal_names_field_value_and_allowed_values(make_request):
     message = refusal(make_request, types.action('go', types.closed({'fast': types.BOOLEAN})), {'go': {'fast': 'very'}})
-    assert message.startswith('Invalid input for field/attribute go.fast. Value: very. ')
-    assert message.endswith('Allowed: true or false.')
+    assert message == 'Invalid input for field/attribute go.fast. Value: very. Allowed: true or false.'
+    number = types.closed({'n': {'type': 'string', 'pattern': r'^[0-9]{1,9}\Z', 'description': 'a whole number'}})
+    message = refusal(make_request, number, {'n': 'x'})
+    assert message == 'Invalid input for field/attribute n. Value: x. Allowed: a whole number.'
 
 
 def test_unknown_key_is_refused_with_the_known_keys(make_request):
     message = refusal(make_request, types.closed({'b': {}, 'a': {}}), {'c': 1}, version=25)
+    assert message.startswith("Invalid input for the request. Value: {'c': 1}. ")
     assert "('c' was unexpected)" in message
     assert 'At version 2.25 these are: a, b.' in message
 
