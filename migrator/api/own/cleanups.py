@@ -74,11 +74,7 @@ def show(request: Request, cleanup_id: str) -> webob.Response:
     """Show a deferred cleanup."""
     schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
-    number = common.integer_id(cleanup_id)
-    for one in request.services.database.cleanups.list():
-        if one.id == number:
-            return answer({'cleanup': view(one)})
-    raise exception.NotFound(f'No cleanup has the id {cleanup_id}, or it has been done meanwhile.')
+    return answer({'cleanup': view(_find(request, cleanup_id))})
 
 
 def act(request: Request, cleanup_id: str) -> webob.Response:
@@ -88,7 +84,7 @@ def act(request: Request, cleanup_id: str) -> webob.Response:
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
     database = request.services.database
-    cleanup = cleanups.blocked(database, common.integer_id(cleanup_id) or 0)
+    cleanup = cleanups.blocked(database, _find(request, cleanup_id).id)
     plan, do = (
         (cleanups.plan_retry, cleanups.retry)
         if action == 'retry'
@@ -97,3 +93,11 @@ def act(request: Request, cleanup_id: str) -> webob.Response:
     if (arguments or {}).get('dry_run'):
         return answer({'dry_run': True, 'plan': [plan(cleanup)]})
     return answer({'message': do(database, cleanup)}, 202 if action == 'retry' else 200)
+
+
+def _find(request: Request, cleanup_id: str) -> Cleanup:
+    number = common.integer_id(cleanup_id)
+    for one in request.services.database.cleanups.list():
+        if one.id == number:
+            return one
+    raise exception.NotFound(f'No cleanup has the id {cleanup_id}, or it has been done meanwhile.')

@@ -122,7 +122,12 @@ def test_cleanups_are_listed_paged_and_shown(world, stuck, blocked):
         assert [one['id'] for one in world.get(f'{ROOT}/cleanups?{query}')['cleanups']] == [blocked]
     assert world.get(f'{ROOT}/cleanups/{blocked}')['cleanup']['blocked_because'] == 'the guest may run there'
     for wrong in ('0', 'x', '99999999999'):
-        world.refuses(world.ask('GET', f'{ROOT}/cleanups/{wrong}'), 404, 'itemNotFound', wrong)
+        for response in (
+            world.ask('GET', f'{ROOT}/cleanups/{wrong}'),
+            act(world, f'cleanups/{wrong}', {'retry': None}),
+            act(world, f'cleanups/{wrong}', {'discard': {'dry_run': True}}),
+        ):
+            world.refuses(response, 404, 'itemNotFound', f'No cleanup has the id {wrong},')
 
 
 def test_a_blocked_cleanup_is_retried_or_discarded(world, blocked):
