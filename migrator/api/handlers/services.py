@@ -36,6 +36,7 @@ def update(request: Request, service_id: str) -> webob.Response:
     """Change a compute service. Below 2.53 the last part of the URL names the change, not the service."""
     if not request.since(53):
         return _update_by_action(request, service_id)
+    _check_id(request, service_id)  # first: a body that is right for another version is not what is wrong
     wanted = schemas.body(request, services.UPDATE)
     request.authorize(UPDATE)
     service = _find(request, service_id)
@@ -65,18 +66,18 @@ def _find(request: Request, service_id: str) -> Service:
     :raises migrator.exception.Invalid: the id has another form.
     :raises migrator.exception.ServiceNotFound: no service has it.
     """
-    key: str | int = service_id
-    if request.since(53):
-        if not uuidutils.is_uuid_like(service_id):
-            raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
-        key = common.usual_uuid(service_id)
-    elif not (service_id.isascii() and service_id.isdigit()):
-        raise exception.Invalid(f'Invalid id {service_id}: below version 2.53, a service is named by its number.')
-    elif (number := common.integer_id(service_id)) is None:
+    _check_id(request, service_id)
+    key = common.usual_uuid(service_id) if request.since(53) else common.integer_id(service_id)
+    if key is None:
         raise exception.ServiceNotFound(service_id=service_id)
-    else:
-        key = number
     return request.services.database.services.get(key)
+
+
+def _check_id(request: Request, service_id: str) -> None:
+    if request.since(53) and not uuidutils.is_uuid_like(service_id):
+        raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
+    if not request.since(53) and not (service_id.isascii() and service_id.isdigit()):
+        raise exception.Invalid(f'Invalid id {service_id}: below version 2.53, a service is named by its number.')
 
 
 def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_forcing_down(world, said, meant):
         ({'status': 'disabled', 'disabled_reason': ''}, ['disabled_reason']),
         ({'forced_down': 1}, ['forced_down', 'true or false']),
         ({'colour': 'red'}, ['colour']),
-        ([], ['the request']),
+        ([], ['Invalid input for the request.', 'Value: []']),
     ],
 )
 def test_invalid_update_returns_400(world, body, words):
@@ -111,6 +111,10 @@ def test_an_unknown_service_is_a_404_and_a_number_a_400(world):
     body = {'status': 'enabled'}
     world.refuses(world.ask('PUT', f'/os-services/{UNKNOWN}', body), 404, 'itemNotFound', UNKNOWN, since=before)
     world.refuses(world.ask('PUT', '/os-services/1', body), 400, 'badRequest', 'uuid', since=before)
+    # The form of a client that is older than the version that it requests: the URL is what has changed.
+    old = {'host': 'source', 'binary': 'nova-compute'}
+    words = ['Invalid uuid enable', 'from version 2.53 on']
+    world.refuses(world.ask('PUT', '/os-services/enable', old), 400, 'badRequest', *words, since=before)
 
 
 def test_a_uuid_in_capitals_names_the_service_of_an_update(world):
