@@ -107,9 +107,9 @@ class _Reports:
     def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
         version = self._version_of(host)
         if version < REPORTS_DIAGNOSTICS or self._pin not in (None, _DIAGNOSTICS, _COLD):
-            why = f'its compute service has version {version}, and {REPORTS_DIAGNOSTICS} is needed'
+            why = f'its compute service has version {version}, and {REPORTS_DIAGNOSTICS} is needed: upgrade it'
             if version >= REPORTS_DIAGNOSTICS:
-                why = f'[upgrade_levels] compute is {self._pin}, and {_DIAGNOSTICS} is needed'
+                why = f'[upgrade_levels] compute is {self._pin}, and {_DIAGNOSTICS} is needed: remove the setting'
             raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
         return self._rpc.call(context, _target(host, _DIAGNOSTICS), method, timeout, **arguments, wait=timeout / 2)
 

@@ -457,7 +457,10 @@ def _why_not(database: Database, service: Service) -> str | None:
         return f'migration {moving[0].uuid} is in progress, {len(moving)} in all: let it end, or abort it'
     guests = database.instances.list({'host': host})
     if guests:
-        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: move or delete it'
+        return (
+            f'instance {guests[0].uuid} is on it, {len(guests)} in all: evacuate it, or remove a lost one with '
+            'migrator-manage instance delete'
+        )
     deferred = database.cleanups.list(host=host)
     if deferred and not service.forced_down:
         return (

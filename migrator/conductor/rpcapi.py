@@ -90,7 +90,8 @@ class ConductorAPI:
         """Return the reply of any conductor to a method of version 1.2."""
         if self._version in ('1.0', '1.1'):
             raise exception.ServiceTooOld(
-                f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is needed.'
+                f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is '
+                'needed: remove the setting once every conductor is upgraded.'
             )
         return self._rpc.call(context, rpc.Target(TOPIC, version=self._version), method, timeout=timeout, **arguments)
 

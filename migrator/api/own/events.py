@@ -66,8 +66,8 @@ def follow(request: Request) -> webob.Response:
     if not services.streams.begin(services.conf.api.max_event_streams):
         return errors.body(
             503,
-            f'{services.conf.api.max_event_streams} streams of events are open, which is the most ([api] '
-            'max_event_streams): try again.',
+            f'At most {services.conf.api.max_event_streams} event streams may be open in this process ([api] '
+            'max_event_streams), and all are: try again later.',
         )
     is_stopping = request.environ.get('migrator.is_stopping', lambda: False)
     response = webob.Response(content_type='text/event-stream', charset='UTF-8')
@@ -93,7 +93,9 @@ def _cursor(text: str, newest: datetime.datetime) -> _Cursor:
         if len(parts) != 3 or not uuidutils.is_uuid_like(parts[1]) or not re.fullmatch('[0-9]{1,9}', parts[2]):
             raise ValueError
     except ValueError:
-        raise exception.Invalid(f'{text[:100]!r} is not the id of an event.') from None
+        raise exception.Invalid(
+            f'{text[:100]!r} is not the id of an event: give that of the last event, or none.'
+        ) from None
     if at < newest - OLDEST:
         raise exception.Invalid(
             f'The event {text} is more than an hour old: get the migrations and drains, and follow without an id.'

@@ -173,8 +173,8 @@ def test_evacuation_is_sent_only_to_a_host_that_supports_it(
 @pytest.mark.parametrize(
     ('service_version', 'pin', 'reason'),
     [
-        (7, None, '^alpha is not asked for METHOD: its compute service has version 7, and 8 is needed'),
-        (8, '1.3', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.3, and 1.4 is needed'),
+        (7, None, '^alpha is not asked for METHOD: its compute service has version 7, and 8 is needed: upgrade it'),
+        (8, '1.3', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.3, and 1.4 is needed: remove'),
         (8, '1.4', None),
         (8, None, None),
     ],

@@ -131,7 +131,7 @@ class TestCallsOfTheAPI:
 
     def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
         pinned = rpcapi.ConductorAPI(stage.cloud._rpc('api', 'api:api'), '1.1')
-        with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed'):
+        with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed: remove'):
             pinned.delete_service(context.admin_context(), 'any')
 
     def test_second_live_migrate_call_raises_no_epoch(self, stage: Stage) -> None:

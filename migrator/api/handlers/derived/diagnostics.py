@@ -46,7 +46,9 @@ def show(request: Request, server_id: str) -> webob.Response:
     database = request.services.database
     now = database.services.now()
     if not any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, instance.host)):
-        raise exception.Conflict(f'The compute service of the host of server {instance.uuid} is down: it has to be up.')
+        raise exception.Conflict(
+            f'The compute service of the host of server {instance.uuid} is down: start it, or evacuate the server.'
+        )
     reply = request.services.conductor.get_diagnostics(request.context, instance)
     if reply['state'] != GuestState.RUNNING:
         wanted = [GuestState.RUNNING.value]

@@ -101,7 +101,7 @@ def test_one_stream_more_than_allowed_is_a_503_until_another_one_ends(world):
     world.conf.set_override('max_event_streams', 2, group='api')
     streams = [follow(world)[0] for _ in range(2)]
     refused = world.ask('GET', PATH)
-    world.refuses(refused, 503, 'serviceUnavailable', '2 streams', 'max_event_streams')
+    world.refuses(refused, 503, 'serviceUnavailable', 'At most 2 event streams', 'max_event_streams', 'try again later')
     assert refused.headers['Retry-After'] == '5'
     for _ in range(2):  # a server may close twice, or without a first read
         streams[0].app_iter.close()
@@ -122,7 +122,7 @@ def test_a_stream_ends_while_the_database_is_away(world, monkeypatch):
 @pytest.mark.parametrize(
     ('last', 'words'),
     [
-        ('nonsense', 'is not the id of an event'),
+        ('nonsense', 'is not the id of an event: give that of the last event, or none'),
         ('2026-01-01T00:00:00.000000_x_1', 'is not the id of an event'),
         ('2025-12-31T22:00:00.000000_5c3fd0c4-4a0f-4d5e-9b0a-6f1f6d0f7c11_1', 'more than an hour old'),
         ('2026-01-01T00:10:00.000000_5c3fd0c4-4a0f-4d5e-9b0a-6f1f6d0f7c11_1', 'later than'),
