@@ -485,6 +485,7 @@ class PlacementError(MigratorException):
 class PlacementConflict(PlacementError):
     """Another writer changed the same consumer or provider first."""
 
+    code = 409
     msg_fmt = (
         'Placement refused {method} {url}, because another writer was faster (placement.concurrent_update): {reason}'
     )

@@ -255,6 +255,7 @@ def test_delete_of_an_unknown_service_is_refused(world, version, id_, code, faul
     [
         (exception.ServiceInUse(host='source', reason='it is up: stop it first'), 409, 'conflictingRequest'),
         (exception.ProviderInUse(provider='p', consumers='c'), 409, 'conflictingRequest'),
+        (exception.PlacementConflict(method='PUT', url='/allocations/c', reason='r'), 409, 'conflictingRequest'),
         (exception.ServiceNotFound(service_id='s'), 404, 'itemNotFound'),
         (exception.ServiceTooOld('[upgrade_levels] conductor is 1.1'), 501, 'notImplemented'),
         (exception.PlacementUnreachable(reason='r'), 503, 'serviceUnavailable'),
