@@ -194,7 +194,7 @@ SERVICES = _all(
                     **_each('id server', _TEXT),
                     lease_until=_TIME,
                     broker_away_since=_TIME_OR_NULL,
-                    **_each('lives sources', _NUMBER),
+                    **_each('incarnations sources', _NUMBER),
                 )
             ),
             cleanups=_COUNTS,
@@ -202,7 +202,7 @@ SERVICES = _all(
         )
     ),
     now=_TIME,
-    unheard=_TEXT_OR_NULL,
+    no_reports_because=_TEXT_OR_NULL,
 )
 
 # --- drains ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import webob
 
 from migrator.api import common, schemas
@@ -42,10 +45,16 @@ def index(request: Request) -> webob.Response:
     listed = [
         {
             **{name: one[name] for name in shown},
-            'lease': one['lease'],
+            'lease': one['lease'] and _lease(one['lease']),
             'cleanups': {'pending': one['debts'], 'blocked': one['alarms']},
             'differences': len(one['differences']),
         }
         for one in found['services']
     ]
-    return answer(common.with_times({'services': listed, 'now': found['now'], 'unheard': found['unheard']}))
+    shown = {'services': listed, 'now': found['now'], 'no_reports_because': found['unheard']}
+    return answer(common.with_times(shown))
+
+
+def _lease(lease: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lease of a conductor, where the document of ``migrator-manage`` has an older name."""
+    return {'incarnations' if name == 'lives' else name: value for name, value in lease.items()}

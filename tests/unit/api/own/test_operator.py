@@ -148,7 +148,7 @@ def test_a_blocked_cleanup_is_retried_or_discarded(world, blocked):
 
 def test_services_have_their_leases_their_cleanups_and_why_no_report_arrives(world, blocked):
     page = world.get(f'{ROOT}/services')
-    assert page['unheard'] == 'no conductor has listened yet'
+    assert page['no_reports_because'] == 'no conductor has listened yet'
     assert {one['host']: one['cleanups'] for one in page['services']} == {
         'dest': {'pending': 1, 'blocked': 1},
         'source': {'pending': 1, 'blocked': 0},
@@ -157,7 +157,8 @@ def test_services_have_their_leases_their_cleanups_and_why_no_report_arrives(wor
     world.database.services.report('conductor1', 'nova-conductor', 1)
     world.database.conductors.register('c1', 'conductor1', 60)
     page = world.get(f'{ROOT}/services?binary=nova-conductor')
-    assert (page['unheard'], [one['lease']['server'] for one in page['services']]) == (None, ['conductor1'])
+    assert page['no_reports_because'] is None
+    assert [(one['lease']['server'], one['lease']['incarnations']) for one in page['services']] == [('conductor1', 1)]
     assert world.get(f'{ROOT}/services?host=spare')['services'][0]['state'] == 'up'
 
 
