@@ -36,7 +36,7 @@ does not check passwords.
 export OS_AUTH_TYPE=password OS_AUTH_URL={identity}/v3 OS_IDENTITY_API_VERSION=3
 export OS_USERNAME=admin OS_PASSWORD=any OS_USER_DOMAIN_NAME=Default
 export OS_PROJECT_NAME={project} OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=RegionOne
-export OS_COMPUTE_API_VERSION=2.80
+export OS_COMPUTE_API_VERSION=2.90
 
 openstack server list
 openstack compute service list
@@ -45,7 +45,10 @@ openstack server migrate --live-migration {guest}
 openstack server migrate --live-migration --host {host} {other_guest}
 openstack server migration list
 
-Without a client: curl -H 'X-Auth-Token: admin' {compute}/os-migrations
+Without a client, with the token USER:PROJECT:
+
+curl -H 'X-Auth-Token: admin:{project}' {compute}/servers
+curl -H 'X-Auth-Token: admin:{project}' {own}/migrations
 
 Ctrl-C stops it.
 """
@@ -145,12 +148,14 @@ def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[.
 
 def _instructions(cloud: DemoCloud, endpoints: dict[str, str], identity: str, config: pathlib.Path) -> str:
     leaving = cloud.leaving()
+    own = endpoints['compute'].replace('/v2.1', '/migrator/v1')
     return _LINES.format(
         hosts=cloud.settings.hosts,
         instances=cloud.settings.instances,
         compute=endpoints['compute'],
         placement=endpoints['placement'],
-        page=endpoints['compute'].replace('/v2.1', '/migrator/v1/ui'),
+        own=own,
+        page=f'{own}/ui',
         config=config,
         source=cloud.settings.source,
         identity=identity,

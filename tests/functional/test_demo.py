@@ -193,6 +193,8 @@ def test_a_served_cloud_answers_until_a_signal_stops_it(tmp_path, number):
         answer = ask(served.url('Compute API') + '/servers', token='admin:demo')
         assert len(answer.json()['servers']) == 4
         assert '<html' in ask(served.url('Page')).text
+        token, url = re.search(r"curl -H 'X-Auth-Token: (\S+)' (\S+/migrator/v1/migrations)", served.said).groups()
+        assert ask(url, token=token).json() == {'migrations': []}
         answer = ask(served.url('Placement') + '/resource_providers', token='admin')
         assert len(answer.json()['resource_providers']) == 3
         assert len(commands.left_behind(tmp_path)) == 1
