@@ -130,14 +130,18 @@ def host_id(project_id: str, host: str | None) -> str:
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
 
 
-def without_hosts(request: Request, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
-    """Return texts with ``<host>`` for each compute host's name, unless the caller may see hosts.
+def without_hosts(request: Request, instance_uuid: str, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
+    """Return a server's texts with ``<host>`` for each host's name, unless the caller may see hosts.
 
     :param allowed: whether the caller may see hosts.
     """
     if allowed or not any(texts):
         return list(texts)
-    names = request.services.database.services.hosts_in('\n'.join(text for text in texts if text))
+    database = request.services.database
+    names = {*database.services.hosts_in('\n'.join(text for text in texts if text))}
+    # The service of a host that the server has left may be deleted.
+    for one in database.migrations.list({'instance_uuid': instance_uuid}):
+        names |= {one.source_compute, one.dest_compute or one.source_compute}
     return [text and mask(text, names) for text in texts]
 
 

@@ -74,7 +74,7 @@ def show(request: Request, server_id: str, request_id: str) -> webob.Response:
 
 def _views(request: Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
     may_see = request.can(EVENTS, common.target(instance))
-    messages = common.without_hosts(request, [action.message for action in found], may_see)
+    messages = common.without_hosts(request, instance.uuid, [action.message for action in found], may_see)
     views = []
     for action, message in zip(found, messages, strict=True):
         view = {
@@ -144,5 +144,5 @@ def _event(request: Request, instance: Instance, event: dict[str, Any], everythi
         if everything:
             view['host'] = event['host']
     if request.since(84) and request.can(DETAILS, common.target(instance)):
-        (view['details'],) = common.without_hosts(request, [event['traceback']], everything)
+        (view['details'],) = common.without_hosts(request, instance.uuid, [event['traceback']], everything)
     return view

@@ -182,7 +182,7 @@ def _is_decided(request: Request, migration: Migration) -> bool:
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
         may_see = request.can(INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
-        (reason,) = common.without_hosts(request, [row.failure], may_see)
+        (reason,) = common.without_hosts(request, row.instance_uuid, [row.failure], may_see)
         raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
     # A wait for a slot may last long, and the checks begin only afterwards.
     return row.checked_at is not None or row.ended or row.waits_for_slot
