@@ -51,8 +51,8 @@ def index(request: Request) -> webob.Response:
         }
         for one in found['services']
     ]
-    shown = {'services': listed, 'now': found['now'], 'no_reports_because': found['unheard']}
-    return answer(common.with_times(shown))
+    whole = {'services': listed, 'now': found['now'], 'no_reports_because': found['unheard']}
+    return answer(common.with_times(whole))
 
 
 def _lease(lease: Mapping[str, Any]) -> dict[str, Any]:
