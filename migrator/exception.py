@@ -248,7 +248,7 @@ class InvalidDrainState(Conflict):
 
 
 class NotStuck(Conflict):
-    """Only a stuck migration can be retried or abandoned."""
+    """Only a stuck migration that is not being abandoned can be retried or abandoned."""
 
     msg_fmt = 'Migration {uuid} is not stuck: {what}'
 

@@ -315,5 +315,8 @@ class Requests:
             what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'
         elif row.abandon_guest_on is not None:
             requested = times.ago(row.abandon_requested_at, now)
-            what = f'it is being abandoned, with the guest on {row.abandon_guest_on}, as requested {requested}.'
+            raise exception.NotStuck(
+                f'Migration {migration.uuid} is being abandoned already, with the guest on {row.abandon_guest_on}, as '
+                f'requested {requested}. Wait for it to end.'
+            )
         raise exception.NotStuck(uuid=migration.uuid, what=what)

@@ -105,9 +105,13 @@ def _ended(facts: Facts) -> str:
 def _refuse_unless_stuck(facts: Facts) -> None:
     migration = facts.migration
     if migration.in_progress and migration.abandon_requested_at is not None:
-        what = f'it is being abandoned, {timeline.abandoned_by(facts)}.'
-    elif migration.in_progress and migration.stuck_reason is None:
-        what = f'it is {migration.status}. {timeline.waits(facts)[0]} An abort undoes what can be undone.'
+        requested = timeline.abandoned_by(facts)
+        raise exception.NotStuck(
+            f'Migration {migration.uuid} is being abandoned already, {requested}. Wait for it to end.'
+        )
+    if migration.in_progress and migration.stuck_reason is None:
+        what = f'it is {migration.status}. {timeline.waits(facts)[0]}'
+        what += ' An abort undoes what can be undone.' if migration.is_live else ''
     elif migration.ended:
         what = _ended(facts)
     else:

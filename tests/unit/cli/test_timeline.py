@@ -101,6 +101,12 @@ def test_migration_without_problem_goes_on():
     assert waits(status='preparing') == ['No problem is known: the migration goes on.']
 
 
+def test_finished_cold_migration_waits_for_its_user():
+    cold = {'status': 'finished', 'migration_type': 'migration', 'outcome': 'forward'}
+    assert waits(**cold) == ['It waits for its user to confirm or to revert it.']
+    assert waits(**cold, confirm_requested_at=NOW) == ['No problem is known: the migration goes on.']
+
+
 NO_OWNER = (
     'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown in its state at that time. '
     'Start a conductor. Do not fence a host for this.'

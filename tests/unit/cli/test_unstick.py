@@ -145,7 +145,7 @@ def test_the_wait_ends_after_the_given_seconds(operator, stuck):
     # A second request cannot name another host.
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')
     assert (status, out) == (1, '')
-    assert re.search('it is being abandoned, as requested .* by ada: the guest is on host1', operator.err)
+    assert re.search('is being abandoned already, as requested .* by ada: the guest is on host1', operator.err)
     # A dry run of the same request shows the request, and not that the migration is stuck.
     out = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
     assert re.search(r'\* It is being abandoned already, as requested .* by ada: the guest is on host1\.', out)

@@ -216,7 +216,7 @@ def test_a_stuck_migration_can_be_abandoned_once_on_one_of_its_hosts(database, s
     ):
         database.requests.request_abandon(stuck, 'destination', 'bob')
     with pytest.raises(
-        exception.NotStuck, match=r'it is being abandoned, with the guest on source, as requested \d+ s ago'
+        exception.NotStuck, match=r'is being abandoned already, with the guest on source, as requested \d+ s ago'
     ):
         database.requests.request_retry(stuck, 'bob')
 

@@ -83,7 +83,10 @@ def test_an_abandonment_is_planned_and_requested(world, stuck):
     world.refuses(act(world, path, {'retry': None, 'abandon': {'guest_on': 'dest'}}), 400, 'badRequest', since=before)
     done = act(world, path, {'abandon': {'guest_on': 'dest'}})
     assert (done.status_int, done.json['migration']['abandon']['guest_on']) == (202, 'dest')
-    world.refuses(act(world, path, {'retry': None}), 409, 'conflictingRequest', 'is being abandoned')
+    for body in ({'retry': None}, {'abandon': {'guest_on': 'source'}}):
+        refused = act(world, path, body)
+        world.refuses(refused, 409, 'conflictingRequest', f'{stuck.uuid} is being abandoned already', 'is on dest')
+        assert 'not stuck' not in refused.text
 
 
 def test_a_request_is_accepted_while_no_conductor_can_be_woken(world, stuck):
@@ -97,7 +100,15 @@ def test_a_request_is_accepted_while_no_conductor_can_be_woken(world, stuck):
 def test_only_a_stuck_migration_is_retried_or_abandoned(world):
     running = world.migration(world.guest())
     for body in ({'retry': None}, {'retry': {'dry_run': True}}, {'abandon': {'guest_on': 'dest', 'dry_run': True}}):
-        world.refuses(act(world, f'migrations/{running.uuid}', body), 409, 'conflictingRequest', 'is not stuck')
+        words = ['is not stuck: it is running.', 'An abort undoes']
+        world.refuses(act(world, f'migrations/{running.uuid}', body), 409, 'conflictingRequest', *words)
+    finished = world.finished(world.guest())
+    world.database.conductors.register('c1', 'conductor1', 60)
+    world.move(finished.uuid, owner='c1')
+    refused = act(world, f'migrations/{finished.uuid}', {'retry': None})
+    words = ['is not stuck: it is finished. It waits for its user to confirm or to revert it.']
+    world.refuses(refused, 409, 'conflictingRequest', *words)
+    assert 'abort' not in refused.text
 
 
 def test_ended_migrations_are_counted_and_purged(world):
