@@ -32,7 +32,7 @@ _UNSTORABLE = re.compile('[\0\ud800-\udfff]')
 
 
 class Streams:
-    """The answers that last, of which only some may be open at a time."""
+    """How many event streams are open, of which there is a maximum."""
 
     def __init__(self, threads: executors.Threads) -> None:
         self._lock = threads.lock()

@@ -62,8 +62,8 @@ _HEARTBEATS = _HEARTBEATS.values(
 )
 _REPORTED_HOSTS = sa.select(_T.c.host).where(*_REPORTED)
 _MAY_BE_DOWN = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-_CALL_DOWN = sa.update(_T).values(down_since=models.now())
-_CALL_DOWN = _CALL_DOWN.where(
+_MARK_DOWN = sa.update(_T).values(down_since=models.now())
+_MARK_DOWN = _MARK_DOWN.where(
     *_MAY_BE_DOWN,
     _T.c.down_since.is_(None),
     # A report from the future came before the database's clock was set back.
@@ -171,7 +171,7 @@ class Services:
         :param seconds: the time without a report.
         """
         with self._engine.writer() as session:
-            session.execute(_CALL_DOWN, {'past': -seconds, 'future': seconds})
+            session.execute(_MARK_DOWN, {'past': -seconds, 'future': seconds})
             return int(session.execute(_COUNT_DOWN).scalar_one())
 
     def lock_boot(self, session: Any, host: str) -> str | None:

@@ -166,11 +166,11 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self._next_check = 0.0
         kind = (listening.family, listening.type, listening.proto, listening.getsockname())
         adjusted = adjustments.Adjustments(sockets=[listening], **settings)
-        super().__init__(self._telling(app), {}, True, listening, pool, adjusted, kind, bind_socket=False)
+        super().__init__(self._with_is_stopping(app), {}, True, listening, pool, adjusted, kind, bind_socket=False)
         self.host: str = self.effective_host
         self.port = int(self.effective_port)
 
-    def _telling(self, app: App) -> App:
+    def _with_is_stopping(self, app: App) -> App:
         """Return the application with ``migrator.is_stopping`` in its environment, for an answer that lasts."""
 
         def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
