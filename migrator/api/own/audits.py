@@ -45,7 +45,7 @@ def list_differences(request: Request) -> webob.Response:
 
 
 def list_findings(request: Request) -> webob.Response:
-    """Audit the allocations in Placement now; list what is wrong with the remedies, and change nothing."""
+    """Audit the allocations in Placement now, and list the wrong ones, each with its remedy."""
     schemas.query(request, types.NO_QUERY)
     request.authorize(LIST_FINDINGS)
     return answer({'findings': request.services.conductor.audit(request.context)})

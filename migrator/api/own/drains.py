@@ -33,7 +33,7 @@ RULES = [
     base.rule(
         LIST,
         base.ADMIN,
-        'List the drains, and how right their expected ends were.',
+        'List the drains, and how accurate their expected ends were.',
         'GET /migrator/v1/drains',
         'GET /migrator/v1/drains/calibration',
     ),
@@ -136,7 +136,7 @@ def index(request: Request) -> webob.Response:
 
 
 def create(request: Request) -> webob.Response:
-    """Accept a drain: commit its row before the answer. With ``dry_run``, return only its plan."""
+    """Request a drain of a host. With ``dry_run``, return only its plan."""
     schemas.query(request, types.NO_QUERY)
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
@@ -237,7 +237,7 @@ def act(request: Request, uuid: str) -> webob.Response:
 
 
 def show_calibration(request: Request) -> webob.Response:
-    """Show how right the expected ends of the newest drains were."""
+    """Show how accurate the expected ends of the newest drains were."""
     given = schemas.query(request, CALIBRATION_QUERY)
     request.authorize(LIST)
     drains = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)

@@ -55,7 +55,7 @@ _NO_UUID = '00000000-0000-0000-0000-000000000000'
 
 
 def follow(request: Request) -> webob.Response:
-    """Send what happens from now on, or after the event that ``Last-Event-ID`` names."""
+    """Send the events of migrations and drains from now on, or after the one in ``Last-Event-ID``."""
     given = schemas.query(request, QUERY)
     request.authorize(LIST)
     services = request.services

@@ -123,7 +123,11 @@ PURGE = closed(
 
 def options(properties: Schema) -> Schema:
     """Return the schema of the arguments of an action that may be left out, as null."""
-    return {**closed(properties), 'type': ['object', 'null'], 'description': f'null, or {", ".join(properties)}'}
+    return {
+        **closed(properties),
+        'type': ['object', 'null'],
+        'description': f'null, or an object with {", ".join(properties)}',
+    }
 
 
 def one_action(actions: Schema) -> Schema:

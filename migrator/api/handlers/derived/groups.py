@@ -32,7 +32,7 @@ def list_server_groups(request: Request) -> webob.Response:
 
 
 def show_server_group(request: Request, server_group_id: str) -> NoReturn:
-    """Answer that there is no such server group.
+    """Reply with 404, because there are no server groups.
 
     :raises migrator.exception.NotFound: always.
     """
