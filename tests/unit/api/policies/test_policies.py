@@ -2,6 +2,9 @@
 
 """The policies: nova's names, and the default of each."""
 
+import pathlib
+import re
+
 import pytest
 from oslo_config import cfg
 from oslo_policy import opts as oslo_policy_opts
@@ -148,3 +151,13 @@ def test_enforcers_share_nothing(tmp_path):
     target = {'project_id': 'blue'}
     assert not first.authorize('os_compute_api:servers:index', target, who(ADMIN))
     assert second.authorize('os_compute_api:servers:index', target, who(ADMIN))
+
+
+def test_the_sample_has_each_policy_with_its_default_and_its_description():
+    """The sample once lacked the policies of cold migrations. ``make genpolicy`` writes it."""
+    sample = pathlib.Path(__file__).parents[4] / 'etc/migrator/policy.yaml.sample'
+    text = sample.read_text(encoding='utf-8')
+    rules = policies.list_rules()
+    assert dict(re.findall('^#"(.+?)": "(.*)"$', text, re.M)) == {rule.name: rule.check_str for rule in rules}
+    words = ' '.join(text.replace('#', ' ').split())
+    assert [rule.name for rule in rules if ' '.join((rule.description or '').split()) not in words] == []
