@@ -82,9 +82,7 @@ def delete(asked: Asked) -> int:
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
         raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
-    done = registry.delete_service(
-        asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep
-    )
+    done = registry.delete_service(asked.database, asked.placement(), found[0], asked.conf.conductor.lease)
     evacuations = [one.uuid for one in done]
     document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True, 'evacuations': evacuations}
     text = f'{found[0].binary} of {found[0].host} is deleted.'

@@ -355,20 +355,13 @@ def write_all_providers(database: Database, client: PlacementClient, host: str |
         LOG.exception('Could not write the resource providers of hosts to Placement yet; the next sweep tries again')
 
 
-def delete_service(
-    database: Database,
-    client: PlacementClient,
-    service: Service,
-    lease: float,
-    sleep: Callable[[float], None],
-) -> list[Migration]:
+def delete_service(database: Database, client: PlacementClient, service: Service, lease: float) -> list[Migration]:
     """Delete a service that is down; a repeated call finishes one that was cut off.
 
     The deferred cleanups of a compute host that is forced down are deleted with it. Evacuations that are done release
     what they hold there, and the next sweep completes them.
 
     :param lease: seconds without a report after which a conductor counts as down.
-    :param sleep: waits for a number of seconds.
     :returns: the evacuations from it that were done.
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
         was changed.
@@ -392,10 +385,8 @@ def delete_service(
         for node in nodes:
             providers.delete_tree(client, node.uuid)
         if not database.services.delete(service):
-            # The host reports its providers at its start only, so they are written again here.
-            for node in database.services.list_nodes(host=host):
-                tree: Any = node.providers
-                providers.ensure_tree(client, tree, sleep=sleep)
+            # The host reports its providers at its start only, so they are written again, by a sweep if not here.
+            write_providers(database, client, host)
             database.services.get(service.uuid)  # another call may have deleted it
             raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
     except (exception.ProviderInUse, exception.ServiceInUse):
@@ -416,7 +407,7 @@ class Endpoint:
         database = self.tools.database
         service = database.services.get(service_uuid)
         lease = self.conf.conductor.lease
-        delete_service(database, self.tools.placement, service, lease, self.tools.threads.sleep)
+        delete_service(database, self.tools.placement, service, lease)
 
     @expose
     def get_diagnostics(self, context: RequestContext, instance: Instance) -> dict[str, Any]:

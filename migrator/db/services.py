@@ -267,6 +267,9 @@ class Services:
     def delete(self, service: Service) -> bool:
         """Delete a service, and for a compute service also the host's hypervisor and deferred cleanups.
 
+        If it is not deleted, the host's providers are marked for a write to Placement, from which the caller has
+        deleted them.
+
         :returns: whether it was deleted. False: the service has reported since it was read, or the host has an instance
             or a migration in progress.
         """
@@ -284,6 +287,8 @@ class Services:
             if deleted.rowcount and is_compute:
                 session.execute(sa.delete(_N).where(_N.c.host == service.host))
                 session.execute(sa.delete(cleanups).where(cleanups.c.host == service.host))
+            elif is_compute:
+                session.execute(sa.update(_N).where(_N.c.host == service.host).values(in_placement=False))
             return bool(deleted.rowcount)
 
     def list_nodes(

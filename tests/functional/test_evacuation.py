@@ -363,7 +363,7 @@ def test_a_dead_host_is_deleted_with_its_provider_after_its_guests_were_evacuate
     evacuation = evacuate(cloud, instance, 'host2')
     cloud.wait()
     service = cloud.database.services.get_compute('host1')
-    registry.delete_service(cloud.database, cloud.placement_client, service, 60.0, cloud.simulation.advance)
+    registry.delete_service(cloud.database, cloud.placement_client, service, 60.0)
     cloud.simulation.advance(30)
     assert status(cloud, evacuation) == 'completed'
     assert cloud.world.active_on(instance.uuid) == ['host2']

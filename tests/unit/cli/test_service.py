@@ -236,9 +236,33 @@ def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
     cloud.database.services.delete = late
     (service,) = cloud.database.services.list(host='host3')
     with pytest.raises(exception.ServiceInUse, match='or it is up again'):
-        registry.delete_service(cloud.database, cloud.placement_client, service, 60, cloud.world.threads.sleep)
+        registry.delete_service(cloud.database, cloud.placement_client, service, 60)
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
     assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_a_service_that_starts_during_delete_has_its_providers_once_placement_is_back(operator, monkeypatch):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    delete = cloud.database.services.delete
+
+    def unreachable(*_, **__):
+        raise exception.PlacementUnreachable(reason='away')
+
+    def late(service):
+        cloud.database.services.heartbeats({'host3': service.boot_id}, 0.0)
+        monkeypatch.setattr(providers, 'ensure_tree', unreachable)
+        return delete(service)
+
+    cloud.database.services.delete = late
+    (service,) = cloud.database.services.list(host='host3')
+    with pytest.raises(exception.PlacementUnreachable):
+        registry.delete_service(cloud.database, cloud.placement_client, service, 60)
+    assert providers_of(cloud) == ['host1', 'host2']
+    monkeypatch.undo()
+    cloud.simulation.advance(30)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
 
 
 def test_a_service_that_another_call_deletes_meanwhile_leaves_no_providers(operator):
@@ -247,7 +271,7 @@ def test_a_service_that_another_call_deletes_meanwhile_leaves_no_providers(opera
     cloud.simulation.advance(70)
     delete = cloud.database.services.delete
     (service,) = cloud.database.services.list(host='host3')
-    given = (cloud.database, cloud.placement_client, service, 60, cloud.world.threads.sleep)
+    given = (cloud.database, cloud.placement_client, service, 60)
 
     def second(service):
         cloud.database.services.delete = delete
