@@ -11,7 +11,7 @@ from tempest.lib.common import jsonschema_validator
 CURRENT = {
     'id': 'v2.1',
     'status': 'CURRENT',
-    'version': '2.80',
+    'version': '2.104',
     'min_version': '2.1',
     'updated': '2013-07-23T11:33:21Z',
     'links': [{'rel': 'self', 'href': 'http://api.test/v2.1/'}],

@@ -36,7 +36,7 @@ class Subject:
             uuid=uuid,
             instance_uuid='i1',
             request_id='req-1',
-            migration_type='live-migration',
+            task='live-migration',
             stuck_reason=None,
             waits_for=None,
             retry_requested_at=None,
