@@ -3,7 +3,7 @@
 """Directives that render parts of the code: command lines, the status graph and the saga.
 
 ``command-reference``   the subcommands and options of an argparse parser
-``status-graph``        the legal moves between the statuses of a migration, as a diagram and as a table
+``status-graph``        the legal moves between the statuses of a migration, as two diagrams and as a table
 ``saga-diagram``        the steps of a live migration and the order of their undos, as a diagram
 ``not-served``          the URLs and actions of nova's API that get 501, as a table
 """
@@ -32,7 +32,14 @@ STYLE = (
 #: Fill colour of a step by its kind.
 COLOURS = {'compensatable': '#e3f0e3', 'pivot': '#ffe3b3', 'retriable': '#e3ebf7'}
 #: Colour of the lane of each end.
-LANES = {'completed': '#2a7d2a', 'cancelled': '#4a5fa5', 'failed': '#b06a00', 'error': '#b3261e'}
+LANES = {
+    'completed': '#2a7d2a',
+    'confirmed': '#2a7d2a',
+    'reverted': '#4a5fa5',
+    'cancelled': '#4a5fa5',
+    'failed': '#b06a00',
+    'error': '#b3261e',
+}
 
 
 # --- command lines ---------------------------------------------------------------------------------------------------
@@ -164,13 +171,30 @@ def arrow(path, hint='', colour='#555', dash=''):
 # --- the status graph ------------------------------------------------------------------------------------------------
 
 
-def status_graph(moves, statuses, ends):
+def by_kind(moves):
+    """Return the moves of live migrations and evacuations, and those of cold migrations."""
+    from migrator.objects import migration
+
+    cold, ends = {migration.MigrationStatus.PRE_MIGRATING}, {'failed', 'error'}
+    while more := {end for start, end in moves if start in cold and end not in cold | ends}:
+        cold |= more
+    kinds = ({}, {})
+    for (start, end), reason in moves.items():
+        is_cold = bool(cold & {start, end})
+        kinds[is_cold][start, end] = reason
+        if start == 'accepted' and end in ends:
+            kinds[not is_cold][start, end] = reason
+    return kinds
+
+
+def status_graph(moves, statuses, ends, label):
     """Draw the statuses in progress from top to bottom, and a lane for each end.
 
     A migration leaves the column for an end where that end's lane has a dot in the row of the status.
     """
-    column = [one for one in statuses if one not in ends]
-    lanes = sorted((one for one in statuses if one in ends), key=list(LANES).index)
+    shown = [one for one in statuses if any(one in move for move in moves)]
+    column = [one for one in shown if one not in ends]
+    lanes = sorted((one for one in shown if one in ends), key=list(LANES).index)
     width, row, left, box_width = 800, 62, 130, 170
     rows = {one: 30 + row * number for number, one in enumerate(column)}
     bottom = 30 + row * len(column) + 20
@@ -206,7 +230,7 @@ def status_graph(moves, statuses, ends):
             y1, y2 = rows[start] + 17 + 4 * distance, rows[end] + 17 - 3 * distance
             parts.append(arrow(f'M{left} {y1}C{bulge} {y1} {bulge} {y2} {left - 1} {y2}', hint))
     parts += [box(left, rows[one], box_width, 34, str(one), '#e3ebf7') for one in column]
-    return svg(width, bottom + 50, 'The statuses of a migration and the moves between them', parts)
+    return svg(width, bottom + 50, f'The statuses of {label} and the moves between them', parts)
 
 
 class StatusGraph(SphinxDirective):
@@ -221,8 +245,12 @@ class StatusGraph(SphinxDirective):
         table += ['   * - from', '     - to', '     - when']
         for (start, end), reason in moves.items():
             table += [f'   * - ``{start}``', f'     - ``{end}``', f'     - {sentence(reason)[:-1]}']
-        graph = status_graph(moves, list(migration.MigrationStatus), migration.FINAL)
-        return [graph, *self.parse_text_to_nodes('\n'.join(table))]
+        labels = ('a live migration or an evacuation', 'a cold migration')
+        graphs = [
+            status_graph(some, list(migration.MigrationStatus), migration.FINAL, label)
+            for some, label in zip(by_kind(moves), labels, strict=True)
+        ]
+        return [*graphs, *self.parse_text_to_nodes('\n'.join(table))]
 
 
 # --- the saga --------------------------------------------------------------------------------------------------------
