@@ -69,7 +69,9 @@ class Operator:
 
     def evacuate_by_sdk(self, instance):
         """Evacuate a guest with openstacksdk, and return its host when it is active."""
-        with openstack.connect(load_envvars=False, load_yaml_config=False, auth=self._auth) as connection:
+        # From 2.95 on, which this client would choose, an evacuated guest stays stopped.
+        options = {'load_envvars': False, 'load_yaml_config': False, 'compute_default_microversion': '2.94'}
+        with openstack.connect(**options, auth=self._auth) as connection:
             connection.session.session.trust_env = False
             connection.compute.evacuate_server(instance.uuid)
             server = connection.compute.get_server(instance.uuid)
