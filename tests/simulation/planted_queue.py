@@ -203,7 +203,7 @@ def abort_is_sent_once() -> Iterator[object]:
 @SHELF.plant('I8', 'abort running | api: commit begin #2 | killed, and started again')
 def abort_is_answered_before_it_is_written() -> Iterator[object]:
     """The 202 to an abort comes first, and the request is written afterwards, if the API still lives."""
-    write, wake = actions.Requests.request_abort, server_migrations._wake
+    write, wake = actions.Requests.request_abort, server_migrations.wake_owner
     kept: list[Any] = []
 
     def keep(*args: Any) -> bool:
@@ -220,7 +220,7 @@ def abort_is_answered_before_it_is_written() -> Iterator[object]:
 
         threads.start(write_and_wake, name='later')
 
-    with patched(actions.Requests, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
+    with patched(actions.Requests, 'request_abort', keep), patched(server_migrations, 'wake_owner', later) as there:
         yield there
 
 
