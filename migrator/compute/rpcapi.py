@@ -11,11 +11,12 @@ error and sends nothing.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
 from migrator import exception
-from migrator.compute.cold_migration.api import CHECK_WAIT, ColdMigrationAPI
+from migrator.compute.cold_migration.api import ColdMigrationAPI
 from migrator.context import RequestContext
 from migrator.objects import (
     ABORTS_QUEUED,
@@ -50,6 +51,8 @@ VERSIONS = {
 VERSION = max(VERSIONS)
 _PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD = VERSIONS
 
+#: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
+CHECK_WAIT = 1.0
 #: Seconds after which a host replies that a preparation, a post step or a rollback is still running. A short step needs
 #: no event then. Meanwhile the thread of the caller and its call slot for this host are in use, and no abort is seen.
 SHORT_WAIT = 0.25
@@ -58,29 +61,35 @@ SHORT_WAIT = 0.25
 PLAIN_WAIT = 5.0
 
 
+#: RPC version -> the service version from which on a host supports it.
+_FROM = {
+    _PLAIN: 0,
+    _LIGHTWEIGHT: LIGHTWEIGHT,
+    _EVACUATION: EVACUATES,
+    _LIST: LISTS_GUESTS,
+    _DIAGNOSTICS: REPORTS_DIAGNOSTICS,
+    _COLD: MIGRATES_COLD,
+}
+
+
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
-    if service_version >= MIGRATES_COLD:
-        return _COLD
-    if service_version >= REPORTS_DIAGNOSTICS:
-        return _DIAGNOSTICS
-    if service_version >= LISTS_GUESTS:
-        return _LIST
-    if service_version >= EVACUATES:
-        return _EVACUATION
-    return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
+    return [version for version, since in _FROM.items() if service_version >= since][-1]
 
 
 def _target(host: str, version: str = _PLAIN) -> Target:
     return Target(topic=TOPIC, server=host, version=version)
 
 
-class _Reports:
+class _Reports(abc.ABC):
     """The calls for what a host reports about itself and its guests."""
 
     _rpc: RPC
     _version_of: Callable[[str], int]
-    _pin: str | None
+
+    @abc.abstractmethod
+    def _since(self, rpc_version: str, host: str, version: int, method: str) -> Target:
+        """Return the target of a method that a host supports from an RPC version on."""
 
     def get_diagnostics(self, context: Context, host: str, instance: Instance, timeout: float) -> dict[str, Any]:
         """Return the state of a guest, and its diagnostics.
@@ -105,13 +114,8 @@ class _Reports:
         return found
 
     def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
-        version = self._version_of(host)
-        if version < REPORTS_DIAGNOSTICS or self._pin not in (None, _DIAGNOSTICS, _COLD):
-            why = f'its compute service has version {version}, and {REPORTS_DIAGNOSTICS} is needed: upgrade it'
-            if version >= REPORTS_DIAGNOSTICS:
-                why = f'[upgrade_levels] compute is {self._pin}, and {_DIAGNOSTICS} is needed: remove the setting'
-            raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
-        return self._rpc.call(context, _target(host, _DIAGNOSTICS), method, timeout, **arguments, wait=timeout / 2)
+        target = self._since(_DIAGNOSTICS, host, self._version_of(host), method)
+        return self._rpc.call(context, target, method, timeout, **arguments, wait=timeout / 2)
 
 
 class ComputeAPI(ColdMigrationAPI, _Reports):
@@ -169,20 +173,38 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
                 host=host, method=method, status=migration.status, version=version, needed=needed
             )
 
-    def _evacuation(self, host: str, version: int, method: str) -> Target:
-        """Return the target of a method of an evacuation.
+    def _since(self, rpc_version: str, host: str, version: int, method: str) -> Target:
+        """Return the target of a method that a host supports from an RPC version on.
 
+        :param version: the service version of the host.
         :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it.
         """
-        if version < EVACUATES:
-            raise exception.ServiceTooOld(
-                f'{host} cannot do {method}: its compute service has version {version}, and {EVACUATES} is needed.'
-            )
-        if self._pin in (_PLAIN, _LIGHTWEIGHT):
-            raise exception.ServiceTooOld(
-                f'{host} gets no {method}: [upgrade_levels] compute is {self._pin}, and {_EVACUATION} is needed.'
-            )
-        return _target(host, _EVACUATION)
+        needed, known = _FROM[rpc_version], [*VERSIONS]
+        why = None
+        if version < needed:
+            why = f'its compute service has version {version}, and {needed} is needed: upgrade it'
+        elif self._pin is not None and known.index(self._pin) < known.index(rpc_version):
+            why = f'[upgrade_levels] compute is {self._pin}, and {rpc_version} is needed: remove the setting'
+        if why is not None:
+            raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
+        return _target(host, rpc_version)
+
+    def _command(
+        self, rpc_version: str, method: str, context: Context, host: str, command: Command, **arguments: Any
+    ) -> Answer:
+        """Send a command to a host that replies soon."""
+        target = self._since(rpc_version, host, self._version(host, command.boot_id), method)
+        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **arguments)
+        return answer
+
+    def _check(
+        self, rpc_version: str, method: str, context: Context, host: str, command: Command, **arguments: Any
+    ) -> Answer:
+        """Call a check, which may take long."""
+        target = self._since(rpc_version, host, self._version(host, command.boot_id), method)
+        arguments |= {'wait': CHECK_WAIT, 'command': command}
+        answer: Answer = self._rpc.call(context, target, method, self.long_timeout, self._monitor, **arguments)
+        return answer
 
     # --- the checks: the host replies when the check has ended, or that it is running; then the caller calls again --
     # A call includes the time to wait, so that a hung check does not block a thread of the host for ever.
@@ -377,31 +399,23 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
         :param migrate_data: ``source`` is the stored definition; {}: none was stored.
         :returns: ``report.result`` is the LiveMigrateData for :meth:`evacuate`.
         """
-        answer: Answer = self._rpc.call(
-            context,
-            self._evacuation(host, self._version(host, command.boot_id), 'check_can_evacuate'),
-            'check_can_evacuate',
-            self.long_timeout,
-            self._monitor,
-            wait=CHECK_WAIT,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
+        arguments = {'instance': instance, 'migrate_data': migrate_data}
+        return self._check(_EVACUATION, 'check_can_evacuate', context, host, command, **arguments)
 
     def evacuate(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the destination start the guest without its source."""
-        return self._evacuating('evacuate', context, host, command, instance=instance, migrate_data=migrate_data)
+        return self._command(
+            _EVACUATION, 'evacuate', context, host, command, instance=instance, migrate_data=migrate_data
+        )
 
     def rollback_evacuation_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Have the destination end its work for the migration, then remove what was made for it."""
         method = 'rollback_evacuation_at_destination'
-        return self._evacuating(method, context, host, command, instance=instance, migrate_data=migrate_data)
+        return self._command(_EVACUATION, method, context, host, command, instance=instance, migrate_data=migrate_data)
 
     def post_evacuation_at_source(
         self,
@@ -418,12 +432,7 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
             touch a copy that is active.
         """
         method, arguments = 'post_evacuation_at_source', {'migrate_data': migrate_data, 'runs_at': runs_at}
-        return self._evacuating(method, context, host, command, instance=instance, **arguments)
-
-    def _evacuating(self, method: str, context: Context, host: str, command: Command, **arguments: Any) -> Answer:
-        target = self._evacuation(host, self._version(host, command.boot_id), method)
-        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **arguments)
-        return answer
+        return self._command(_EVACUATION, method, context, host, command, instance=instance, **arguments)
 
     def get_definitions(
         self, context: Context, host: str, instance_uuids: list[str], timeout: float
@@ -437,7 +446,7 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
         """
         definitions: dict[str, dict[str, Any]] = self._rpc.call(
             context,
-            self._evacuation(host, self._version_of(host), 'get_definitions'),
+            self._since(_EVACUATION, host, self._version_of(host), 'get_definitions'),
             'get_definitions',
             timeout,
             instance_uuids=instance_uuids,
@@ -456,18 +465,8 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
         :raises migrator.exception.RemoteError: the hypervisor did not reply in half of the time.
         """
         version = self._version_of(host) if version is None else version
-        if version < LISTS_GUESTS:
-            raise exception.ServiceTooOld(
-                f'{host} cannot list its guests: its compute service has version {version}, and {LISTS_GUESTS} is '
-                'needed.'
-            )
-        if self._pin in (_PLAIN, _LIGHTWEIGHT, _EVACUATION):
-            raise exception.ServiceTooOld(
-                f'{host} is not asked for its guests: [upgrade_levels] compute is {self._pin}, and {_LIST} is needed.'
-            )
-        found: list[protocol.Guest] = self._rpc.call(
-            context, _target(host, _LIST), 'list_guests', timeout, wait=timeout / 2
-        )
+        target = self._since(_LIST, host, version, 'list_guests')
+        found: list[protocol.Guest] = self._rpc.call(context, target, 'list_guests', timeout, wait=timeout / 2)
         return found
 
     # --- polling ---------------------------------------------------------------------------------------------------

@@ -10,14 +10,11 @@ Only :func:`revert_migration_at_destination` may end a guest that is active here
 from __future__ import annotations
 
 from migrator import exception
-from migrator.compute import step_runner, steps
+from migrator.compute import rpcapi, step_runner, steps
 from migrator.context import RequestContext
 from migrator.objects import Answer, Command, Instance, LiveMigrateData
 from migrator.rpc import expose
 from migrator.virt.driver import CancelToken, ComputeDriver
-
-#: Seconds that a call of a step that is mostly short waits for its end.
-SHORT_WAIT = 0.25
 
 
 def check_can_migrate_source(
@@ -172,7 +169,7 @@ class Endpoint:
         return self._runner.accept(
             command,
             lambda work: confirm_migration_at_source(self.driver, self.host, instance, migrate_data),
-            wait=SHORT_WAIT,
+            wait=rpcapi.SHORT_WAIT,
         )
 
     @expose
@@ -193,7 +190,7 @@ class Endpoint:
         return self._runner.accept(
             command,
             lambda work: revert_migration_at_destination(self.driver, self.host, instance, migrate_data, runs_at),
-            wait=SHORT_WAIT,
+            wait=rpcapi.SHORT_WAIT,
             cancels=instance,
         )
 
@@ -208,6 +205,6 @@ class Endpoint:
         return self._runner.accept(
             command,
             lambda work: revert_migration_at_source(self.driver, self.host, instance, migrate_data),
-            wait=SHORT_WAIT,
+            wait=rpcapi.SHORT_WAIT,
             cancels=instance,
         )

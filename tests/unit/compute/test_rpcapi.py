@@ -150,8 +150,8 @@ def test_post_and_rollback_are_plain_calls_below_version_4_or_if_pinned(
 @pytest.mark.parametrize(
     ('service_version', 'pin', 'reason'),
     [
-        (5, None, '^alpha cannot do METHOD: its compute service has version 5, and 6 is needed'),
-        (6, '1.1', r'^alpha gets no METHOD: \[upgrade_levels\] compute is 1.1, and 1.2 is needed'),
+        (5, None, '^alpha is not asked for METHOD: its compute service has version 5, and 6 is needed: upgrade it'),
+        (6, '1.1', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.1, and 1.2 is needed: remove'),
         (6, '1.2', None),
         (6, None, None),
     ],
