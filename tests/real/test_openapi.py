@@ -2,11 +2,14 @@
 
 """The OpenAPI document follows the specification; the validator takes seconds."""
 
-import pytest
+import importlib
+import importlib.util
 
 from migrator.api import openapi
+from tests import backends
 
 
 def test_the_document_is_a_valid_one():
-    validator = pytest.importorskip('openapi_spec_validator', reason="pip install -e '.[real]'")
-    validator.validate(openapi.document())
+    if importlib.util.find_spec('openapi_spec_validator') is None:
+        backends.left_out("there is no openapi-spec-validator: pip install -e '.[real]'")
+    importlib.import_module('openapi_spec_validator').validate(openapi.document())

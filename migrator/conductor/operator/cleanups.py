@@ -50,7 +50,7 @@ def blocked(database: Database, id_: int) -> Cleanup:
 
 
 def plan_retry(cleanup: Cleanup) -> str:
-    """Return what the retry of a blocked cleanup would do."""
+    """Return what the retry of a blocked cleanup does next."""
     return (
         f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup.host, cleanup.step)} The '
         'cleanup is blocked again if it would remove the guest from the host where the database has the instance.'

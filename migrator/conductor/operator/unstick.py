@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The requests of an operator for a stuck migration: retry and abandon, and what each would do.
+"""The requests of an operator for a stuck migration: retry and abandon, and what each does next.
 
 Both write a request, which the migration's owner carries out, and nothing else.
 """
@@ -24,7 +24,7 @@ Held = Callable[[str], Mapping[str, Any]]
 
 
 def plan_retry(facts: Facts) -> list[str]:
-    """Return what a retry would do, in sentences.
+    """Return what a retry does next, in sentences.
 
     :raises migrator.exception.NotStuck: the migration is not stuck, and has no blocked cleanups.
     """

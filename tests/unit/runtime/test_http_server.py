@@ -150,8 +150,7 @@ def test_an_answer_that_lasts_is_sent_part_by_part_and_ends_when_the_server_stop
     def lasting(environ, start_response):
         start_response('200 OK', [('Content-Type', 'text/event-stream')])
         yield b'first'
-        while not environ['migrator.is_stopping']():
-            time.sleep(0.01)
+        wait_until(environ['migrator.is_stopping'])
         yield b'last'
 
     running = listen(lasting)
