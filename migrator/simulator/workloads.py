@@ -188,6 +188,7 @@ def of_an_upgrade(seed: int) -> Plan:
     oldest = dice.choice(list(service.SERVICE_VERSIONS))
     names = [f'host{number}' for number in range(1, plan.hosts + 1)]
     versions = {name: dice.randint(oldest, service.CURRENT_VERSION) for name in names}
+    versions[dice.choice(names)] = oldest
     upgrades = [
         Deed(round(dice.uniform(0, HORIZON), 3), 'upgrade', name, dice.choice((0.5, 3.0, 20.0)))
         for name in names

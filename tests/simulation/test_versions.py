@@ -11,14 +11,17 @@ import pytest
 
 from migrator.objects import migration, service
 from migrator.simulator import matrix, runs, scenarios, workloads
+from migrator.simulator.paths import cold_migrations
 
 SEEDS, CHUNK = 40, 10
 #: Every Nth cell of each path under each floor.
 EVERY = 83
 #: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
+#: The paths of cold migrations. Old computes are neither source nor destination of one.
+COLD = [path.name for path in cold_migrations.PATHS]
 #: The paths on which a host is lost. Old computes are no destination, so its guests stay, and nothing moves them.
-EVACUATIONS = [path.name for path in scenarios.PATHS][scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]
+EVACUATIONS = [path.name for path in scenarios.PATHS[scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]]
 #: The paths of single migrations. Of a drain, only the last check depends on the version of the computes.
 SINGLE = [path for path in scenarios.PATHS if not path.name.startswith('drain')]
 
@@ -54,6 +57,8 @@ def of_version(path, version):
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
     if version < service.EVACUATES and path.name in EVACUATIONS:
         ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
+    if version < service.MIGRATES_COLD and path.name in COLD:
+        ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
     options = {**path.options, 'compute.service_version_cap': version}
     return dataclasses.replace(path, options=options, ends=ends)
 
@@ -75,10 +80,13 @@ def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(p
 
 def test_the_strategy_is_chosen_once_by_the_lowest_version(backend):
     """Some migrations of these runs begin before, and some after the floor has risen."""
+    plans = [workloads.of_an_upgrade(seed) for seed in range(1, 1 + 10 * CHUNK)]
+    doubled = [plan for plan in plans if min(plan.versions.values()) < service.MIGRATION_OWNED]
+    others = [plan for plan in plans if plan not in doubled]
     seen = set()
-    for seed in range(1, 1 + CHUNK):
-        plan = workloads.of_an_upgrade(seed)
-        seen |= {(min(plan.versions.values()) == 1, one) for one in judged(backend, plan).strategies}
+    for old, chosen in ((True, doubled), (False, others)):
+        for plan in chosen[: CHUNK // 2]:
+            seen |= {(old, one) for one in judged(backend, plan).strategies}
     assert (False, migration.Strategy.MIGRATION_OWNED) in seen
     assert (True, migration.Strategy.DOUBLED) in seen
     assert (False, migration.Strategy.DOUBLED) not in seen
