@@ -85,7 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if 'cloud' in getattr(item, 'fixturenames', ()) and item.get_closest_marker('real_placement') is None
         ]
     chosen = chosen[:: int(os.environ.get('MIGRATOR_EVERY', '1'))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
 
 
