@@ -34,6 +34,8 @@ FIRST ?= 1
 EVERY ?= 1
 
 export PYTHON VENV
+# images of containers set it; then each process compiles all of migrator again, and each pytest all of the tests
+unexport PYTHONDONTWRITEBYTECODE
 # make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` prints only JSON there
 MAKEFLAGS += --no-print-directory
 
