@@ -365,7 +365,8 @@ def delete_service(database: Database, client: PlacementClient, service: Service
     :returns: the evacuations from it that were done.
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
         was changed.
-    :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed.
+    :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed; or, if they appeared
+        meanwhile, only child providers were deleted, which the host reports again at its start.
     :raises migrator.exception.ServiceNotFound: another call has deleted it meanwhile.
     :raises migrator.exception.PlacementUnreachable: Placement is unreachable. Nothing was changed, or a repeated call
         finishes the deletion.

@@ -147,9 +147,22 @@ def delete_tree(client: PlacementClient, root: str) -> None:
 
     A tree that no longer exists counts as deleted.
 
-    :raises ProviderInUse: the tree still has allocations; nothing was deleted.
+    :raises ProviderInUse: the tree still has allocations. Nothing was deleted, or, if they appeared meanwhile, only
+        children.
+    :raises PlacementRefused: others changed the tree at each attempt.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat the call.
     """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            _delete_tree(client, root)
+            break
+        except exception.PlacementRefused as error:
+            # An allocation or a child has appeared since the check. The next attempt sees it.
+            if error.kwargs['status'] != 409 or attempt == _ATTEMPTS:
+                raise
+
+
+def _delete_tree(client: PlacementClient, root: str) -> None:
     tree = read_tree(client, root)
     for provider in tree:
         # All are checked before the first is deleted. Otherwise a free child below a root in use would be lost.

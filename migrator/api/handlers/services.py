@@ -75,7 +75,10 @@ def _find(request: Request, service_id: str) -> Service:
 
 def _check_id(request: Request, service_id: str) -> None:
     if request.since(53) and not uuidutils.is_uuid_like(service_id):
-        raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
+        raise exception.Invalid(
+            f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid, the ID of '
+            '"openstack compute service list".'
+        )
     if not request.since(53) and not (service_id.isascii() and service_id.isdigit()):
         raise exception.Invalid(f'Invalid id {service_id}: below version 2.53, a service is named by its number.')
 

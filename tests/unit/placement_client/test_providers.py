@@ -253,6 +253,31 @@ def test_a_tree_in_use_is_not_deleted_not_even_its_free_children(client, tree, n
     assert len(providers.read_tree(client, tree[0].uuid)) == 3
 
 
+@pytest.mark.parametrize('appears', ['allocation', 'child'])
+def test_what_appears_while_a_tree_is_deleted_is_found(client, tree, new_consumer, monkeypatch, appears):
+    providers.ensure_tree(client, tree, sleep=never)
+    root, delete = tree[0], client.delete
+    late, one = new('late', root.uuid), new_consumer()
+
+    def slow(url, **more):
+        if url.endswith(root.uuid):
+            monkeypatch.undo()
+            if appears == 'child':
+                providers.ensure_tree(client, [late], sleep=never)
+            else:
+                allocations.claim(client, one, {root.uuid: {'VCPU': 2}}, generation=None)
+        return delete(url, **more)
+
+    monkeypatch.setattr(client, 'delete', slow)
+    if appears == 'child':
+        providers.delete_tree(client, root.uuid)
+        assert providers.list_providers(client) == []
+    else:
+        with pytest.raises(exception.ProviderInUse, match=one.uuid):
+            providers.delete_tree(client, root.uuid)
+        assert [found.uuid for found in providers.list_providers(client)] == [root.uuid]
+
+
 def test_a_provider_is_plain_data(client, tree):
     providers.ensure_tree(client, tree, sleep=never)
     with pytest.raises(dataclasses.FrozenInstanceError):
