@@ -45,7 +45,7 @@ def make_app(process: Process) -> App:
     # The API works without the broker: it commits the row, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
-    return logged(app.make_app(process.conf, database, conductor, process.threads))
+    return process.monitor.around(logged(app.make_app(process.conf, database, conductor, process.threads)))
 
 
 def logged(app: App) -> App:
@@ -88,6 +88,7 @@ def begin(process: Process) -> None:
 
     conf = process.conf
     api.check_bind(conf, conf.api.listen)
+    http_server.serve_monitor(process, 'api')
     app = make_app(process)
     url = http_server.serve(
         process,

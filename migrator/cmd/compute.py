@@ -112,8 +112,10 @@ def register(conf: cfg.ConfigOpts) -> None:
 def begin(process: Process) -> None:
     """Create the service of a compute host, and start it."""
     from migrator import embed
+    from migrator.runtime import http_server
 
     conf = process.conf
+    http_server.serve_monitor(process, 'compute')
     make_driver = find_driver(conf.compute.driver)
     client: Any = process.rpc(process.transport())
     events = embed.conductor_events(conf, client)
@@ -123,6 +125,9 @@ def begin(process: Process) -> None:
     host = embed.Host(conf, driver, threads=process.threads, client=client, events=events)
     process.wait_for('The hypervisor', host.start)
     process.on_stop(host.stop)
+    registration = host.manager.registration
+    process.monitor.watch('hypervisor', lambda: not registration.inventory.unresponsive)
+    process.monitor.watch('conductor', lambda: registration.registered)
 
 
 def patience(conf: cfg.ConfigOpts) -> float:

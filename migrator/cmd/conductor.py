@@ -23,14 +23,8 @@ if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.objects import protocol
     from migrator.objects.drain import Drain
     from migrator.placement_client import client
-    from migrator.runtime import http_server
 
 LOG = logging.getLogger(__name__)
-
-#: The greatest length of a request body, in bytes. A request for the metrics has no body.
-_MAX_BODY = 1024
-#: The threads that serve the metrics. There are few requests, and each is answered quickly.
-_METRICS_THREADS = 2
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -48,26 +42,29 @@ def begin(process: Process) -> None:
     from migrator.conf.conductor import uses_nova
     from migrator.nova.client import client_from_conf
     from migrator.placement_client import client
+    from migrator.runtime import http_server
 
     conf = process.conf
+    # Do this first, so that a port in use is reported before other services know of this conductor.
+    http_server.serve_monitor(process, 'conductor')
     placement, engine, transport = process.placement(), process.engine(), process.transport()
+    # The conductor starts without Placement. Migrations that need it wait, and the others go on.
+    # Use a separate client, because the conductor's client logs outages that migrations wait for.
+    probe = client.PlacementClient(placement.adapter)
+    process.monitor.watch('Placement', lambda: check_placement(probe), needed=False)
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))
     mover = None
     if uses_nova(conf):
         mover = make_mover(client_from_conf(conf), placement, database, process.threads, conf.drain.spread)
     manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover)
-    # Do this first, so that a port in use is reported before other services know of this conductor.
-    if conf.conductor.metrics_port is not None:
-        _serve_metrics(process, manager.metrics.make_app())
+    process.monitor.registry.register(manager.metrics.registry)
     try:
         process.wait_for('The database', manager.start)
     finally:
         # Also after a start that failed, so that the conductor gives up its lease.
         process.on_stop(manager.stop)
-    # The conductor starts without Placement. Migrations that need it wait, and the others go on.
-    # Use a separate client, because the conductor's client logs outages that migrations wait for.
-    probe = client.PlacementClient(placement.adapter)
+    process.monitor.watch('lease', lambda: bool(manager.tools.owner))
     process.watch('Placement', lambda: check_placement(probe))
 
 
@@ -94,22 +91,6 @@ def make_mover(
         return plan.plan(nova, placement, [drain], threads.clock)[0]
 
     return Mover(engine, make_plan)
-
-
-def _serve_metrics(process: Process, app: http_server.App) -> None:
-    from migrator.runtime import http_server
-
-    url = http_server.serve(
-        process,
-        app,
-        'conductor',
-        'metrics_host',
-        'metrics_port',
-        name='migrator-conductor',
-        max_body=_MAX_BODY,
-        count=_METRICS_THREADS,
-    )
-    LOG.info('The metrics are at %s/metrics', url)
 
 
 def check_placement(placement: client.PlacementClient) -> None:

@@ -48,8 +48,8 @@ class HostInventory:
         self._lock = threads.lock()
         #: When the pending query of the driver began, in monotonic seconds; None if no query is pending.
         self._querying_since: float | None = None
-        #: Whether a warning was logged since the last query that succeeded.
-        self._unresponsive = False
+        #: Whether the last query failed, or has no reply for too long. That was logged then.
+        self.unresponsive = False
         self._node: compute_node.ComputeNode | None = None
 
     def report(
@@ -103,7 +103,7 @@ class HostInventory:
             self._warn_once(exception.message_of(error))
         else:
             with self._lock:
-                recovered, self._unresponsive = self._unresponsive, False
+                recovered, self.unresponsive = self.unresponsive, False
             if recovered:
                 LOG.info('The hypervisor of %s reports its inventory again', self._host)
         finally:
@@ -113,7 +113,7 @@ class HostInventory:
     def _warn_once(self, reason: str) -> None:
         """Log that the driver is unresponsive, unless this was logged since the last query that succeeded."""
         with self._lock:
-            known, self._unresponsive = self._unresponsive, True
+            known, self.unresponsive = self.unresponsive, True
         if not known:
             LOG.warning(
                 'The hypervisor of %(host)s does not report its inventory; the last inventory is reported until it '

@@ -115,14 +115,14 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
             pool,
             queue,
             # The database may have an earlier boot, whose call was committed late.
-            foreign_boot=lambda: self._registration.register(),
+            foreign_boot=lambda: self.registration.register(),
             compares_tenure=self.version >= COMPARES_TENURE,
         )
         self._observer = Observer(driver, host, threads, self._runner)
         self._timeouts = timeouts.Timeouts(
             host, self.boot_id, lambda: compute.live_migration_timeout(conf), threads, events, pool
         )
-        self._registration = registration.Registration(
+        self.registration = registration.Registration(
             threads,
             events,
             driver,
@@ -140,7 +140,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         """Give every running job a slot before any other live migration can get one."""
         self.driver.init_host(self.host)
         self._runner.inherited.find()
-        self._registration.inventory.refresh()
+        self.registration.inventory.refresh()
 
     def start(self, rpc: RPC | None = None) -> None:
         """Attach to running jobs, listen, register in the background, and start the heartbeat."""
@@ -151,7 +151,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         self.conf.register_mutate_hook(self._conf_mutated)
         target = Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
         self._served = rpc.serve(target, self)
-        self._registration.start()
+        self.registration.start()
 
     def reset(self) -> None:
         """Apply the options that may change while the service runs, without interrupting any work.
@@ -167,10 +167,10 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         """
         cancel = self.conf.compute.stop_queued == 'cancel'
         waiting = self._runner.queue.close()
-        self._registration.stop()
+        self.registration.stop()
         self._timeouts.stop()
         # A host that is not registered has no work, so it has nothing to report.
-        reported = not self._registration.registered or self._run_within(
+        reported = not self.registration.registered or self._run_within(
             STOPPING_TIMEOUT,
             lambda: self.events.compute_stopping(self.host, self.boot_id, waiting if cancel else []),
             'compute-stopping',

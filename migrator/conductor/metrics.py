@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import datetime
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import prometheus_client
 
@@ -21,12 +21,6 @@ from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # a command that audits does not need RPC
     from migrator.conductor.migration import context
-
-#: A WSGI application.
-App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-#: The path of the metrics.
-PATH = '/metrics'
 
 _DONE, _FAILED = 'done', 'failed'
 
@@ -82,34 +76,6 @@ class Metrics:
         number_of = collections.Counter(cleanup.alarm is not None for cleanup in deferred)
         for alarm in (False, True):
             self._cleanups.labels('yes' if alarm else 'no').set(number_of[alarm])
-
-    def make_app(self) -> App:
-        """Return a WSGI application that serves the metrics at :data:`PATH` to GET and HEAD, and nothing else."""
-        serve: App = prometheus_client.make_wsgi_app(self.registry)
-
-        def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            # The library's application would serve the metrics at any path.
-            if environ.get('PATH_INFO') == PATH:
-                return serve(environ, start_response)
-            start_response('404 Not Found', [('Content-Type', 'text/plain; charset=utf-8')])
-            return [f'Only {PATH} is served here.\n'.encode()]
-
-        return _with_head(app)
-
-
-def _with_head(app: App) -> App:
-    """Return an application that also answers HEAD, which probes send, as GET without the body."""
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ['REQUEST_METHOD'] != 'HEAD':
-            return app(environ, start_response)
-        begun: list[tuple[str, list[tuple[str, str]]]] = []
-        body = b''.join(app({**environ, 'REQUEST_METHOD': 'GET'}, lambda *what: begun.append(what)))
-        ((status, headers),) = begun
-        start_response(status, [*headers, ('Content-Length', str(len(body)))])
-        return []
-
-    return answer
 
 
 class Audits:

@@ -28,6 +28,33 @@ native threads.
     ),
 ]
 
+
+def _monitor_opts(service: str, rest: str) -> list[cfg.Opt]:
+    return [
+        cfg.StrOpt(
+            'metrics_host',
+            default='127.0.0.1',
+            help=f"""
+The address at which {service} serves its metrics and its health, if metrics_port is set.
+
+A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
+0.0.0.0 or :: means every address. There is no authentication: every client that reaches the address may read the
+metrics. They are numbers, and name no guest and no host.
+""",
+        ),
+        cfg.PortOpt(
+            'metrics_port',
+            help=f"""
+The TCP port at which {service} serves its metrics, in the format of Prometheus, at /metrics, and its health at
+/healthcheck.
+
+A whole number from 0 to 65535; default: none, and they are not served. With 0 the system chooses a port, and the log
+shows it. {rest}
+""",
+        ),
+    ]
+
+
 API_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'listen',
@@ -72,6 +99,7 @@ A whole number of seconds, 0 or more; default 20. Requests that take longer get 
 client that sends the request again gets an answer that shows that.
 """,
     ),
+    *_monitor_opts('migrator-api', 'Under another WSGI server they are not served.'),
 ]
 
 COMPUTE_OPTS: list[cfg.Opt] = [
@@ -86,6 +114,7 @@ QEMU/KVM and needs the extra "libvirt". fake simulates guests, for tests and tri
 host with guests, the service does not find them.
 """,
     ),
+    *_monitor_opts('migrator-compute', 'Each compute service on one machine needs a port of its own.'),
 ]
 
 FAKE_OPTS: list[cfg.Opt] = [
@@ -100,34 +129,14 @@ in its own process. No other host can reach that one, and it ends with the servi
     ),
 ]
 
-CONDUCTOR_OPTS: list[cfg.Opt] = [
-    cfg.StrOpt(
-        'metrics_host',
-        default='127.0.0.1',
-        help="""
-The address at which migrator-conductor serves its metrics, if metrics_port is set.
-
-A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
-0.0.0.0 or :: means every address. There is no authentication: every client that reaches the address may read the
-metrics. They are numbers, and name no guest and no host.
-""",
-    ),
-    cfg.PortOpt(
-        'metrics_port',
-        help="""
-The TCP port at which migrator-conductor serves its metrics, in the format of Prometheus, at /metrics.
-
-A whole number from 0 to 65535; default: none, and they are not served. With 0 the system chooses a port, and the log
-shows it. Each conductor on one machine needs a port of its own.
-""",
-    ),
-]
-
 _SECTIONS: tuple[tuple[str, list[cfg.Opt]], ...] = (
     ('DEFAULT', DEFAULT_OPTS),
     ('api', API_OPTS),
     ('compute', COMPUTE_OPTS),
-    ('conductor', CONDUCTOR_OPTS),
+    (
+        'conductor',
+        _monitor_opts('migrator-conductor', 'Each conductor on one machine needs a port of its own.'),
+    ),
     ('fake', FAKE_OPTS),
 )
 

@@ -187,6 +187,14 @@ class Engine:
         self.on_commit()
         self.boundary('committed')
 
+    def check(self) -> None:
+        """Read something.
+
+        :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
+        """
+        with self.reader() as session:
+            session.execute(sa.select(1))
+
     def dispose(self) -> None:
         """Close every connection. The engine connects again when it is used again."""
         if 'sa_engine' in vars(self):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An HTTP server in a thread: for migrator-api, the conductor's metrics, the demo and the tests.
+"""An HTTP server in a thread: for migrator-api, the metrics of services, the demo and the tests.
 
 The server is waitress. One thread owns every connection, and only a request that has arrived whole holds a thread of
 the pool. This module adds limits that waitress does not have: for the arrival of a request, for an idle connection, and
@@ -314,6 +314,20 @@ def serve(
         raise _cannot_listen(section, f'[{group}]', host_option, port_option, error) from None
     process.on_stop(lambda: running.stop(patience))
     return running.url
+
+
+def serve_monitor(process: Process, group: str) -> None:
+    """Serve the health and the metrics of a service until the process stops, if ``metrics_port`` is set.
+
+    :param group: the section of ``metrics_host`` and ``metrics_port``.
+    :raises migrator.exception.ConfigurationError: the server cannot listen there.
+    """
+    if process.conf[group].metrics_port is None:
+        return
+    app = process.monitor.make_app()
+    # There are few requests, without a body, and each is answered quickly.
+    url = serve(process, app, group, 'metrics_host', 'metrics_port', name=process.name, max_body=1024, count=2)
+    LOG.info('The metrics are at %s/metrics', url)
 
 
 def _cannot_listen(

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.runtime import logs
+from migrator.runtime import logs, monitor, systemd
 
 if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
     from migrator.db.api import Database
@@ -39,6 +39,7 @@ class Process:
     :param name: the name of the command.
     :param conf: the configuration, with every option that the service needs.
     :ivar stopping: set as soon as the process has to stop.
+    :ivar monitor: what the service shows of its health, and its metrics.
     """
 
     def __init__(self, name: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> None:
@@ -46,6 +47,7 @@ class Process:
         self.conf = conf
         self.threads = threads
         self.stopping = threads.event()
+        self.monitor = monitor.Monitor(name, threads, self.stopping)
         self._on_stop: list[Callable[[], Any]] = []
 
     # --- stop --------------------------------------------------------------------------------------------------------
@@ -81,6 +83,7 @@ class Process:
                     LOG.warning(
                         'Service %(service)s waits: %(error)s', {'service': self.name, 'error': str(error).rstrip('.')}
                     )
+                    systemd.notify_status(f'Waits: {what} is not reachable')
                 self.stopping.wait(AGAIN)
             else:
                 if began is not None:
@@ -88,6 +91,7 @@ class Process:
                         'Waiting has ended: %(what)s is reachable after %(seconds).0f s',
                         {'what': what, 'seconds': self.threads.clock.monotonic() - began},
                     )
+                    systemd.notify_status('Running' if self.monitor.started else 'Starting')
                 return result
         raise Stopping(what)
 
@@ -118,6 +122,7 @@ class Process:
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
         made = engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
         self.on_stop(made.dispose)
+        self.monitor.watch('database', made.check)
         return made
 
     def placement(self) -> PlacementClient:
@@ -181,6 +186,7 @@ class Process:
 
         if not self.in_memory:
             attempt = self._broker_check(transport)
+            self.monitor.watch('message broker', attempt, needed=wait)
             if wait:
                 self.wait_for('The message broker', attempt)
             else:

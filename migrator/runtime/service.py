@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.runtime import concurrency, logs, process, settings, signals
+from migrator.runtime import concurrency, logs, process, settings, signals, systemd
 from migrator.runtime.process import Process
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,11 @@ class _Run:
 
     def run(self) -> int:
         LOG.info('Starting service %s', self._kind.name)
+        systemd.notify_status('Starting')
         self._threads.start(self._begin, name='begin')
+        watchdog = systemd.watchdog_interval()
+        if watchdog is not None:
+            self._threads.start(self._report_alive, watchdog / 3, name='watchdog')
         while True:
             number = self._signals.next()
             if number == signals.RELOAD:
@@ -97,6 +101,13 @@ class _Run:
             elif number in signals.STOP or self._failed is not None:
                 break
         return self._end(number)
+
+    def _report_alive(self, interval: float) -> None:
+        """Report to systemd that the threads of this process run."""
+        # Nothing else is checked: that the database hangs is no reason for a restart.
+        while not self._process.stopping.is_set():
+            systemd.notify('WATCHDOG=1')
+            self._process.stopping.wait(interval)
 
     def _begin(self) -> None:
         try:
@@ -111,6 +122,8 @@ class _Run:
             LOG.exception('Could not start service %s', self._kind.name)
             self._fail(WRONG, error)
         else:
+            self._process.monitor.started = True
+            systemd.notify('READY=1', 'STATUS=Running')
             LOG.info('Started service %s', self._kind.name)
         self._begun.set()
 
@@ -143,6 +156,7 @@ class _Run:
             if not ended.wait(within):
                 self._signals.wake()
 
+        systemd.notify('STOPPING=1', 'STATUS=Stopping')
         self._process.stopping.set()
         self._threads.start(stop, name='stop')
         self._threads.start(give_up, name='give-up')
@@ -164,6 +178,13 @@ class _Run:
 
     def _reload(self) -> None:
         """Apply the options that may change. A file with any error changes nothing."""
+        systemd.notify_reload()
+        try:
+            self._read_again()
+        finally:
+            systemd.notify('READY=1')
+
+    def _read_again(self) -> None:
         try:
             settings.complete(settings.read(self._kind.name, self._argv), [self._kind.register])
             fresh = self._conf.mutate_config_files()

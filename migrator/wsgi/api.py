@@ -48,4 +48,7 @@ def _make() -> Callable[..., Iterable[bytes]]:
     # The address of the server is not known here, so check as if it listens on every address.
     check_bind(conf, '')
     logs.setup(conf)
-    return api.make_app(process.Process('migrator-api', conf, executors.NativeThreads()))
+    serving = process.Process('migrator-api', conf, executors.NativeThreads())
+    app = api.make_app(serving)
+    serving.monitor.started = True
+    return app

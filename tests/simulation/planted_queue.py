@@ -100,7 +100,7 @@ def job_of_an_earlier_life_has_no_slot() -> Iterator[object]:
 
     def init_host(self: Any) -> None:
         self.driver.init_host(self.host)
-        self._registration.inventory.refresh()
+        self.registration.inventory.refresh()
 
     with patched(_Manager, 'init_host', init_host) as there:
         yield there

@@ -98,8 +98,8 @@ LIBRARIES = {
         'threads, native or green, are chosen in one place; a process patches itself before it imports anything else',
     ),
     'prometheus_client': (
-        ('migrator.conductor.metrics',),
-        'what is reported is in a registry of its own, and one module sees to that',
+        ('migrator.conductor.metrics', 'migrator.runtime.monitor'),
+        'what is reported is in registries of our own: of a conductor, and of a process',
     ),
     'placement': (
         ('migrator.testing', 'migrator.demo'),

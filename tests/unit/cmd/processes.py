@@ -11,7 +11,8 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests import forked, templates
 
@@ -75,6 +76,15 @@ def running(
     finally:
         service.child.kill()
         service.child.wait()
+
+
+def eventually(get: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
+    """Get something until it is right, and return it."""
+    until = time.monotonic() + PATIENCE
+    while not is_right(found := get()):
+        assert time.monotonic() < until, f'it is still {found!r}'
+        time.sleep(0.1)
+    return found
 
 
 def refused(directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import requests
 
 from migrator.cmd import api
 from migrator.wsgi import api as wsgi_api
-from tests.unit.cmd.processes import configure, refused, running
+from tests.unit.cmd.processes import configure, eventually, refused, running
 
 
 def url_of(service) -> str:
@@ -25,6 +25,10 @@ def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
         line = service.wait_for('"GET /v2.1/servers"')
         assert answer.headers['X-OpenStack-Request-Id'] in line
         assert 'status: 200' in line
+        health = url.removesuffix('v2.1') + 'healthcheck'
+        ready = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: found['ready'])
+        assert ready['checks'] == {'database': {'result': 'ok', 'needed': True}}
+        assert 'healthcheck' not in service.text()
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()

@@ -8,13 +8,14 @@ import signal
 import sys
 
 import pytest
+import requests
 from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.cmd import compute
 from migrator.runtime import process
 from migrator.testing.fake_world.server import WorldServer
-from tests.unit.cmd.processes import configure, refused, running
+from tests.unit.cmd.processes import configure, eventually, refused, running
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -29,6 +30,18 @@ def test_compute_starts_reloads_its_limit_on_sighup_and_exits_0_on_sigterm(tmp_p
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()
+
+
+def test_compute_without_a_conductor_is_not_ready(tmp_path):
+    arguments = configure(tmp_path, '[compute]\nmetrics_port = 0', schema=False)
+    with running(tmp_path, 'compute', *arguments) as service:
+        url = service.wait_for('The metrics are at').split()[-1]
+        service.wait_for('Started service')
+        health = url.removesuffix('metrics') + 'healthcheck'
+        body = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: len(found['checks']) == 2)
+        assert (body['ready'], body['checks']['conductor']['result']) == (False, 'away')
+        assert body['checks']['hypervisor']['result'] == 'ok'
+        assert 'migrator_check_ok{what="conductor"} 0.0' in requests.get(url, timeout=30).text
 
 
 def test_compute_waits_for_the_fake_world_and_logs_it_once(tmp_path):

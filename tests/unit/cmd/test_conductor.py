@@ -14,7 +14,7 @@ from migrator import exception, executors
 from migrator.cmd import conductor
 from migrator.db.api import Database
 from migrator.runtime import process, settings
-from tests.unit.cmd.processes import configure, refused, running
+from tests.unit.cmd.processes import configure, eventually, refused, running
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +91,7 @@ def test_metrics_are_served_on_the_configured_port(tmp_path, backend):
     with running(tmp_path, 'conductor', *configure(tmp_path, text), fresh=backend == 'eventlet') as service:
         url = service.wait_for('The metrics are at').split()[-1]
         assert url.startswith('http://127.0.0.1:')
+        service.wait_for('Started service')
         answer = requests.get(url, timeout=30)
         assert answer.status_code == 200
         assert answer.headers['Content-Type'].startswith('text/plain; version=0.0.4')
@@ -100,10 +101,33 @@ def test_metrics_are_served_on_the_configured_port(tmp_path, backend):
         assert (probed.status_code, probed.text) == (200, '')
         assert probed.headers['Content-Type'] == answer.headers['Content-Type']
         assert requests.get(url.removesuffix('/metrics'), timeout=30).status_code == 404
-        service.wait_for('Started service')
+        health = url.removesuffix('metrics') + 'healthcheck'
+        ready = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: found['ready'])
+        assert {what: one['result'] for what, one in ready['checks'].items()} == {
+            'database': 'ok',
+            'Placement': 'away',
+            'lease': 'ok',
+        }
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()
+
+
+def test_conductor_that_waits_for_the_broker_is_live_and_says_so(tmp_path):
+    text = 'transport_url = rabbit://guest:hush@127.0.0.1:1/\n[conductor]\nmetrics_port = 0'
+    with running(tmp_path, 'conductor', *configure(tmp_path, text)) as service:
+        health = service.wait_for('The metrics are at').split()[-1].removesuffix('metrics') + 'healthcheck'
+        service.wait_for('The message broker is not reachable')
+        assert requests.get(f'{health}/live', timeout=30).status_code == 200
+
+        def result(found):
+            return found['checks'].get('message broker', {}).get('result')
+
+        body = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: result(found) == 'away')
+        assert (body['started'], body['ready'], body['checks']['database']['result']) == (False, False, 'ok')
+        assert requests.get(health, timeout=30).status_code == 503
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
 
 
 def test_metrics_are_not_served_without_a_port(tmp_path):

@@ -17,7 +17,7 @@ def test_report_has_inventory_tree_and_current_limit(scene: Scene) -> None:
     host = scene.host()
     host.conf.set_override('max_concurrent_live_migrations', 4)
     host.manager.reset()
-    report = host.manager._registration.inventory.report()
+    report = host.manager.registration.inventory.report()
     assert report.limit == 4
     assert report.guests == []
     assert isinstance(report.node, compute_node.ComputeNode)

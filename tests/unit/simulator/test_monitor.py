@@ -140,7 +140,7 @@ def test_stop_that_takes_too_long_is_found(watched):
     watched.processes['host1'] = watched.simulation.process('host1')
     compute = watched.start_compute('host1')
     compute._served.stop = lambda: None
-    compute._registration.stop = lambda: watched.world.threads.sleep(2.5)
+    compute.registration.stop = lambda: watched.world.threads.sleep(2.5)
     compute.cleanup_host()
     assert seen(watched) == ['I13']
 
