@@ -183,19 +183,14 @@ def _filters(request: Request, given: dict[str, str], all_projects_rule: str) ->
 
 
 def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
-    own = request.context.project_id
-    project = given.get('project_id', given.get('tenant_id'))
-    # A request that names another project lists all projects, unless all_tenants is false.
-    beyond = project not in (None, own)
-    if 'all_tenants' in given:
-        beyond = _truth('all_tenants', given['all_tenants'] or '1')
-    if beyond:
-        request.authorize(rule)
-        if project is not None:
-            wanted.columns['project_id'] = project
+    if 'all_tenants' not in given or not _truth('all_tenants', given['all_tenants'] or '1'):
+        # As in nova, a project that the request names does not count then.
+        wanted.columns['project_id'] = request.context.project_id
         return
-    wanted.columns['project_id'] = own
-    wanted.nothing |= project not in (None, own)
+    request.authorize(rule)
+    project = given.get('project_id', given.get('tenant_id'))
+    if project is not None:
+        wanted.columns['project_id'] = project
 
 
 def _status(request: Request, wanted: Wanted) -> None:
