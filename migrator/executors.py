@@ -322,10 +322,14 @@ class _Condition:
 
 
 class _Future(concurrent.futures.Future[Any]):
-    """A Future of which thousands may wait."""
+    """A Future of which thousands may wait.
 
-    def __init__(self) -> None:
+    :ivar submitted_at: when its item was submitted, in monotonic seconds.
+    """
+
+    def __init__(self, submitted_at: float) -> None:
         super().__init__()
+        self.submitted_at = submitted_at
         self._condition: Any = _Condition()
 
 
@@ -383,6 +387,12 @@ class BoundedExecutor(concurrent.futures.Executor):
         """The number of items that wait."""
         return len(self._waiting)
 
+    def oldest_wait(self) -> float:
+        """Return the seconds for which the first item has waited; 0 if none waits."""
+        with self._lock:
+            first = next(iter(self._waiting), None)
+            return self._threads.clock.monotonic() - first.submitted_at if isinstance(first, _Future) else 0.0
+
     def stalled_for(self) -> float:
         """Return the seconds for which items have waited without a running worker or a thread for one."""
         with self._lock:
@@ -404,7 +414,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         return self._submit((fn, args, kwargs or None), above_bound=True)
 
     def _submit(self, call: _Call, above_bound: bool) -> concurrent.futures.Future[Any]:
-        future = _Future()
+        future = _Future(self._threads.clock.monotonic())
         future.add_done_callback(self._forget)
         with self._lock:
             if self._closed:

@@ -108,6 +108,7 @@ def dispatch(request: Request) -> webob.Response:
         if found and route.method != method:
             others.append(route.method)
         elif found:
+            request.environ['migrator.route'] = ('/migrator/v1' if request.is_own else '/v2.1') + route.path
             if not route.since <= request.version.minor <= route.until:
                 raise exception.NotFound(
                     f'{method} {route.path} is available from version 2.{route.since}'

@@ -45,11 +45,16 @@ def make_app(process: Process) -> App:
     # The API works without the broker: it commits the row, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
-    return process.monitor.around(logged(app.make_app(process.conf, database, conductor, process.threads)))
+    observe = process.monitor.time_requests() if process.monitor.measures else None
+    made = app.make_app(process.conf, database, conductor, process.threads)
+    return process.monitor.around(logged(made, observe))
 
 
-def logged(app: App) -> App:
-    """Return the application with a log line for each answer, and the request in all of its lines."""
+def logged(app: App, observe: Callable[[str, str, int, float], None] | None = None) -> App:
+    """Return the application with a log line for each answer, and the request in all of its lines.
+
+    :param observe: is called with the method, the route, the status and the seconds of each answer.
+    """
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         began = time.monotonic()
@@ -63,13 +68,17 @@ def logged(app: App) -> App:
             try:
                 return app(environ, started)
             finally:
+                status, seconds = (seen or ['-'])[-1].partition(' ')[0], time.monotonic() - began
+                if observe is not None and status.isdigit():
+                    route = environ.get('migrator.route', 'none')
+                    observe(environ.get('REQUEST_METHOD', '-'), route, int(status), seconds)
                 LOG.info(
                     'Answered %s "%s %s" status: %s time: %.3f',
                     base.printable(environ.get('REMOTE_ADDR', '-')),
                     base.printable(environ.get('REQUEST_METHOD', '-')),
                     _path(environ),
-                    (seen or ['-'])[-1].partition(' ')[0],
-                    time.monotonic() - began,
+                    status,
+                    seconds,
                 )
 
     return serve

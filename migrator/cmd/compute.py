@@ -128,6 +128,17 @@ def begin(process: Process) -> None:
     registration = host.manager.registration
     process.monitor.watch('hypervisor', lambda: not registration.inventory.unresponsive)
     process.monitor.watch('conductor', lambda: registration.registered)
+    _add_metrics(process, host.manager.live_migrations)
+
+
+def _add_metrics(process: Process, queue: executors.BoundedExecutor) -> None:
+    for name, text, read in (
+        ('limit', 'Live migrations that may leave this host at once.', lambda: queue.max_workers),
+        ('running', 'Live migrations that leave this host now.', lambda: queue.running),
+        ('waiting', 'Live migrations that wait in the queue of this host.', lambda: queue.waiting),
+        ('oldest_wait_seconds', 'How long the first one of the queue has waited; 0 if none waits.', queue.oldest_wait),
+    ):
+        process.monitor.gauge(f'migrator_live_migrations_{name}', text, read)
 
 
 def patience(conf: cfg.ConfigOpts) -> float:

@@ -134,6 +134,11 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
             adopts=conf.compute.adopt_guests,
         )
 
+    @property
+    def live_migrations(self) -> executors.BoundedExecutor:
+        """The live migrations that leave this host, and those that wait for a slot."""
+        return self._live_migration_executor
+
     # --- start and stop --------------------------------------------------------------------------------------------
 
     def init_host(self) -> None:

@@ -93,7 +93,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             options=_options(conf),
         )
         self.runner = Runner(threads, self._pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
-        self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
+        self.metrics = metrics.Metrics(self.runner.held, reached.away_for, self.runner.ended)
         #: The comparisons: the name of each -> its interval in seconds, and what does it.
         self._watches: dict[str, tuple[float, Callable[[], None]]] = {}
         if conf.conductor.audit_interval:
@@ -181,6 +181,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             return
         if owner:
             LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)
+            self.metrics.count_lost_lease()
         self.begin_incarnation()
         self.report_alive()
 
@@ -208,6 +209,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         owner, self.tools.owner = self.tools.owner, ''
         if not owner:
             return
+        self.metrics.count_lost_lease()
         LOG.error(
             'Conductor %(server)s could not start a thread for %(seconds).0f s; it releases its migrations, so that '
             'another conductor takes them over. Check the limits of its process (ulimit -u, TasksMax, memory). It '
@@ -250,6 +252,8 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         if not self.tools.owner:
             return
         for subject in takeover.adopt(self.tools, uuids, self._cast):
+            if subject.row.epoch > 1:
+                self.metrics.count_takeover()
             self.runner.take(subject)
 
     # --- from the API ------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Callable, Collection, Iterable
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import prometheus_client
+from prometheus_client.core import CounterMetricFamily
 
 from migrator.db.cleanups import Cleanup
 from migrator.objects.difference import Difference, DifferenceKind
@@ -30,13 +32,19 @@ class Metrics:
 
     :param held: returns the migrations that the conductor runs. It is called at each scrape.
     :param broker_away: returns for how many seconds the message broker has been unreachable; 0 if it is reachable.
+    :param ended: the migrations that have ended, by type and status.
     :ivar registry: the registry, in which others may register more metrics.
     """
 
     def __init__(
-        self, held: Callable[[], Collection[context.MigrationContext]], broker_away: Callable[[], float] = lambda: 0.0
+        self,
+        held: Callable[[], Collection[context.MigrationContext]],
+        broker_away: Callable[[], float] = lambda: 0.0,
+        ended: Mapping[tuple[str, str], int] = types.MappingProxyType({}),
     ) -> None:
+        self._ended = ended
         self.registry = prometheus_client.CollectorRegistry()
+        self.registry.register(self)
         prometheus_client.Gauge(
             'migrator_migrations_held', 'Migrations that this conductor runs.', registry=self.registry
         ).set_function(lambda: len(held()))
@@ -51,6 +59,16 @@ class Metrics:
             'Seconds for which this conductor has not reached the message broker; 0 if it does.',
             registry=self.registry,
         ).set_function(broker_away)
+        self._takeovers = prometheus_client.Counter(
+            'migrator_takeovers',
+            'Migrations that this conductor has taken over: their conductor was gone, or had lost its lease.',
+            registry=self.registry,
+        )
+        self._lost_leases = prometheus_client.Counter(
+            'migrator_leases_lost',
+            'How often this conductor has lost its lease, and released its migrations.',
+            registry=self.registry,
+        )
         self._down = prometheus_client.Gauge(
             'migrator_computes_down',
             'Compute services that are down: they did not report while this conductor reached the message broker.',
@@ -63,6 +81,25 @@ class Metrics:
             registry=self.registry,
         )
         self.count_cleanups([])
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the metric of the migrations that have ended; the registry calls this at each scrape."""
+        found = CounterMetricFamily(
+            'migrator_migrations_ended',
+            'Migrations that have ended at this conductor, by the type of the migration and its last status.',
+            labels=['type', 'status'],
+        )
+        for labels, number in list(self._ended.items()):
+            found.add_metric(labels, number)
+        yield found
+
+    def count_takeover(self) -> None:
+        """Count a migration that was taken over."""
+        self._takeovers.inc()
+
+    def count_lost_lease(self) -> None:
+        """Count a loss of the lease."""
+        self._lost_leases.inc()
 
     def count_down(self, number: int) -> None:
         """Set the number of compute services that are down."""

@@ -7,6 +7,7 @@ A parked migration holds no thread. Two threads never run one migration at once.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable
@@ -83,6 +84,9 @@ class Runner:
         #: Called with a migration that has ended while others wait for a slot, and with a migration of a drain that has
         #: ended or begun to copy.
         self.on_news: Callable[[Migration], None] = lambda row: None
+
+        #: How many migrations have ended here, by their type and their last status.
+        self.ended: collections.Counter[tuple[str, str]] = collections.Counter()
 
     # --- called from outside -----------------------------------------------------------------------------------------
 
@@ -283,6 +287,7 @@ class Runner:
         if pause is None:
             LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
             self._release(uuid)
+            self.ended[subject.row.migration_type, subject.row.status] += 1
             if subject.row.drain is not None or any(one.row.waits_for_slot for one in self.held()):
                 self.on_news(subject.row)
         elif subject.row.status != run.status:

@@ -77,12 +77,17 @@ class Engine:
         self.boundary: Callable[[str], None] = lambda what: None
         #: Called as soon as a transaction is committed, before any other thread can act. Monitors use it.
         self.on_commit: Callable[[], None] = lambda: None
+        #: Called with the seconds of each SQL statement, if it is set before the first one.
+        self.on_statement: Callable[[float], None] | None = None
 
     @functools.cached_property
     def sa_engine(self) -> sa.Engine:
         """The engine of SQLAlchemy."""
         with translated():
             engine: sa.Engine = self._facade.writer.get_engine()
+        if self.on_statement is not None:
+            sa.event.listen(engine, 'before_cursor_execute', self._before_statement)
+            sa.event.listen(engine, 'after_cursor_execute', self._after_statement)
         if engine.dialect.name == 'sqlite':
             sa.event.listen(engine, 'connect', self._on_sqlite_connect)
         elif engine.dialect.name == 'postgresql':
@@ -112,6 +117,13 @@ class Engine:
         """The number of connections in use. A database in memory has one connection, which does not count."""
         pool = self.sa_engine.pool
         return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
+
+    def _before_statement(self, *args: Any) -> None:
+        args[4].migrator_began = self._threads.clock.monotonic()
+
+    def _after_statement(self, *args: Any) -> None:
+        if self.on_statement is not None:
+            self.on_statement(self._threads.clock.monotonic() - args[4].migrator_began)
 
     def _on_checkin(self, _connection: Any, record: Any) -> None:
         record.info['used_at'] = self._threads.clock.monotonic()

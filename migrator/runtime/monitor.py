@@ -22,10 +22,15 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 HEALTH, LIVE, METRICS = '/healthcheck', '/healthcheck/live', '/metrics'
 
+_METHODS = ('GET', 'HEAD', 'POST', 'PUT', 'DELETE')
+
 #: Seconds between the end of a check and the next one.
 INTERVAL = 5.0
 #: Seconds after which a check that has not ended counts as failed.
 PATIENCE = 10.0
+
+#: The upper bounds of the histograms, in seconds. A statement takes tenths of a millisecond, and a call up to a minute.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Check:
@@ -65,6 +70,7 @@ class Monitor:
     :param service: the name of the service, as the answers show it.
     :param stopping: ends the checks once it is set.
     :ivar registry: the registry of the metrics. The parts of the service register theirs in it.
+    :ivar measures: whether anything reads the metrics, so that it is worth its time to measure.
     :ivar started: whether the service has started. It is not ready before.
     """
 
@@ -73,6 +79,7 @@ class Monitor:
         self._threads = threads
         self._stopping = stopping
         self._checks: dict[str, Check] = {}
+        self.measures = False
         self.started = False
         self.registry = prometheus_client.CollectorRegistry()
         self.registry.register(self)
@@ -93,6 +100,61 @@ class Monitor:
                 self._stopping.wait(INTERVAL)
 
         self._threads.start(run, name=f'check-{what}')
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Add a metric that is read at each scrape.
+
+        :param text: its help text.
+        """
+        prometheus_client.Gauge(name, text, registry=self.registry).set_function(read)
+
+    def time_statements(self) -> Callable[[float], None]:
+        """Return a function that counts an SQL statement, given its seconds."""
+        return prometheus_client.Histogram(
+            'migrator_database_statement_seconds',
+            'SQL statements, by their duration.',
+            buckets=_BUCKETS,
+            registry=self.registry,
+        ).observe
+
+    def time_requests(self) -> Callable[[str, str, int, float], None]:
+        """Return a function that counts an answer of the API, given its method, route, status and seconds."""
+        times = prometheus_client.Histogram(
+            'migrator_http_request_seconds',
+            'Answers of the API, by their duration.',
+            ['method', 'route', 'code'],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+
+        def observe(method: str, route: str, status: int, seconds: float) -> None:
+            # A client chooses the method, and may choose any number of them.
+            known = method if method in _METHODS else 'other'
+            times.labels(known, route, str(status)).observe(seconds)
+
+        return observe
+
+    def timed_adapter(self, adapter: Any) -> Any:
+        """Return Placement's adapter, with the durations of its requests as a metric."""
+        times = prometheus_client.Histogram(
+            'migrator_placement_request_seconds',
+            'Requests to Placement, by their duration; the code "none" is for those without an answer.',
+            ['method', 'code'],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        return _TimedAdapter(adapter, times, self._threads.clock)
+
+    def timed_rpc(self, rpc: Any) -> Any:
+        """Return an RPC, with the durations of its calls as a metric."""
+        times = prometheus_client.Histogram(
+            'migrator_rpc_call_seconds',
+            'Calls to other services, by their duration, and whether they were answered.',
+            ['method', 'result'],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        return _TimedRPC(rpc, times, self._threads.clock)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the metric of the checks; the registry calls this at each scrape."""
@@ -145,6 +207,50 @@ class Monitor:
             return _text(start_response, '404 Not Found', f'Only {METRICS}, {HEALTH} and {LIVE} are served here.\n')
 
         return self.around(_with_head(app))
+
+
+class _TimedAdapter:
+    """An adapter of keystoneauth1 that measures its requests."""
+
+    def __init__(self, inner: Any, times: prometheus_client.Histogram, clock: executors.Clock) -> None:
+        self._inner = inner
+        self._times = times
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def request(self, url: str, method: str, **more: Any) -> Any:
+        """Send a request, and return its response."""
+        began, code = self._clock.monotonic(), 'none'
+        try:
+            response = self._inner.request(url, method, **more)
+            code = str(response.status_code)
+        finally:
+            self._times.labels(method, code).observe(self._clock.monotonic() - began)
+        return response
+
+
+class _TimedRPC:
+    """An RPC that measures its calls."""
+
+    def __init__(self, inner: Any, times: prometheus_client.Histogram, clock: executors.Clock) -> None:
+        self._inner = inner
+        self._times = times
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def call(self, context: Any, target: Any, method: str, *args: Any, **more: Any) -> Any:
+        """Call a method of another service, and return its answer."""
+        began, result = self._clock.monotonic(), 'failed'
+        try:
+            answer = self._inner.call(context, target, method, *args, **more)
+            result = 'answered'
+        finally:
+            self._times.labels(method, result).observe(self._clock.monotonic() - began)
+        return answer
 
 
 def _text(start_response: Callable[..., Any], status: str, text: str, *headers: tuple[str, str]) -> list[bytes]:

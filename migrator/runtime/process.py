@@ -123,6 +123,8 @@ class Process:
         made = engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
         self.on_stop(made.dispose)
         self.monitor.watch('database', made.check)
+        if self.monitor.measures:
+            made.on_statement = self.monitor.time_statements()
         return made
 
     def placement(self) -> PlacementClient:
@@ -132,7 +134,10 @@ class Process:
         """
         from migrator.placement_client.client import client_from_conf
 
-        return client_from_conf(self.conf)
+        made = client_from_conf(self.conf)
+        if self.monitor.measures:
+            made.adapter = self.monitor.timed_adapter(made.adapter)
+        return made
 
     def transport(self) -> Any:
         """Return the transport of the configured broker.
@@ -191,7 +196,8 @@ class Process:
                 self.wait_for('The message broker', attempt)
             else:
                 self.watch('The message broker', attempt)
-        return logs.TracedRPC(rpc.OsloRPC(transport))
+        made = rpc.OsloRPC(transport)
+        return logs.TracedRPC(self.monitor.timed_rpc(made) if self.monitor.measures else made)
 
     def _bad_transport(self, detail: str) -> exception.ConfigurationError:
         shown = logs.redacted(self.conf.transport_url or '')

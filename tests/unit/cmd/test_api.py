@@ -18,8 +18,8 @@ def url_of(service) -> str:
 
 
 def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
-    with running(tmp_path, 'api', *configure(tmp_path), fresh=True) as service:
-        url = url_of(service)
+    with running(tmp_path, 'api', *configure(tmp_path, '[api]\nmetrics_port = 0'), fresh=True) as service:
+        url, metrics = url_of(service), service.wait_for('The metrics are at').split()[-1]
         answer = requests.get(f'{url}/servers', headers={'X-Auth-Token': 'admin'}, timeout=30)
         assert answer.json() == {'servers': []}
         line = service.wait_for('"GET /v2.1/servers"')
@@ -29,6 +29,11 @@ def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
         ready = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: found['ready'])
         assert ready['checks'] == {'database': {'result': 'ok', 'needed': True}}
         assert 'healthcheck' not in service.text()
+        requests.get(f'{url}/no-such-thing', headers={'X-Auth-Token': 'admin'}, timeout=30)
+        text = requests.get(metrics, timeout=30).text
+        assert 'request_seconds_count{code="200",method="GET",route="/v2.1/servers"} 1.0' in text
+        assert 'request_seconds_count{code="404",method="GET",route="none"} 1.0' in text
+        assert 'migrator_database_statement_seconds_count' in text
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()

@@ -41,7 +41,10 @@ def test_compute_without_a_conductor_is_not_ready(tmp_path):
         body = eventually(lambda: requests.get(health, timeout=30).json(), lambda found: len(found['checks']) == 2)
         assert (body['ready'], body['checks']['conductor']['result']) == (False, 'away')
         assert body['checks']['hypervisor']['result'] == 'ok'
-        assert 'migrator_check_ok{what="conductor"} 0.0' in requests.get(url, timeout=30).text
+        text = requests.get(url, timeout=30).text
+        assert 'migrator_check_ok{what="conductor"} 0.0' in text
+        assert 'migrator_live_migrations_limit 1.0' in text
+        assert 'migrator_live_migrations_oldest_wait_seconds 0.0' in text
 
 
 def test_compute_waits_for_the_fake_world_and_logs_it_once(tmp_path):

@@ -97,6 +97,7 @@ def test_metrics_are_served_on_the_configured_port(tmp_path, backend):
         assert answer.headers['Content-Type'].startswith('text/plain; version=0.0.4')
         reported = {family.name for family in parser.text_string_to_metric_families(answer.text)}
         assert {'migrator_migrations_held', 'migrator_placement_findings', 'migrator_placement_audits'} <= reported
+        assert 'migrator_placement_request_seconds_count{code="none",method="GET"}' in answer.text
         probed = requests.head(url, timeout=30)
         assert (probed.status_code, probed.text) == (200, '')
         assert probed.headers['Content-Type'] == answer.headers['Content-Type']

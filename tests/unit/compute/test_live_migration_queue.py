@@ -64,6 +64,20 @@ def test_limit_of_one_runs_entries_in_submission_order(simulation: Simulation) -
     assert made.ran == list('abcdef')
 
 
+def test_wait_of_the_first_waiting_entry_is_known(simulation: Simulation) -> None:
+    made = Made(simulation.process('alpha'))
+    made.submit('a', 'b')
+    simulation.advance(2)
+    made.submit('c')
+    simulation.advance(3)
+    assert made.executor.oldest_wait() == 5
+    made.queue.cancel('b')
+    assert made.executor.oldest_wait() == 3
+    made.go.set()
+    simulation.run()
+    assert made.executor.oldest_wait() == 0
+
+
 def test_cancelled_waiting_entry_never_runs(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b', 'c')

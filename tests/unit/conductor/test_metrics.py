@@ -83,6 +83,9 @@ class TestMetrics:
             'migrator_broker_away_seconds',
             'migrator_computes_down',
             'migrator_debts',
+            'migrator_leases_lost',
+            'migrator_migrations_ended',
+            'migrator_takeovers',
             'migrator_migrations_held',
             'migrator_migrations_stuck',
         }
@@ -130,9 +133,25 @@ class TestConductorMetrics:
         stage.simulation.advance(6)
         assert counted() == [0, 1]
 
-    def test_ended_migration_is_not_counted(self, stage: Stage) -> None:
+    def test_ended_migration_is_not_held_and_is_counted_by_its_status(self, stage: Stage) -> None:
         stage.end(stage.begin())
         assert self.held_and_stuck(stage) == (0, 0)
+        registry = stage.cloud.conductors['conductor1'].metrics.registry
+        labels = {'type': 'live-migration', 'status': 'completed'}
+        assert registry.get_sample_value('migrator_migrations_ended_total', labels) == 1
+        assert registry.get_sample_value('migrator_takeovers_total') == 0
+
+    def test_lost_lease_and_the_takeover_after_it_are_counted(self, stage: Stage) -> None:
+        stall = stage.host('host1').faults.stall('arrived')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        conductor = stage.cloud.conductors['conductor1']
+        stage.database.conductors.retire(conductor.tools.owner, conductor.tools.server)
+        registry = conductor.metrics.registry
+        stage.until(lambda: registry.get_sample_value('migrator_takeovers_total') == 1, 120)
+        assert registry.get_sample_value('migrator_leases_lost_total') == 1
+        stall.release()
+        stage.end(migration)
 
     def test_conductor_without_audits_has_no_audit_metrics(self, stage: Stage) -> None:
         names = {one.name for one in stage.cloud.conductors['conductor1'].metrics.registry.collect()}
@@ -141,6 +160,9 @@ class TestConductorMetrics:
             'migrator_computes_down',
             'migrator_debts',
             'migrator_guest_differences',
+            'migrator_leases_lost',
+            'migrator_migrations_ended',
+            'migrator_takeovers',
             'migrator_migrations_held',
             'migrator_migrations_stuck',
         }
