@@ -45,6 +45,12 @@ SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecut
 # what has a Placement in its own process, and may as well have another
 ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
 
+# what is left out where there is no driver for PostgreSQL
+WITH_DRIVER = $(addprefix tests/unit/cmd/,\
+    test_manage.py::test_unreachable_server_is_reported_at_once_without_its_password \
+    test_manage.py::test_refused_password_exits_2_and_is_not_printed \
+    test_status.py::test_unreachable_database_is_a_failure) tests/unit/db/test_engine.py::TestUnreachable
+
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
@@ -102,10 +108,10 @@ test-eventlet:
 test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql mariadb real
-	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal tests/real \
 	    --ignore=tests/real/libvirt --ignore=tests/real/nova $(ARGS)
-	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
+	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest $(WITH_DRIVER) $(ARGS)
 	@echo 'The allocation tests again, Placement being served over HTTP with PostgreSQL behind it:'
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
 	@echo 'The functional tests again, with the real Placement in their process:'
