@@ -12,11 +12,20 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar('T', bound='Versioned')
 _REGISTRY: dict[str, type[Versioned]] = {}
+#: The types whose values travel as they are. Most values are of one of them.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+#: The keys of the form of an object, and of a time.
+_OBJECT, _TIME = frozenset({'object', 'version', 'data'}), frozenset({'time'})
+#: Returns the names of the fields of a class, in order. Each command and report asks for them.
+_fields: Callable[[Any], dict[str, None]] = functools.cache(
+    lambda cls: dict.fromkeys(field.name for field in dataclasses.fields(cls))
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +44,7 @@ class Versioned:
 
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form."""
-        data = {field.name: to_primitive(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        data = {name: to_primitive(getattr(self, name)) for name in _fields(type(self))}
         return {'object': type(self).__name__, 'version': self.VERSION, 'data': data}
 
     @classmethod
@@ -48,12 +57,14 @@ class Versioned:
             raise ValueError(f'the primitive is a {primitive.get("object")!r}: expected a {cls.__name__}')
         if str(primitive.get('version')).split('.')[0] != cls.VERSION.split('.')[0]:
             raise ValueError(f'{cls.__name__} {primitive.get("version")} is not compatible with {cls.VERSION}')
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = _fields(cls)
         return cls(**{name: from_primitive(value) for name, value in primitive['data'].items() if name in known})
 
 
 def to_primitive(value: Any) -> Any:
     """Return a JSON-safe form of a value that may hold objects, times and enumerations."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Versioned):
         return value.to_primitive()
     if isinstance(value, datetime.datetime):
@@ -64,7 +75,7 @@ def to_primitive(value: Any) -> Any:
         return {str(key): to_primitive(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [to_primitive(item) for item in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, (str, int, float)):
         return value
     raise TypeError(f'{type(value).__name__} cannot go over the wire')
 
@@ -94,15 +105,15 @@ def _first_refused(value: Any, where: str) -> str | None:
 
 def from_primitive(value: Any) -> Any:
     """Return the value that :func:`to_primitive` wrote. Lists stay lists, and enumerations stay strings."""
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, dict):
-        if value.keys() == {'object', 'version', 'data'}:
+        if value.keys() == _OBJECT:
             return _REGISTRY[value['object']].from_primitive(value)
-        if value.keys() == {'time'}:
+        if value.keys() == _TIME:
             return datetime.datetime.fromisoformat(value['time'])
         return {key: from_primitive(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [from_primitive(item) for item in value]
-    return text(value) if isinstance(value, str) else value
+    return [from_primitive(item) for item in value] if isinstance(value, list) else value
 
 
 def text(value: str, limit: int | None = None) -> str:

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from migrator import exception, executors, rpc
 
@@ -223,11 +222,9 @@ class Server:
             pending.server = None
             sender = f'{self.target.topic}:{self.target.server}'
             number = self._bus.next_number()
-            self._bus.answer(
-                Message(number, sender, message.target, message.method, 'reply', json.dumps(answer)), pending
-            )
+            self._bus.answer(Message(number, sender, message.target, message.method, 'reply', answer), pending)
 
-    def _dispatch(self, message: Message) -> dict[str, Any]:
+    def _dispatch(self, message: Message) -> str:
         body = json.loads(message.body)
         method, version = body['method'], body['version']
         try:
@@ -244,16 +241,16 @@ class Server:
             context = self._serializer.deserialize_context(body['context'])
             args = self._serializer.deserialize_entity(context, body['args'])
             result = self._serializer.serialize_entity(context, handle(context, **args))
-            json.dumps(result)
+            return json.dumps({'result': result})
         except exception.MigratorException as error:
-            return {'error': type(error).__name__, 'message': error.message, 'kwargs': error.kwargs}
+            return json.dumps({'error': type(error).__name__, 'message': error.message, 'kwargs': error.kwargs})
         except Exception as error:  # noqa: BLE001 -- the caller gets any error as a reply, as with oslo.messaging
             return self._error(type(error).__name__, str(error), message)
-        return {'result': result}
 
-    def _error(self, kind: str, reason: str, message: Message) -> dict[str, Any]:
+    def _error(self, kind: str, reason: str, message: Message) -> str:
         kwargs = {'target': str(message.target), 'method': message.method, 'kind': kind, 'reason': reason}
-        return {'error': 'RemoteError', 'message': exception.RemoteError(**kwargs).message, 'kwargs': kwargs}
+        text = exception.RemoteError(**kwargs).message
+        return json.dumps({'error': 'RemoteError', 'message': text, 'kwargs': kwargs})
 
 
 def checkpoint(threads: executors.Threads, label: str) -> None:
