@@ -75,18 +75,21 @@ class Cloud:
         self.cloud.placement.answer = self._answered
         self._cpu: collections.Counter[str] = collections.Counter()
         self._since, self._running = 0.0, ''
+        self._left = False
 
     def leave(self, shared: bool = False) -> Costs:
-        """Let all guests leave at once, and come back, and return what the first half cost.
+        """Let all guests leave at once, and return what that cost. Those that have left come back first.
 
         :param shared: whether the conductors choose the destinations. Otherwise each source has its own.
         """
+        if self._left:
+            self._moved({number: f'host{number}' for number in range(SOURCES + 1)})
+        self._left = True
         for number in range(1, 2 * SOURCES + 1):
             self._disable(number, shared and number <= SOURCES)
         found = self._moved({number: None if shared else f'host{SOURCES + number}' for number in range(SOURCES + 1)})
         for number in range(1, SOURCES + 1):
             self._disable(number, False)
-        self._moved({number: f'host{number}' for number in range(SOURCES + 1)})
         return found
 
     def close(self) -> None:
