@@ -42,6 +42,18 @@ storage. The checks test that with a file that one host creates and the other lo
 shared if its file system is NFS, Ceph or the like. The size of the directory's file system is the host's DISK_GB.
 """,
     ),
+    cfg.IntOpt(
+        'shutdown_timeout',
+        default=60,
+        min=0,
+        mutable=True,
+        help="""
+How long a guest may take to shut down before it is powered off, in seconds.
+
+A whole number of 0 or more; default 60. With 0 it is powered off at once. A cold migration reads it when it powers the
+guest off.
+""",
+    ),
     cfg.Opt(
         'cpu_allocation_ratio',
         type=_Ratio(4.0),
@@ -121,7 +133,8 @@ The URI by which this host's libvirt daemon connects to the daemon of another ho
 
 A URI of libvirt, in which %s stands for the other host: its live_migration_inbound_addr, or else its name; default:
 qemu+SCHEME://%s/system with live_migration_scheme for SCHEME. The daemons need to authenticate each other. qemu+tls://
-and qemu+ssh:// are safer than tcp, which needs a network of its own.
+and qemu+ssh:// are safer than tcp, which needs a network of its own. A cold migration that copies disks connects by it
+too, as the user of the compute service.
 """,
     ),
     cfg.StrOpt(

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import pathlib
@@ -16,7 +15,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
-from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
@@ -24,20 +22,16 @@ from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
-from migrator.virt.libvirt.evacuation import EvacuatingDriver
+from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver
 from migrator.virt.libvirt.guest import volumes_of
 from migrator.virt.libvirt.host import host_cpu, host_uuid
-
-LOG = logging.getLogger(__name__)
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
 CHECK_FILE = '.migrator-check-'
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
-#: The states in which this host owns the guest, whatever the database says.
-_IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
 
 
-class LibvirtDriver(EvacuatingDriver):
+class LibvirtDriver(ColdMigratingDriver):
     """The driver of the libvirt daemon of this host, with its live migrations."""
 
     # --- checks ------------------------------------------------------------------------------------------------------
@@ -230,22 +224,8 @@ class LibvirtDriver(EvacuatingDriver):
     @on_disk
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
-        guest = self.get_guest(instance.uuid)
-        if guest.job or guest.state in _IN_USE:
-            raise exception.GuestStillHere(
-                host=self.host, instance_uuid=instance.uuid, action='post_live_migration_at_source'
-            )
-        if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
-            self._remove('post_live_migration_at_source', instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
-        for disk in storage.disks_of(migrate_data):
-            if not disk.shared and storage.remove_file(disk.path, disk.inode):
-                LOG.info(
-                    'Removed disk %(path)s of guest %(guest)s, which was copied to the destination',
-                    {'path': disk.path, 'guest': instance.uuid},
-                )
-                _remove_directory(disk.path, self.conf.instances_path)
-        self._records.remove(records.OUTGOING, instance.uuid)
-        self.connection.forget(instance.uuid)
+        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
+        self._remove_moved('post_live_migration_at_source', instance, copied)
 
     @on_disk
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -333,11 +313,3 @@ def _holds(path: str, token: str) -> bool:
         return pathlib.Path(path).read_text() == token
     except OSError:
         return False
-
-
-def _remove_directory(path: str, instances_path: str) -> None:
-    """Remove the directory of a removed disk if it is the guest's own; it stays if it holds other files."""
-    directory = os.path.dirname(path)
-    if os.path.dirname(directory) == os.path.abspath(instances_path):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)

@@ -59,11 +59,7 @@ class EvacuatingDriver(HostDriver):
 
     def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
-        guest = self.get_guest(instance.uuid)
-        if guest.state not in (GuestState.ABSENT, GuestState.WAITING) or guest.incoming:
-            raise exception.MigrationPreCheckError(
-                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
-            )
+        self._refuse_present(instance)
         files = self._check('check_can_evacuate', instance, migrate_data)
         return migrate_data.replace(
             block_migration=False, is_shared_storage=True, destination={'host': self.host, 'files': files}
@@ -72,26 +68,16 @@ class EvacuatingDriver(HostDriver):
     @on_disk
     def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.evacuate`."""
-        self._wait_for_start(instance.uuid)
+        self._wait_for_start('evacuate', instance.uuid)
         if not self._is_active(instance):
             # An earlier migration of the guest away from here left this record. The guest has gone since.
             self._records.remove(records.OUTGOING, instance.uuid)
             # The storage may have gone since the check.
             self._check('evacuate', instance, migrate_data)
             self._incoming.begin(instance.uuid)
-            for path in storage.logs_of(ElementTree.fromstring(migrate_data.source['xml'])):  # noqa: S314 -- libvirt wrote it
-                if storage.is_below(path, self.conf.instances_path):
-                    self._incoming.make_log_directory(instance.uuid, path)
-            self._start(instance, migrate_data)
-
-        def persist(connection: Any) -> None:
-            domain = connection.lookupByUUIDString(instance.uuid)
-            if not domain.isPersistent() and migrate_data.source['persistent']:
-                connection.defineXML(migrate_data.source['xml'])
-            if migrate_data.source['autostart'] and domain.isPersistent():
-                domain.setAutostart(1)
-
-        self.connection.call('evacuate', persist)
+            flags = libvirt.VIR_DOMAIN_START_PAUSED if instance.power_state == _PAUSED else 0
+            self._start('evacuate', instance, migrate_data, instance.vm_state != 'stopped', flags)
+        self._persist('evacuate', instance, migrate_data)
         self._incoming.keep(instance.uuid)
 
     @on_disk
@@ -99,8 +85,7 @@ class EvacuatingDriver(HostDriver):
         """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
         phase = 'rollback_evacuation_at_destination'
         if self._records.read(records.INCOMING, instance.uuid) is not None:
-            # The start did not return. After this time a call that may still start the guest has begun.
-            self._threads.sleep(_QUIET)
+            self._let_start_begin()
         self._remove(phase, instance, (GuestState.WAITING, GuestState.SHUTDOWN))
         self._incoming.remove(instance.uuid)
 
@@ -136,36 +121,66 @@ class EvacuatingDriver(HostDriver):
     def _is_active(self, instance: Instance) -> bool:
         return self.get_guest(instance.uuid).state in (GuestState.RUNNING, GuestState.PAUSED)
 
-    def _start(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Start or define the guest.
+    def _refuse_present(self, instance: Instance) -> None:
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in (GuestState.ABSENT, GuestState.WAITING) or guest.incoming:
+            raise exception.MigrationPreCheckError(
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
+            )
+
+    def _start(
+        self, phase: str, instance: Instance, migrate_data: LiveMigrateData, power_on: bool, flags: int = 0
+    ) -> None:
+        """Start the guest, or define it if it stays shut off.
 
         A guest is defined after its start, so that a start that fails leaves nothing.
+
+        :param flags: ``VIR_DOMAIN_START_*`` flags.
         """
         definition = migrate_data.source['xml']
-        flags = libvirt.VIR_DOMAIN_START_PAUSED if instance.power_state == _PAUSED else 0
+        for path in storage.logs_of(ElementTree.fromstring(definition)):  # noqa: S314 -- libvirt wrote it
+            if storage.is_below(path, self.conf.instances_path):
+                self._incoming.make_log_directory(instance.uuid, path)
 
         def start(connection: Any) -> None:
-            if instance.vm_state == 'stopped':
-                connection.defineXML(definition)
-            else:
+            if power_on:
                 connection.createXML(definition, flags)
+            else:
+                connection.defineXML(definition)
 
+        self._call_start(phase, instance, start)
+
+    def _call_start(self, phase: str, instance: Instance, start: Callable[[Any], None]) -> None:
         try:
-            self.connection.call('evacuate', start, _START)
+            self.connection.call(phase, start, _START)
         except exception.DriverError:
             # A call of an earlier incarnation of this process may have been first.
-            self._wait_for_start(instance.uuid)
+            self._wait_for_start(phase, instance.uuid)
             if not self._is_active(instance):
                 raise
 
-    def _wait_for_start(self, instance_uuid: str) -> None:
+    def _persist(self, phase: str, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        def persist(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            if not domain.isPersistent() and migrate_data.source['persistent']:
+                connection.defineXML(migrate_data.source['xml'])
+            if migrate_data.source['autostart'] and domain.isPersistent():
+                domain.setAutostart(1)
+
+        self.connection.call(phase, persist)
+
+    def _let_start_begin(self) -> None:
+        """Wait for a start that did not return: after this time it has begun, and nothing is started later."""
+        self._threads.sleep(_QUIET)
+
+    def _wait_for_start(self, phase: str, instance_uuid: str) -> None:
         """Wait until libvirt has started a guest, or has failed to, if an earlier call asked for that."""
         clock = self._threads.clock
         until = clock.monotonic() + _START
-        while self.connection.call('evacuate', lambda each: _is_starting(each, instance_uuid)):
+        while self.connection.call(phase, lambda each: _is_starting(each, instance_uuid)):
             if clock.monotonic() >= until:
                 reason = f'libvirt has been starting guest {instance_uuid} for {_START:g} s'
-                raise exception.DriverError(host=self.host, phase='evacuate', reason=reason)
+                raise exception.DriverError(host=self.host, phase=phase, reason=reason)
             self._threads.sleep(_QUIET / 2)
 
 
@@ -195,7 +210,7 @@ def describe(
     files: dict[str, dict[str, Any]] = {}
     for disk in writable_disks(connection, definition):
         try:
-            for path in _chain(disk, in_use=True):
+            for path in chain_of(disk, in_use=True):
                 files[path] = markers.identify(path, instances_path, new_uuid)
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
@@ -220,18 +235,34 @@ def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigr
     :param host: the name of this host.
     :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
     """
+    remedy = f'repair host {instance.host}, or define the guest by hand'
+    disks = check_definition(connection, host, instance, migrate_data, remedy)
+    identities = migrate_data.source.get('files', {})
+    other = f'or repair {instance.host} if the disk is its own'
+    return [path for disk in disks for path in files_written(disk, host, instance, identities, disk.shared, other)]
+
+
+def check_definition(
+    connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData, remedy: str
+) -> list[storage.Disk]:
+    """Check that a host has what the definition of a guest names, and return its disks unchecked.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this host.
+    :param remedy: what to do about a guest that no other host can start.
+    :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
+    """
     definition = migrate_data.source['xml']
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     for place, what in _OF_ONE_HOST.items():
         if xml.find(f'devices/{place}') is not None:
             raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has {what}, so that no other host can start it: repair host '
-                f'{instance.host}, or define the guest by hand'
+                reason=f'guest {instance.uuid} has {what}, so that no other host can start it: {remedy}'
             )
     if migrate_data.source.get('password'):
         raise exception.MigrationPreCheckError(
             reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
-            f'repair host {instance.host}, or define the guest by hand'
+            f'{remedy}'
         )
     _refuse_name(connection, host, instance, xml)
     for interface in xml.findall('devices/interface'):
@@ -253,8 +284,13 @@ def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigr
             raise exception.MigrationPreCheckError(
                 reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there'
             )
-    identities = migrate_data.source.get('files', {})
-    return [path for disk in disks for path in _files_written(disk, host, instance, identities)]
+    for disk in disks:
+        if disk.kind not in ('file', 'block', 'network'):
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
+                f'start the guest: {remedy}'
+            )
+    return disks
 
 
 def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTree.Element) -> None:
@@ -298,32 +334,34 @@ def _files_read(xml: ElementTree.Element) -> Iterator[str]:
             yield from filter(None, [source.get('file') or source.get('dev')])
 
 
-def _files_written(
-    disk: storage.Disk, host: str, instance: Instance, identities: dict[str, dict[str, Any]]
+def files_written(
+    disk: storage.Disk,
+    host: str,
+    instance: Instance,
+    identities: dict[str, dict[str, Any]],
+    in_use: bool,
+    remedy: str,
 ) -> list[str]:
     """Return the files or devices of a disk.
 
     :param identities: what the source has reported of each file.
+    :param in_use: whether a QEMU may use the disk.
+    :param remedy: what else to do than to mount the storage of the source.
     :raises migrator.exception.MigrationPreCheckError: the disk is missing here, may be another one, or is in use.
     """
     if disk.kind == 'network':
         return []
-    if disk.kind not in ('file', 'block'):
-        raise exception.MigrationPreCheckError(
-            reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
-            f'start the guest: repair host {instance.host}'
-        )
     if not os.path.exists(disk.path):
         raise exception.MigrationPreCheckError(
             reason=f'host {host} does not see {disk.path} (disk {disk.target}) of guest {instance.uuid}: mount the '
-            f'storage there, or repair host {instance.host} if the disk is its own'
+            f'storage of {instance.host} there, {remedy}'
         )
     try:
         # The identity comes first: a disk of this host under the same path may well be in use.
-        _refuse_other(disk.path, disk, host, instance, identities)
-        chain = _chain(disk, in_use=disk.shared)
+        _refuse_other(disk.path, disk, host, instance, identities, remedy)
+        chain = chain_of(disk, in_use)
         for path in chain:
-            _refuse_other(path, disk, host, instance, identities)
+            _refuse_other(path, disk, host, instance, identities, remedy)
     except (OSError, exception.DriverError) as error:
         raise exception.MigrationPreCheckError(
             reason=f'host {host} cannot use {disk.path} (disk {disk.target}) of guest {instance.uuid}: {error}'
@@ -332,7 +370,7 @@ def _files_written(
 
 
 def _refuse_other(
-    path: str, disk: storage.Disk, host: str, instance: Instance, identities: dict[str, dict[str, Any]]
+    path: str, disk: storage.Disk, host: str, instance: Instance, identities: dict[str, dict[str, Any]], remedy: str
 ) -> None:
     facts = identities.get(path, {'error': 'it was no disk of the guest when it reported the definition'})
     if 'error' in facts:
@@ -342,8 +380,7 @@ def _refuse_other(
     if problem:
         raise exception.MigrationPreCheckError(
             reason=f'{path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the same at '
-            f'{instance.host} and {host}: {problem}. Mount the storage of {instance.host} there, or repair '
-            f'{instance.host} if the disk is its own'
+            f'{instance.host} and {host}: {problem}. Mount the storage of {instance.host} there, {remedy}'
         )
 
 
@@ -374,7 +411,7 @@ def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
     return found
 
 
-def _chain(disk: storage.Disk, in_use: bool) -> list[str]:
+def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
     """Return the file or device of a disk, and those that back it.
 
     :param in_use: whether a QEMU may use the disk.

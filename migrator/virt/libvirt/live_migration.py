@@ -119,11 +119,7 @@ class Jobs:
             plan = planned(guest)
             self._connection.listen()
             widest = max((value for _after, value in plan.downtimes), default=0)
-            facts = {'uri': plan.uri, 'widest': widest, 'autostart': self._autostarts(instance_uuid)}
-            self._records.write(records.OUTGOING, instance_uuid, facts)
-            if facts['autostart']:
-                # If the host loses its power just after the guest has left, it must not start the guest a second time.
-                self._set_autostart(instance_uuid, False)
+            self.leave(instance_uuid, {'uri': plan.uri, 'widest': widest})
             # An earlier migration to this host left this record. The guest must not be taken for one that is expected.
             self._records.remove(records.INCOMING, instance_uuid)
             with self._connection.waker.listen(instance_uuid) as news:
@@ -173,6 +169,18 @@ class Jobs:
                 return None
             job.verdict = self._wait(instance_uuid)
             return job.verdict
+
+    def leave(self, instance_uuid: str, facts: dict[str, Any]) -> None:
+        """Record that a guest is about to leave, and turn its autostart off until :meth:`keep`.
+
+        If the host loses its power just after the guest has left, it must not start the guest a second time.
+
+        :param facts: what else to record.
+        """
+        autostart = self._autostarts(instance_uuid)
+        self._records.write(records.OUTGOING, instance_uuid, {**facts, 'autostart': autostart})
+        if autostart:
+            self._set_autostart(instance_uuid, False)
 
     def keep(self, instance_uuid: str) -> None:
         """Restore the autostart of a guest that has stayed here, and remove its record."""

@@ -59,7 +59,7 @@ def plan(
             reason=f'no address of host {destination} is known: the checks were for host {there.get("host")}',
         )
     try:
-        name = checks.uri_host(there)
+        name, uri = checks.uri_host(there), uri_of(conf, there)
     except ValueError as error:
         raise exception.DriverError(host=connection.host, phase='live_migration', reason=str(error)) from None
     parameters: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def plan(
     if not migrate_data.source.get('persistent', True):
         flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
     disks = storage.disks_of(migrate_data)
-    _refuse_other_disks(connection, instance, disks)
+    refuse_other_disks(connection, 'live_migration', instance, disks)
     copied = [disk.target for disk in disks if not disk.shared]
     if copied:
         flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
@@ -96,8 +96,6 @@ def plan(
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
     if options.live_migration_with_native_tls:
         flags |= libvirt.VIR_MIGRATE_TLS
-    template = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
-    uri = template.replace('%s', name)
     amounts = [instance.flavor.memory_mb / 1024, *migrate_data.source.get('copied_gib', [])]
     steps = downtimes(
         options.live_migration_downtime,
@@ -106,6 +104,17 @@ def plan(
         sum(max(_LEAST_GIB, amount) for amount in amounts),
     )
     return Plan(uri, parameters, flags, steps)
+
+
+def uri_of(conf: cfg.ConfigOpts, there: dict[str, Any]) -> str:
+    """Return the URI of the destination's daemon, as this host reaches it.
+
+    :param there: what the destination's check has returned.
+    :raises ValueError: the destination reports neither a host name nor an IP address.
+    """
+    options = conf.libvirt
+    template: str = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
+    return template.replace('%s', checks.uri_host(there))
 
 
 def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:
@@ -124,16 +133,24 @@ def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[fl
     return tuple((number * delay * gib, round(base + more * number)) for number in range(steps + 1))
 
 
-def _refuse_other_disks(connection: Connection, instance: Instance, disks: list[storage.Disk]) -> None:
-    def ask(libvirtd: Any) -> list[storage.Disk]:
-        return storage.defined_disks(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(0))
+def refuse_other_disks(
+    connection: Connection, phase: str, instance: Instance, disks: list[storage.Disk], flags: int = 0
+) -> None:
+    """Refuse a guest whose disks have changed since they were checked.
 
-    now = sorted(disk.source for disk in connection.call('live_migration', ask))
+    :param flags: ``VIR_DOMAIN_XML_*`` flags of the definition that was checked.
+    :raises migrator.exception.DriverError: the disks have changed.
+    """
+
+    def ask(libvirtd: Any) -> list[storage.Disk]:
+        return storage.defined_disks(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(flags))
+
+    now = sorted(disk.source for disk in connection.call(phase, ask))
     if now != sorted(disk.source for disk in disks):
         names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'no disks'
         raise exception.DriverError(
             host=connection.host,
-            phase='live_migration',
+            phase=phase,
             reason=f'the disks of guest {instance.uuid} have changed since the checks; it has {names} now: '
             'request the migration again',
         )

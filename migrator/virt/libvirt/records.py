@@ -4,7 +4,8 @@
 
 ============ ==================================================================================================
 ``incoming`` everything that is made here to receive a guest, written before it is made
-``outgoing`` a request to libvirt to migrate a guest away
+``outgoing`` a guest that is being moved away: by a request to libvirt, or after it was powered off
+``arrived``  what was made here for a guest that was powered off to be moved, and has arrived; a revert removes it
 ============ ==================================================================================================
 
 The records say what to clean up and what to check twice. They never say where a guest is. Only libvirt reports that.
@@ -20,6 +21,7 @@ from typing import Any
 
 INCOMING = 'incoming'
 OUTGOING = 'outgoing'
+ARRIVED = 'arrived'
 
 
 class Records:
@@ -36,7 +38,7 @@ class Records:
 
         :raises OSError: a directory cannot be created, or is not writable.
         """
-        for kind in (INCOMING, OUTGOING):
+        for kind in (INCOMING, OUTGOING, ARRIVED):
             (self._directory / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def read(self, kind: str, instance_uuid: str) -> dict[str, Any] | None:

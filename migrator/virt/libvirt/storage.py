@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,6 +36,8 @@ _MAY_BE_ITS_OWN = (
     'it looks like the disk of the guest itself, on shared storage that was not recognized as shared. Do not touch it; '
     'keep it below an instances_path that is the same directory on both hosts, or mark it shareable'
 )
+#: The names of a copy in its draft, and of the file that says that the copy is whole.
+COPY, WHOLE = 'disk', 'whole'
 #: Seconds that qemu-img may take to make an empty image.
 _MAKE_IMAGE = 60
 
@@ -245,6 +248,7 @@ class IncomingDisks:
 
     def begin(self, instance_uuid: str) -> None:
         """Record that a guest is expected."""
+        self._records.remove(records.ARRIVED, instance_uuid)
         if self._records.read(records.INCOMING, instance_uuid) is None:
             self._records.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': []})
 
@@ -335,6 +339,33 @@ class IncomingDisks:
             ) from None
         draft.unlink()
 
+    def adopt(self, instance_uuid: str, disk: Disk, draft: str) -> None:
+        """Give the whole copy of a disk the name of the disk, unless it has it already.
+
+        :param draft: the directory of the copy, on the file system of the disk.
+        :raises migrator.exception.MigrationPreCheckError: another file is in its place.
+        :raises migrator.exception.DriverError: the copy is missing or not whole.
+        """
+        facts = self._records.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
+        path, copy = pathlib.Path(disk.path), pathlib.Path(draft, COPY)
+        if not self._is_made(facts, disk.path):
+            if not copy.exists() or not pathlib.Path(draft, WHOLE).exists():
+                reason = f'{copy}, the copy of {disk.path} (disk {disk.target}), is missing or not whole'
+                raise exception.DriverError(host=self._host, phase='finish_migration', reason=reason)
+            with copy.open('rb') as file:
+                os.fsync(file)
+            self._make_directory(instance_uuid, facts, path.parent)
+            facts['files'][disk.path] = copy.stat().st_ino
+            self._records.write(records.INCOMING, instance_uuid, facts)
+            try:
+                os.link(copy, path)
+            except FileExistsError:
+                raise exception.MigrationPreCheckError(
+                    reason=f'{disk.path} (disk {disk.target}) appeared at {self._host} while it was copied, and is not '
+                    'overwritten: move it away'
+                ) from None
+        remove_draft(draft)
+
     def make_log_directory(self, instance_uuid: str, path: str) -> None:
         """Make the directory in which QEMU or libvirt will create a file, such as the log of a console.
 
@@ -358,9 +389,19 @@ class IncomingDisks:
         """Keep what was made, because the guest has arrived and owns it now."""
         self._records.remove(records.INCOMING, instance_uuid)
 
-    def remove(self, instance_uuid: str) -> None:
-        """Remove everything that was made for a guest that did not arrive."""
+    def note_arrival(self, instance_uuid: str) -> None:
+        """Note that the guest has arrived, and that what was made for it can still be removed."""
         facts = self._records.read(records.INCOMING, instance_uuid)
+        if facts and any(facts.values()):
+            self._records.write(records.ARRIVED, instance_uuid, facts)
+        self._records.remove(records.INCOMING, instance_uuid)
+
+    def remove(self, instance_uuid: str, kind: str = records.INCOMING) -> None:
+        """Remove everything that was made for a guest that did not arrive, or whose arrival is reverted.
+
+        :param kind: the record that names what was made.
+        """
+        facts = self._records.read(kind, instance_uuid)
         if facts is None:
             return
         for path, inode in facts['files'].items():
@@ -372,7 +413,7 @@ class IncomingDisks:
             # A directory that is in use by others meanwhile stays.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-        self._records.remove(records.INCOMING, instance_uuid)
+        self._records.remove(kind, instance_uuid)
 
     def _is_made(self, facts: dict[str, Any], path: str) -> bool:
         inode = facts['files'].get(path)
@@ -392,6 +433,20 @@ class IncomingDisks:
     @staticmethod
     def _draft(path: str, instance_uuid: str) -> pathlib.Path:
         return pathlib.Path(f'{path}.{instance_uuid}.draft')
+
+
+def remove_draft(draft: str) -> None:
+    """Remove the directory of a copy, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(draft)
+
+
+def remove_directory(path: str, instances_path: str) -> None:
+    """Remove the directory of a removed disk if it is the guest's own; it stays if it holds other files."""
+    directory = os.path.dirname(path)
+    if os.path.dirname(directory) == os.path.abspath(instances_path):
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
 
 
 def remove_file(path: str, inode: int) -> bool:

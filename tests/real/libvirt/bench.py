@@ -35,6 +35,8 @@ def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **opti
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host.name)
     conf.set_override('state_path', str(folder / host.name))
+    # The lab's guests do not listen to what would shut them down.
+    conf.set_override('shutdown_timeout', 0)
     conf.set_override('connection_uri', host.uri, group='libvirt')
     conf.set_override('live_migration_uri', lab.uri_of_any, group='libvirt')
     for name, value in options.items():

@@ -74,6 +74,8 @@ class LibvirtSite(Site):
             'compute.adopt_guests': True,
             'state_path': STATE,
             'instances_path': hosts.IMAGES,
+            # The lab's guests do not listen to what would shut them down.
+            'shutdown_timeout': 0,
             'report_interval': 2,
             'libvirt.live_migration_uri': self.lab.uri_of_any,
             **dict(self.shape.options),
@@ -119,6 +121,23 @@ class Cloud:
         body = {'host': host, 'block_migration': block_migration}
         self.request('POST', f'/servers/{guest.uuid}/action', **{'os-migrateLive': body})
         return self.migrations(guest)[-1]
+
+    def cold_migrate(self, guest: guests.Guest) -> Migration:
+        """Ask for a cold migration; return it when it waits for its user, or has ended."""
+        self.request('POST', f'/servers/{guest.uuid}/action', migrate=None)
+        made = self.migrations(guest)[-1]
+
+        def over() -> bool:
+            found = self.migration(made)
+            return found.status == 'finished' or not found.in_progress or bool(found.stuck_reason)
+
+        self.wait(over, f'migration {made.uuid} to wait for its user')
+        return self.migration(made)
+
+    def decide(self, migration: Migration, action: str) -> str:
+        """Confirm or revert a cold migration; return its status at its end, as :meth:`ended`."""
+        self.request('POST', f'/servers/{migration.instance_uuid}/action', **{action: None})
+        return self.ended(migration)
 
     def evacuate(self, guest: guests.Guest) -> Migration:
         """Ask for the evacuation of a guest; return its migration."""
@@ -230,7 +249,8 @@ class Cloud:
             if name == host and guest.uuid not in each.virsh('list', '--all', '--persistent', '--uuid').split():
                 wrong.append(f'{guest.name} is transient on {name}')
             kept = each.outside(STATE) / 'libvirt' / name
-            wrong += [f'{name} keeps {path.name}' for path in kept.glob(f'*/{guest.uuid}*')]
+            wrong += [f'{name} keeps {path.name}' for path in kept.glob(f'*going/{guest.uuid}*')]
+            wrong += [f'{name} keeps {path.name}' for path in kept.glob(f'incoming/{guest.uuid}*')]
         found = self.instance(guest)
         if (found.host, found.task_state) != (host, None):
             wrong.append(f'the database has {guest.name} on {found.host}, {found.task_state}')

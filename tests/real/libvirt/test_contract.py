@@ -23,7 +23,7 @@ def bench(fresh: hosts.Lab, tmp_path: pathlib.Path) -> Iterator[LibvirtBench]:
     made.close()
 
 
-class TestLibvirtDriver(driver_contract.EvacuationContract):
+class TestLibvirtDriver(driver_contract.ColdMigrationContract, driver_contract.EvacuationContract):
     def pause(self, bench: driver_contract.Bench) -> None:
         assert isinstance(bench, LibvirtBench)
         bench.alpha.virsh('suspend', bench.guest.uuid)

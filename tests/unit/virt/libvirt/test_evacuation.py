@@ -5,163 +5,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 
 import pytest
 
 libvirt = pytest.importorskip('libvirt')
 
-from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
-
-from migrator import exception, executors  # noqa: E402 -- as above
-from migrator.conf import compute  # noqa: E402 -- as above
-from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
+from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
-from migrator.testing import driver_contract  # noqa: E402 -- as above
 from migrator.virt.libvirt import evacuation, records  # noqa: E402 -- as above
-from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
-
-INSTANCE = driver_contract.an_instance()
-
-#: It prints the chain that stands in DISK.chain, or fails with the text in DISK.error. With --force-share it does not.
-QEMU_IMG = """#!/bin/sh
-shift 5
-if [ -e "$1.error" ] && [ -z "$2" ]; then cat "$1.error" >&2; exit 1; fi
-if [ -e "$1.chain" ]; then cat "$1.chain"; else echo "[{\\"filename\\": \\"$1\\"}]"; fi
-"""
-
-
-def error(code, text='no luck'):
-    made = libvirt.libvirtError(text)
-    made.err = (code, 0, text, 0, '', None, None, 0, 0)
-    return made
-
-
-class Domain:
-    """A guest of the daemon."""
-
-    def __init__(self, daemon, xml, persistent):
-        self.daemon, self.xml, self.persistent, self.starts = daemon, xml, persistent, 0
-        self.uuid = re.search('<uuid>(.*)</uuid>', xml)[1]
-        self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, 0]
-
-    def UUIDString(self):  # noqa: N802 -- libvirt's name
-        return self.uuid
-
-    def XMLDesc(self, flags):  # noqa: N802 -- libvirt's name
-        return self.xml if flags & libvirt.VIR_DOMAIN_XML_SECURE else re.sub(" passwd='[^']*'", '', self.xml)
-
-    def state(self):
-        # A guest that is being started is seen so once.
-        found, starting = self.reported, [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
-        if found == starting and self.daemon.start_ends:
-            self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-        return found
-
-    def isActive(self):  # noqa: N802 -- libvirt's name
-        return self.reported[0] != libvirt.VIR_DOMAIN_SHUTOFF
-
-    def isPersistent(self):  # noqa: N802 -- libvirt's name
-        return self.persistent
-
-    def autostart(self):
-        return self.starts
-
-    def setAutostart(self, wanted):  # noqa: N802 -- libvirt's name
-        self.starts = wanted
-
-    def jobStats(self):  # noqa: N802 -- libvirt's name
-        if not self.isActive():
-            raise error(libvirt.VIR_ERR_OPERATION_INVALID)
-        return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
-
-    def destroy(self):
-        self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED]
-        if not self.persistent:
-            self.daemon.domains.remove(self)
-
-    def undefineFlags(self, _flags):  # noqa: N802 -- libvirt's name
-        self.persistent = False
-        if not self.isActive():
-            self.daemon.domains.remove(self)
-
-
-class Daemon:
-    """A libvirt daemon, as far as an evacuation uses it.
-
-    :ivar refusal: why its QEMU cannot run any guest.
-    :ivar start_error: why the start of a guest fails.
-    :ivar start_ends: whether a guest that is being started runs soon.
-    """
-
-    def __init__(self):
-        self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
-
-    def isAlive(self):  # noqa: N802 -- libvirt's name
-        return True
-
-    def close(self):
-        pass
-
-    def listAllDomains(self):  # noqa: N802 -- libvirt's name
-        return self.domains
-
-    def lookupByUUIDString(self, uuid):  # noqa: N802 -- libvirt's name
-        for domain in self.domains:
-            if domain.uuid == uuid:
-                return domain
-        raise error(libvirt.VIR_ERR_NO_DOMAIN)
-
-    def lookupByName(self, name):  # noqa: N802 -- libvirt's name
-        for domain in self.domains:
-            if f'<name>{name}</name>' in domain.xml:
-                return domain
-        raise error(libvirt.VIR_ERR_NO_DOMAIN)
-
-    def networkLookupByName(self, name):  # noqa: N802 -- libvirt's name
-        if name not in self.networks:
-            raise error(libvirt.VIR_ERR_NO_NETWORK)
-        return self
-
-    def isActive(self):  # noqa: N802 -- libvirt's name
-        return 1
-
-    def domainXMLToNative(self, _format, _xml, _flags):  # noqa: N802 -- libvirt's name
-        if self.refusal:
-            raise error(libvirt.VIR_ERR_CONFIG_UNSUPPORTED, self.refusal)
-
-    def createXML(self, xml, flags):  # noqa: N802 -- libvirt's name
-        if self.start_error:
-            raise error(libvirt.VIR_ERR_INTERNAL_ERROR, self.start_error)
-        self.add(xml, False).reported = (
-            [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
-            if flags & libvirt.VIR_DOMAIN_START_PAUSED
-            else [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-        )
-
-    def defineXML(self, xml):  # noqa: N802 -- libvirt's name
-        self.add(xml, True)
-
-    def add(self, xml, persistent):
-        made = Domain(self, xml, persistent)
-        for domain in self.domains:
-            if domain.uuid == made.uuid:
-                domain.persistent |= persistent
-                return domain
-        self.domains.append(made)
-        return made
-
-
-def definition(devices='', system='', name='guest'):
-    return (
-        f'<domain><name>{name}</name><uuid>{INSTANCE.uuid}</uuid><os>{system}</os><devices>{devices}</devices></domain>'
-    )
-
-
-def a_disk(path, kind='file', more=''):
-    attribute = {'file': 'file', 'block': 'dev'}.get(kind, 'name')
-    return f"<disk type='{kind}'><driver type='qcow2'/><source {attribute}='{path}'/><target dev='vda'/>{more}</disk>"
+from tests.unit.virt.libvirt import daemon  # noqa: E402 -- as above
+from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
 
 
 @pytest.fixture
@@ -173,28 +26,8 @@ def images(tmp_path):
 @pytest.fixture
 def make_driver(tmp_path, images, monkeypatch):
     """Return a driver of a host by its name; all hosts have the same instances_path."""
-    script = tmp_path / 'bin' / 'qemu-img'
-    script.parent.mkdir()
-    script.write_text(QEMU_IMG)
-    script.chmod(0o755)
-    monkeypatch.setenv('PATH', f'{script.parent}:{os.environ["PATH"]}')
-    monkeypatch.setattr(evacuation, '_QUIET', 0.01)
-    monkeypatch.setattr(evacuation, '_START', 0.2)
-
-    def make(host):
-        conf = cfg.ConfigOpts()
-        compute.register_opts(conf)
-        libvirt_conf.register_opts(conf)
-        conf([], default_config_files=[], default_config_dirs=[])
-        conf.set_override('host', host)
-        conf.set_override('state_path', str(tmp_path / host))
-        conf.set_override('instances_path', str(images))
-        made, daemon = LibvirtDriver(conf, executors.NativeThreads()), Daemon()
-        monkeypatch.setattr(made.connection, '_opened', lambda: daemon)
-        made._records.prepare()
-        return made, daemon
-
-    return make
+    daemon.install_qemu_img(tmp_path, monkeypatch)
+    return lambda host: daemon.driver_of(host, tmp_path, images, monkeypatch)
 
 
 @pytest.fixture
@@ -209,8 +42,8 @@ def destination(make_driver):
 
 def described(source, xml, persistent=True):
     """Return the data of an evacuation of a guest that the source has described."""
-    driver, daemon = source
-    daemon.domains[:] = [Domain(daemon, xml, persistent)]
+    driver, libvirtd = source
+    libvirtd.domains[:] = [Domain(libvirtd, xml, persistent)]
     found = driver.get_definition(INSTANCE.uuid)
     return LiveMigrateData(source=json.loads(json.dumps(found)))
 
@@ -363,8 +196,8 @@ def test_definition_that_libvirt_refuses_is_refused_with_its_reason(source, dest
 
 
 def test_name_of_another_guest_is_refused(source, destination):
-    daemon = destination[1]
-    daemon.domains.append(Domain(daemon, '<name>guest</name><uuid>other</uuid>', True))
+    libvirtd = destination[1]
+    libvirtd.domains.append(Domain(libvirtd, '<name>guest</name><uuid>other</uuid>', True))
     with pytest.raises(exception.MigrationPreCheckError, match='guest other of host beta has the name'):
         destination[0].check_can_evacuate(INSTANCE, described(source, definition()))
 
@@ -391,12 +224,12 @@ def test_host_that_has_the_guest_is_refused(source, destination):
 def test_guest_comes_back_as_it_was_and_a_second_call_changes_nothing(source, destination, change, state):
     source[1].domains.append(Domain(source[1], definition(), True))
     source[1].domains[0].starts = 1
-    driver, daemon = destination
+    driver, libvirtd = destination
     data = LiveMigrateData(source=source[0].get_definition(INSTANCE.uuid))
     for _ in range(2):
         driver.evacuate(INSTANCE.replace(**change), data)
         assert driver.get_guest(INSTANCE.uuid).state == state
-        assert [(domain.persistent, domain.starts) for domain in daemon.domains] == [(True, 1)]
+        assert [(domain.persistent, domain.starts) for domain in libvirtd.domains] == [(True, 1)]
     assert driver._records.list(records.INCOMING) == []
 
 
@@ -408,8 +241,8 @@ def test_transient_guest_stays_transient(source, destination):
 def test_start_that_fails_leaves_no_guest_after_its_rollback(source, destination, images):
     log = images / 'guest' / 'console.log'
     devices = f"<serial type='pty'><log file='{log}'/></serial>"
-    driver, daemon = destination
-    daemon.start_error = 'no luck'
+    driver, libvirtd = destination
+    libvirtd.start_error = 'no luck'
     data = described(source, definition(devices))
     with pytest.raises(exception.DriverError, match='no luck'):
         driver.evacuate(INSTANCE, data)
@@ -421,28 +254,28 @@ def test_start_that_fails_leaves_no_guest_after_its_rollback(source, destination
 
 
 def test_start_of_an_earlier_incarnation_is_waited_for(source, destination):
-    driver, daemon = destination
+    driver, libvirtd = destination
     data = described(source, definition())
     driver._incoming.begin(INSTANCE.uuid)
-    started = daemon.add(definition(), False)
+    started = libvirtd.add(definition(), False)
     started.reported = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
     driver.evacuate(INSTANCE, data)
     assert driver.get_guest(INSTANCE.uuid).state == 'running'
-    assert [domain.persistent for domain in daemon.domains] == [True]
+    assert [domain.persistent for domain in libvirtd.domains] == [True]
     assert driver._records.list(records.INCOMING) == []
 
 
 def test_start_that_does_not_end_is_an_error_and_its_rollback_ends_it(source, destination):
-    driver, daemon = destination
-    daemon.start_ends = False
+    driver, libvirtd = destination
+    libvirtd.start_ends = False
     data = described(source, definition())
     driver._incoming.begin(INSTANCE.uuid)
-    started = daemon.add(definition(), False)
+    started = libvirtd.add(definition(), False)
     started.reported = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
     with pytest.raises(exception.DriverError, match='has been starting'):
         driver.evacuate(INSTANCE, data)
     driver.rollback_evacuation_at_destination(INSTANCE, data)
-    assert daemon.domains == []
+    assert libvirtd.domains == []
 
 
 @pytest.mark.parametrize('change', [{}, {'power_state': 3}])
@@ -473,9 +306,9 @@ def test_copy_at_the_source_is_removed_and_its_disk_is_kept(source, destination,
     (images / 'disk').touch()
     data = described(source, definition(a_disk(images / 'disk')), persistent)
     checked = destination[0].check_can_evacuate(INSTANCE, data)
-    driver, daemon = source
+    driver, libvirtd = source
     if runs or not persistent:
-        daemon.domains[0].reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        libvirtd.domains[0].reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
     for kind in (records.INCOMING, records.OUTGOING):
         driver._records.write(kind, INSTANCE.uuid, {'files': {f'{images}/disk': (images / 'disk').stat().st_ino}})
     for _ in range(2):

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The part of the libvirt driver that moves a guest while it is powered off.
+
+The destination starts the guest from its definition, as after an evacuation. It uses the disks that it can prove to be
+the source's. Files of which it has none are copied by the source, through the destination's daemon.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import libvirt
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.virt.libvirt import checks, evacuation, plans, records, storage
+from migrator.virt.libvirt.base import on_disk
+from migrator.virt.libvirt.cold_migration import copies
+from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
+from migrator.virt.libvirt.guest import remove_domain
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which a guest that has not shut down is asked again.
+_ASK_AGAIN = 10.0
+_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
+
+
+class ColdMigratingDriver(evacuation.EvacuatingDriver):
+    """The driver of the libvirt daemon of this host, with its cold migrations."""
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    @on_disk
+    def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_source`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in _MOVABLE or guest.job:
+            held = 'being migrated' if guest.job else guest.state
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running, paused or shut off'
+            )
+        path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
+
+        def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk], str]:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            facts = evacuation.describe(connection, instance.uuid, path, new_uuid) or {}
+            disks = evacuation.writable_disks(connection, facts['xml'])
+            return facts, [_measured(domain, disk) for disk in disks], _obstacle(domain)
+
+        try:
+            facts, disks, obstacle = self.connection.call('check_can_migrate_source', ask)
+        except OSError as error:
+            raise exception.MigrationPreCheckError(
+                reason=f'cannot examine a disk of guest {instance.uuid}: {error}'
+            ) from error
+        if obstacle:
+            raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
+        named = {disk.target: disk for disk in storage.defined_disks(facts['xml'])}
+        return migrate_data.replace(
+            source={
+                **facts,
+                'host': self.host,
+                'disks': [vars(disk) | {'kept': _why_kept(disk, named.get(disk.target, disk))} for disk in disks],
+            }
+        )
+
+    @on_disk
+    def check_can_migrate_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_destination`."""
+        self._refuse_present(instance)
+        files, copied = self._sort('check_can_migrate_destination', instance, migrate_data)
+        for disk in copied:
+            copies.remove_stale(disk, instance.uuid)
+        token = self._threads.new_uuid()
+        self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
+        there = {
+            'host': self.host,
+            'inbound_addr': self.conf.libvirt.live_migration_inbound_addr or '',
+            'files': files,
+            'copies': {disk.target: copies.draft_of(disk, instance.uuid, token) for disk in copied},
+            'owner': [os.geteuid(), os.getegid()],
+        }
+        try:
+            checks.uri_host(there)
+        except ValueError as error:
+            raise exception.MigrationPreCheckError(reason=str(error)) from None
+        return migrate_data.replace(block_migration=bool(copied), is_shared_storage=not copied, destination=there)
+
+    # --- the move ----------------------------------------------------------------------------------------------------
+
+    @on_disk
+    def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.migrate_disk_and_power_off`.
+
+        The destination's daemon has to answer before the guest is powered off, if there are disks to copy.
+        """
+        phase, there = 'migrate_disk_and_power_off', migrate_data.destination
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in _MOVABLE or guest.job:
+            raise self._error(phase, f'guest {instance.uuid} is {"being migrated" if guest.job else guest.state}')
+        checked = storage.defined_disks(migrate_data.source['xml'])
+        plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
+        copied = _copied(migrate_data)
+        uri = plans.uri_of(self.conf, there)
+        destination = Connection(uri, str(there.get('host')), self._threads, self.connection.deadline)
+        try:
+            drafts = [draft for _disk, draft in copied]
+            if guest.state != GuestState.SHUTDOWN:
+                # What an earlier call may have copied is not what the guest has now.
+                for draft in drafts:
+                    destination.call(phase, functools.partial(copies.delete, draft=draft))
+            power_on = bool(migrate_data.source['power_on'])
+            facts = {'power_on': power_on, 'host': there.get('host'), 'uri': uri, 'drafts': drafts}
+            self.jobs.leave(instance.uuid, facts)
+            self._power_off(phase, instance.uuid)
+            for disk, draft in copied:
+                with copies.content_of(self.host, disk, instance.uuid) as path:
+                    owner = tuple(there['owner'])
+                    sent = functools.partial(copies.upload, path=path, draft=draft, owner=owner)
+                    destination.do(phase, sent, lasts=True)
+        finally:
+            destination.close()
+
+    @on_disk
+    def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.finish_migration`."""
+        phase, power_on = 'finish_migration', bool(migrate_data.source['power_on'])
+        self._wait_for_start(phase, instance.uuid)
+        arriving = self._records.read(records.INCOMING, instance.uuid) is not None
+        if self.get_guest(instance.uuid).state == GuestState.SHUTDOWN and not arriving:
+            # An earlier call has finished. The guest may have ended since, such as by a restart of this host.
+            if power_on:
+                self._call_start(phase, instance, lambda each: each.lookupByUUIDString(instance.uuid).create())
+            return
+        if not self._is_active(instance):
+            # An earlier migration of the guest away from here left this record. The guest has gone since.
+            self._records.remove(records.OUTGOING, instance.uuid)
+            self._incoming.begin(instance.uuid)
+            for disk, draft in _copied(migrate_data):
+                self._incoming.adopt(instance.uuid, disk, draft)
+            # The storage may have gone since the check.
+            self._sort(phase, instance, migrate_data, migrate_data.destination['copies'])
+            self._start(phase, instance, migrate_data, power_on)
+        self._persist(phase, instance, migrate_data)
+        self._incoming.note_arrival(instance.uuid)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    @on_disk
+    def confirm_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.confirm_migration_at_source`."""
+        copied = [disk for disk, _draft in _copied(migrate_data)]
+        self._remove_moved('confirm_migration_at_source', instance, copied)
+
+    @on_disk
+    def revert_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.revert_migration_at_destination`."""
+        if self._records.read(records.INCOMING, instance.uuid) is not None:
+            self._let_start_begin()
+        self.connection.call('revert_migration_at_destination', lambda each: remove_domain(each, instance.uuid))
+        for kind in (records.INCOMING, records.ARRIVED):
+            self._incoming.remove(instance.uuid, kind)
+        for _disk, draft in _copied(migrate_data):
+            storage.remove_draft(draft)
+
+    @on_disk
+    def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`migrator.virt.cold_migration.ColdMigration.revert_migration_at_source`."""
+        phase = 'revert_migration_at_source'
+        guest = self.get_guest(instance.uuid)
+        if guest.state in (GuestState.ABSENT, GuestState.WAITING):
+            raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
+        facts = self._records.read(records.OUTGOING, instance.uuid) or {}
+        if 'power_on' not in facts:
+            return
+        if facts['power_on'] and guest.state == GuestState.SHUTDOWN:
+            self._call_start(phase, instance, lambda each: each.lookupByUUIDString(instance.uuid).create())
+        if facts['drafts']:
+            self._delete_copies(phase, instance, facts)
+        self.jobs.keep(instance.uuid)
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _sort(
+        self, phase: str, instance: Instance, migrate_data: LiveMigrateData, made: dict[str, str] | None = None
+    ) -> tuple[list[str], list[storage.Disk]]:
+        """Return the files that this host has of the guest's disks, and the disks that have to be copied.
+
+        :param made: the disks that were copied, by target; None before that, while the guest may run at its source.
+        :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest.
+        """
+        remedy = f'remove that from its definition, or leave it at {instance.host}'
+        other = 'or move away what has its name there'
+        identities = migrate_data.source.get('files', {})
+        checked = {facts['target']: facts for facts in migrate_data.source.get('disks', [])}
+
+        def sort(connection: Any) -> tuple[list[str], list[storage.Disk]]:
+            files: list[str] = []
+            copied: list[storage.Disk] = []
+            for disk in evacuation.check_definition(connection, self.host, instance, migrate_data, remedy):
+                if made is not None and disk.target in made:
+                    continue
+                if made is None and disk.kind != 'network' and not os.path.exists(disk.path):
+                    facts = checked[disk.target]
+                    if facts['kept']:
+                        raise exception.MigrationPreCheckError(
+                            reason=f'host {self.host} does not see {disk.path} (disk {disk.target}) of guest '
+                            f'{instance.uuid}, which {facts["kept"]} and is not copied: mount the storage of '
+                            f'{instance.host} there'
+                        )
+                    copied.append(storage.Disk.of(facts))
+                    continue
+                used = made is None or disk.shared
+                files += evacuation.files_written(disk, self.host, instance, identities, used, other)
+            return files, copied
+
+        return self.connection.call(phase, sort)
+
+    def _power_off(self, phase: str, instance_uuid: str) -> None:
+        """Shut the guest down, or power it off if it does not shut down in time."""
+        clock = self._threads.clock
+        until = clock.monotonic() + self.conf.shutdown_timeout
+        ask_at = clock.monotonic()
+        self.connection.listen()
+        with self.connection.waker.listen(instance_uuid) as news:
+            while self.get_guest(instance_uuid).state == GuestState.RUNNING and clock.monotonic() < until:
+                if clock.monotonic() >= ask_at:
+                    ask_at = clock.monotonic() + _ASK_AGAIN
+                    self._try_to_shut_down(phase, instance_uuid)
+                news.wait(min(POLL_INTERVAL, max(0.0, until - clock.monotonic())))
+                news.clear()
+
+        def destroy(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance_uuid)
+            if domain.isActive():
+                LOG.info('Powering off guest %s, which has not shut down', instance_uuid)
+                domain.destroy()
+
+        try:
+            self.connection.call(phase, destroy)
+        except exception.DriverError:
+            # It may have ended just before.
+            if self.get_guest(instance_uuid).state != GuestState.SHUTDOWN:
+                raise
+
+    def _try_to_shut_down(self, phase: str, instance_uuid: str) -> None:
+        try:
+            self.connection.call(phase, lambda connection: connection.lookupByUUIDString(instance_uuid).shutdown())
+        except exception.DriverError as error:
+            LOG.info('Cannot ask guest %(guest)s to shut down: %(error)s', {'guest': instance_uuid, 'error': error})
+
+    def _delete_copies(self, phase: str, instance: Instance, facts: dict[str, Any]) -> None:
+        """Delete the copies that no guest was started from, as far as the destination can be reached."""
+        destination = Connection(facts['uri'], str(facts['host']), self._threads, self.connection.deadline)
+        try:
+            for draft in facts['drafts']:
+                destination.call(phase, functools.partial(copies.delete, draft=draft))
+        except exception.MigratorException as error:
+            LOG.warning(
+                'Cannot delete the copies of the disks of guest %(guest)s at %(host)s; delete %(drafts)s there unless '
+                'a later migration of the guest does: %(error)s',
+                {
+                    'guest': instance.uuid,
+                    'host': facts['host'],
+                    'drafts': ', '.join(facts['drafts']),
+                    'error': error,
+                },
+            )
+        finally:
+            destination.close()
+
+    def _error(self, phase: str, reason: str) -> exception.DriverError:
+        return exception.DriverError(host=self.host, phase=phase, reason=reason)
+
+
+def _copied(migrate_data: LiveMigrateData) -> list[tuple[storage.Disk, str]]:
+    """Return the disks that are copied, each with the path of its copy before it has the disk's name."""
+    drafts = migrate_data.destination.get('copies', {})
+    return [(disk, drafts[disk.target]) for disk in storage.disks_of(migrate_data) if disk.target in drafts]
+
+
+def _obstacle(domain: Any) -> str:
+    """Return why a guest cannot be moved while it is off, or ''."""
+    if not domain.isPersistent():
+        return 'is transient, and would be gone when it is off: define it first (virsh define)'
+    if domain.hasManagedSaveImage(0):
+        return 'has a saved state, which only its host has: start it, or remove that (virsh managedsave-remove)'
+    if domain.snapshotNum(0):
+        return 'has snapshots, which only its host knows: delete them first (virsh snapshot-delete)'
+    return ''
+
+
+def _measured(domain: Any, disk: storage.Disk) -> storage.Disk:
+    """Return a disk with its size and its inode, if it may have to be copied."""
+    if disk.kind != 'file':
+        return disk
+    found = os.stat(disk.path)
+    disk = dataclasses.replace(disk, inode=found.st_ino, size=found.st_size, allocation=found.st_blocks * 512)
+    return disk if disk.target == 'nvram' else storage.with_size(domain, disk)
+
+
+def _why_kept(disk: storage.Disk, named: storage.Disk) -> str:
+    """Return why a disk is never copied, or '' if it can be.
+
+    :param named: the disk as the definition names it.
+    """
+    if disk.kind != 'file':
+        return f'is of type {disk.kind}'
+    if named.kind == 'volume':
+        return 'is a volume of a storage pool'
+    if disk.shared:
+        return 'is defined as shareable'
+    kind = storage.filesystem_of(disk.path)
+    return f'is on {kind}' if kind in storage.SHARED_FILESYSTEMS else ''

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A replacement of the daemon and of qemu-img, as far as evacuations and cold migrations use them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import libvirt
+from oslo_config import cfg
+
+from migrator import executors
+from migrator.conf import compute
+from migrator.conf import libvirt as libvirt_conf
+from migrator.testing import driver_contract
+from migrator.virt.libvirt import evacuation
+from migrator.virt.libvirt.driver import LibvirtDriver
+
+INSTANCE = driver_contract.an_instance()
+
+#: It prints the chain that stands in DISK.chain, or fails with the text in DISK.error. With --force-share it does not.
+#: To convert a disk is to copy it.
+QEMU_IMG = """#!/bin/sh
+if [ "$1" = convert ]; then cp "$7" "$8"; exit; fi
+shift 5
+if [ -e "$1.error" ] && [ -z "$2" ]; then cat "$1.error" >&2; exit 1; fi
+if [ -e "$1.chain" ]; then cat "$1.chain"; else echo "[{\\"filename\\": \\"$1\\"}]"; fi
+"""
+
+
+def error(code, text='no luck'):
+    made = libvirt.libvirtError(text)
+    made.err = (code, 0, text, 0, '', None, None, 0, 0)
+    return made
+
+
+class Domain:
+    """A guest of the daemon."""
+
+    def __init__(self, daemon, xml, persistent):
+        self.daemon, self.xml, self.persistent, self.starts = daemon, xml, persistent, 0
+        self.uuid = re.search('<uuid>(.*)</uuid>', xml)[1]
+        self.reported, self.obstacle = [libvirt.VIR_DOMAIN_SHUTOFF, 0], ''
+
+    def UUIDString(self):  # noqa: N802 -- libvirt's name
+        return self.uuid
+
+    def XMLDesc(self, flags):  # noqa: N802 -- libvirt's name
+        return self.xml if flags & libvirt.VIR_DOMAIN_XML_SECURE else re.sub(" passwd='[^']*'", '', self.xml)
+
+    def state(self):
+        # A guest that is being started is seen so once.
+        found, starting = self.reported, [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+        if found == starting and self.daemon.start_ends:
+            self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        return found
+
+    def isActive(self):  # noqa: N802 -- libvirt's name
+        return self.reported[0] != libvirt.VIR_DOMAIN_SHUTOFF
+
+    def isPersistent(self):  # noqa: N802 -- libvirt's name
+        return self.persistent
+
+    def autostart(self):
+        return self.starts
+
+    def setAutostart(self, wanted):  # noqa: N802 -- libvirt's name
+        self.starts = wanted
+
+    def jobStats(self):  # noqa: N802 -- libvirt's name
+        if not self.isActive():
+            raise error(libvirt.VIR_ERR_OPERATION_INVALID)
+        return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+
+    def blockInfo(self, _target):  # noqa: N802 -- libvirt's name
+        return 64, 32, 32
+
+    def hasManagedSaveImage(self, _flags):  # noqa: N802 -- libvirt's name
+        return self.obstacle == 'saved'
+
+    def snapshotNum(self, _flags):  # noqa: N802 -- libvirt's name
+        return int(self.obstacle == 'snapshots')
+
+    def create(self):
+        self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+
+    def shutdown(self):
+        self.daemon.asked += 1
+        if self.daemon.listens:
+            self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN]
+
+    def destroy(self):
+        self.daemon.destroyed += 1
+        self.reported = [libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED]
+        if not self.persistent:
+            self.daemon.domains.remove(self)
+
+    def undefineFlags(self, _flags):  # noqa: N802 -- libvirt's name
+        self.persistent = False
+        if not self.isActive():
+            self.daemon.domains.remove(self)
+
+
+class Daemon:
+    """A libvirt daemon, as far as evacuations and cold migrations use it.
+
+    :ivar refusal: why its QEMU cannot run any guest.
+    :ivar start_error: why the start of a guest fails.
+    :ivar start_ends: whether a guest that is being started runs soon.
+    :ivar listens: whether its guests shut down when they are asked to.
+    :ivar asked: how often one was asked.
+    :ivar destroyed: how often one was destroyed.
+    :ivar pools: its storage pools by name.
+    :ivar where: returns the place at which a path of its host is.
+    :ivar holes: the bytes of holes that streams have skipped.
+    :ivar breaks_after: the bytes after which a stream breaks; None: never.
+    """
+
+    def __init__(self):
+        self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
+        self.listens, self.asked, self.destroyed = True, 0, 0
+        self.pools, self.where, self.holes, self.breaks_after = {}, pathlib.Path, 0, None
+
+    def isAlive(self):  # noqa: N802 -- libvirt's name
+        return True
+
+    def close(self):
+        pass
+
+    def domainEventRegisterAny(self, _domain, event, _callback, _opaque):  # noqa: N802 -- libvirt's name
+        return event
+
+    def domainEventDeregisterAny(self, _event):  # noqa: N802 -- libvirt's name
+        pass
+
+    def registerCloseCallback(self, _callback, _opaque):  # noqa: N802 -- libvirt's name
+        pass
+
+    def unregisterCloseCallback(self):  # noqa: N802 -- libvirt's name
+        pass
+
+    def storagePoolLookupByName(self, name):  # noqa: N802 -- libvirt's name
+        if name not in self.pools:
+            raise error(libvirt.VIR_ERR_NO_STORAGE_POOL)
+        return self.pools[name]
+
+    def storagePoolDefineXML(self, xml, _flags):  # noqa: N802 -- libvirt's name
+        pool = Pool(self, xml)
+        self.pools[pool.name] = pool
+        return pool
+
+    def newStream(self, _flags):  # noqa: N802 -- libvirt's name
+        return Stream(self)
+
+    def listAllDomains(self):  # noqa: N802 -- libvirt's name
+        return self.domains
+
+    def lookupByUUIDString(self, uuid):  # noqa: N802 -- libvirt's name
+        for domain in self.domains:
+            if domain.uuid == uuid:
+                return domain
+        raise error(libvirt.VIR_ERR_NO_DOMAIN)
+
+    def lookupByName(self, name):  # noqa: N802 -- libvirt's name
+        for domain in self.domains:
+            if f'<name>{name}</name>' in domain.xml:
+                return domain
+        raise error(libvirt.VIR_ERR_NO_DOMAIN)
+
+    def networkLookupByName(self, name):  # noqa: N802 -- libvirt's name
+        if name not in self.networks:
+            raise error(libvirt.VIR_ERR_NO_NETWORK)
+        return self
+
+    def isActive(self):  # noqa: N802 -- libvirt's name
+        return 1
+
+    def domainXMLToNative(self, _format, _xml, _flags):  # noqa: N802 -- libvirt's name
+        if self.refusal:
+            raise error(libvirt.VIR_ERR_CONFIG_UNSUPPORTED, self.refusal)
+
+    def createXML(self, xml, flags):  # noqa: N802 -- libvirt's name
+        if self.start_error:
+            raise error(libvirt.VIR_ERR_INTERNAL_ERROR, self.start_error)
+        self.add(xml, False).reported = (
+            [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
+            if flags & libvirt.VIR_DOMAIN_START_PAUSED
+            else [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        )
+
+    def defineXML(self, xml):  # noqa: N802 -- libvirt's name
+        self.add(xml, True)
+
+    def add(self, xml, persistent):
+        made = Domain(self, xml, persistent)
+        for domain in self.domains:
+            if domain.uuid == made.uuid:
+                domain.persistent |= persistent
+                return domain
+        self.domains.append(made)
+        return made
+
+
+class Pool:
+    """A storage pool that is a directory."""
+
+    def __init__(self, daemon, xml):
+        self.daemon, self.active = daemon, False
+        self.name, path = re.search('<name>(.*)</name>', xml)[1], re.search('<path>(.*)</path>', xml)[1]
+        self.directory = daemon.where(path)
+
+    def isActive(self):  # noqa: N802 -- libvirt's name
+        return self.active
+
+    def create(self, _flags):
+        self.directory.mkdir(exist_ok=True)
+        self.active = True
+
+    def storageVolLookupByName(self, name):  # noqa: N802 -- libvirt's name
+        if not (self.directory / name).exists():
+            raise error(libvirt.VIR_ERR_NO_STORAGE_VOL)
+        return Volume(self.directory / name)
+
+    def createXML(self, xml, _flags):  # noqa: N802 -- libvirt's name
+        path = self.directory / re.search('<name>(.*)</name>', xml)[1]
+        path.touch(exist_ok=False)
+        os.truncate(path, int(re.search('<capacity>(.*)</capacity>', xml)[1]))
+        return Volume(path)
+
+    def destroy(self):
+        self.active = False
+
+    def delete(self, _flags):
+        self.directory.rmdir()
+
+    def undefine(self):
+        del self.daemon.pools[self.name]
+
+
+class Volume:
+    """A file of a pool."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def delete(self, _flags):
+        self.path.unlink()
+
+    def upload(self, stream, _offset, _length, _flags):
+        stream.file = self.path.open('r+b')
+
+
+class Stream:
+    """A stream that writes to a file, with libvirt's own loop over the data and the holes."""
+
+    sparseSendAll = libvirt.virStream.sparseSendAll  # noqa: N815 -- libvirt's name
+
+    def __init__(self, daemon):
+        self.daemon, self.file = daemon, None
+
+    def send(self, data):
+        if self.daemon.breaks_after is not None and self.file.tell() >= self.daemon.breaks_after:
+            raise error(libvirt.VIR_ERR_RPC, 'the stream broke')
+        return self.file.write(data)
+
+    def sendHole(self, length):  # noqa: N802 -- libvirt's name
+        self.daemon.holes += length
+        return self.file.seek(length, os.SEEK_CUR)
+
+    def finish(self):
+        self.file.close()
+
+    abort = finish
+
+
+def definition(devices='', system='', name='guest'):
+    return (
+        f'<domain><name>{name}</name><uuid>{INSTANCE.uuid}</uuid><os>{system}</os><devices>{devices}</devices></domain>'
+    )
+
+
+def a_disk(path, kind='file', more=''):
+    attribute = {'file': 'file', 'block': 'dev'}.get(kind, 'name')
+    return f"<disk type='{kind}'><driver type='qcow2'/><source {attribute}='{path}'/><target dev='vda'/>{more}</disk>"
+
+
+def install_qemu_img(folder, monkeypatch):
+    """Put the replacement of qemu-img in front of the real one, and let nothing wait long."""
+    script = folder / 'bin' / 'qemu-img'
+    script.parent.mkdir()
+    script.write_text(QEMU_IMG)
+    script.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{script.parent}:{os.environ["PATH"]}')
+    monkeypatch.setattr(evacuation, '_QUIET', 0.01)
+    monkeypatch.setattr(evacuation, '_START', 0.2)
+
+
+def driver_of(host, folder, images, monkeypatch):
+    """Return a driver of a host, and its daemon.
+
+    :param folder: has what the driver keeps.
+    :param images: its instances_path.
+    """
+    conf = cfg.ConfigOpts()
+    compute.register_opts(conf)
+    libvirt_conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('host', host)
+    conf.set_override('state_path', str(folder / host))
+    conf.set_override('instances_path', str(images))
+    made, daemon = LibvirtDriver(conf, executors.NativeThreads()), Daemon()
+    monkeypatch.setattr(made.connection, '_opened', lambda: daemon)
+    made._records.prepare()
+    return made, daemon
