@@ -183,8 +183,10 @@ def _details(step: log.StepRecord) -> str:
         return f'{there}, and the migration the one at the source'
     if step.step == 'live_migration':
         return 'the destination runs the guest' + (', and its memory follows' if result.get('post_copy') else '')
-    if step.step in ('evacuate', 'finish_migration'):
+    if step.step == 'evacuate':
         return 'the destination runs the guest'
+    if step.step == 'finish_migration':
+        return 'the destination has the guest'
     if step.step == abandon.ALLOCATIONS and result.get('host'):
         return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
     return ''
@@ -201,6 +203,12 @@ def _user(facts: Facts, action: str) -> str:
     return found or 'an unknown user'
 
 
+def _confirmed(facts: Facts) -> str:
+    if facts.migration.drain is not None:
+        return f'drain {facts.migration.drain} requested it with its confirmation'
+    return f'{_user(facts, actions.CONFIRM_RESIZE)} confirmed it'
+
+
 def _of_requests(facts: Facts) -> Iterator[Line]:
     migration = facts.migration
     user = migration.abort_requested_by or 'an unknown user'
@@ -212,7 +220,7 @@ def _of_requests(facts: Facts) -> Iterator[Line]:
             migration.force_complete_requested_at,
             f'{_user(facts, "live_migration_force_complete")} requested a forced completion',
         ),
-        (migration.confirm_requested_at, f'{_user(facts, actions.CONFIRM_RESIZE)} confirmed it'),
+        (migration.confirm_requested_at, _confirmed(facts)),
         (migration.revert_requested_at, f'{_user(facts, actions.REVERT_RESIZE)} reverted it'),
         (
             migration.abandon_requested_at,
@@ -256,14 +264,15 @@ def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
     ):
         return  # The lines on the blocked cleanup say what to do.
     if completed:
-        yield f'Nothing: the guest runs at {migration.dest_compute}.'
+        yield f'Nothing: the guest {"is" if migration.is_cold else "runs"} at {migration.dest_compute}.'
     elif migration.status == Status.FAILED and migration.is_evacuation:
         yield (
             f'Nothing: the guest was left at {migration.source_compute}. If that host is dead, remedy the reason of '
             'the failure, and evacuate the guest again.'
         )
     elif migration.status != Status.ERROR:
-        yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'
+        again = 'can be migrated again' if migration.is_cold else 'can be migrated again while it runs'
+        yield f'Nothing: the guest is at {migration.source_compute}, and {again}.'
     elif migration.abandon_guest_on is not None:
         yield from _in_error(facts, 'look whether its guest runs there')
     else:
@@ -434,7 +443,11 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
     """Yield what happens next to a cold migration without an outcome that is not undone."""
     migration = facts.migration
     after = 'Then it is finished, and waits for its user to confirm or to revert it.'
-    if sent:
+    if migration.confirm_requested_at is not None:
+        after = f'Then it is finished, and confirmed at once: {_list(facts, _after_the_pivot(migration))}'
+    if migration.abort_requested_at is not None:
+        yield 'It is aborted: unless the destination has the guest already, everything is undone.'
+    elif sent:
         yield (
             f'{migration.dest_compute} starts the guest, and is polled. {after} If it has certainly not started the '
             'guest: everything is undone, and the next candidate is tried unless the user requested a host.'

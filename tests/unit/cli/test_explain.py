@@ -166,3 +166,75 @@ class TestWhatHappensNext:
             'src does post_live_migration_at_source when its compute service is back; '
             'until then it is no destination for this instance.'
         )
+
+
+COLD = {'migration_type': 'migration'}
+
+
+class TestAColdMigration:
+    BEGUN = (done('move_allocation', input=MOVED), done('check_can_migrate_source'))
+    POWERED_OFF = (
+        *BEGUN,
+        done('check_can_migrate_destination'),
+        done('migrate_disk_and_power_off', input={'vm_state': 'stopped'}),
+    )
+
+    def next_(self, **fields):
+        return explain.next_(facts(**COLD, **fields))
+
+    def test_lines_name_the_host_of_each_step_and_what_has_become_of_the_guest(self):
+        steps = [*self.POWERED_OFF, done('finish_migration', seconds=3)]
+        assert reported(steps=steps, **COLD)[-4:] == [
+            'check_can_migrate_destination at dst: done',
+            'migrate_disk_and_power_off at src: done',
+            'finish_migration at dst: begun',
+            'finish_migration at dst: done after 3 s; the destination has the guest',
+        ]
+
+    def test_requests_name_the_user_or_the_drain(self):
+        confirmed = {'confirm_requested_at': back(5), **COLD}
+        assert reported(**confirmed)[-1] == 'an unknown user confirmed it'
+        assert reported(**confirmed, drain='d1')[-1] == 'drain d1 requested it with its confirmation'
+        assert reported(revert_requested_at=back(5), **COLD)[-1] == 'an unknown user reverted it'
+
+    def test_before_the_start_the_steps_are_those_that_are_left(self):
+        assert self.next_(status='pre-migrating', steps=self.BEGUN) == [
+            'check_can_migrate_destination at dst, then migrate_disk_and_power_off at src, then finish_migration at '
+            'dst. Then it is finished, and waits for its user to confirm or to revert it.'
+        ]
+
+    def test_that_of_a_drain_is_confirmed_at_once(self):
+        (line,) = self.next_(status='migrating', steps=self.POWERED_OFF, confirm_requested_at=back(60), drain='d1')
+        assert 'Then it is finished, and confirmed at once: update_instance_host, then ' in line
+
+    def test_start_that_was_sent_is_polled_and_may_be_tried_elsewhere(self):
+        (line,) = self.next_(status='migrating', steps=[*self.POWERED_OFF, step('finish_migration')])
+        assert line.startswith('dst starts the guest, and is polled. Then it is finished, and waits for its user')
+        assert line.endswith('the next candidate is tried unless the user requested a host.')
+
+    def test_abort_is_stated(self):
+        (line,) = self.next_(status='migrating', steps=self.POWERED_OFF, abort_requested_at=back(5))
+        assert line == 'It is aborted: unless the destination has the guest already, everything is undone.'
+
+    def test_finished_one_names_both_commands(self):
+        lines = self.next_(status='finished', outcome='forward', steps=self.POWERED_OFF)
+        assert [line.strip() for line in lines[-2:]] == [
+            'openstack server migration confirm i',
+            'openstack server migration revert i',
+        ]
+
+    def test_decided_one_lists_what_is_left(self):
+        steps = [*self.POWERED_OFF, done('finish_migration'), done('update_instance_host')]
+        forward = {'outcome': 'forward', 'steps': steps}
+        assert self.next_(status='finished', confirm_requested_at=back(1), **forward) == [
+            'The guest has moved, and nothing is undone any more. confirm_migration_at_source at src, then '
+            'release_source_allocation, then confirm.'
+        ]
+        (line,) = self.next_(status='reverting', revert_requested_at=back(1), **forward)
+        assert line.startswith('The guest goes back to its source, and nothing is undone any more. ')
+        assert 'revert_migration_at_destination at dst, then return_instance_host, then ' in line
+
+    def test_ended_ones_need_nothing(self):
+        assert self.next_(status='confirmed') == ['Nothing: the guest is at dst.']
+        assert self.next_(status='reverted') == ['Nothing: the guest is at src, and can be migrated again.']
+        assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again.']
