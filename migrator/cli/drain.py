@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
-from migrator.objects import Migration, base
+from migrator.objects import Migration, MigrationType, base
 from migrator.objects.drain import (
     MOST,
     Drain,
@@ -64,10 +64,14 @@ def _plan_text(found: dict[str, Any]) -> str:
         rows.append([*shown, seconds, in_the_way['reason'], in_the_way['remedy']])
     text = command.table(_PLAN_COLUMNS, rows)
     text += f'\n{base.count(found["can_move"], "guest")} of {found["host"]} can move, {found["cannot_move"]} cannot.'
-    return f'{text} {_takes(found["expected_seconds"])}' if found['can_move'] else text
+    cold = sum(guest['can_move'] and guest['migration_type'] == MigrationType.MIGRATION for guest in found['guests'])
+    return f'{text} {_takes(found["expected_seconds"], cold)}' if found['can_move'] else text
 
 
-def _takes(seconds: Mapping[str, int] | None) -> str:
+def _takes(seconds: Mapping[str, int] | None, cold: int) -> str:
+    if cold:
+        moved = base.count(cold, 'of them is moved while it is', 'of them are moved while they are')
+        return f'{moved} shut off, and how long that takes is not known.'
     if seconds is None:
         return 'How long that takes is not known: too few live migrations have completed.'
     half, most = (command.span(seconds[name]) for name in ('p50', 'p80'))
@@ -123,6 +127,7 @@ def wanted(asked: Asked, host: str) -> Drain:
         max_attempts=given.max_attempts,
         destinations=given.destination or None,
         deadline=deadline,
+        include_stopped=getattr(given, 'include_stopped', False),
         requested_by=getpass.getuser(),
     )
 
@@ -210,6 +215,7 @@ def _head(drain: Drain, members: list[Member]) -> list[str]:
     counts = count_members(members)
     shown = ', '.join(f'{number} {status}' for status, number in counts.items() if number)
     lines = [f'Drain {drain.uuid} of {drain.host}: {drain.shown_status}. Guests: {shown or "none"}.']
+    lines += ['It also moves the guests that are shut off.'] if drain.include_stopped else []
     lines += [text for text in (drain.waits_for, drain.message) if text]
     return lines
 
@@ -316,6 +322,12 @@ def drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
 
 
+def _include_stopped(parser: argparse.ArgumentParser) -> None:
+    # migrator-drain has no such option: a stock Nova wants a user to confirm each of these.
+    help_ = 'also move guests that are shut off, by cold migrations that the drain confirms'
+    parser.add_argument('--include-stopped', action='store_true', help=help_)
+
+
 def _number(text: str) -> int:
     return _within(1, text)
 
@@ -346,11 +358,13 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'a host to empty; several are emptied at the same time, and none receives a guest'
     parser.add_argument('hosts', metavar='HOST', nargs='+', type=command.name, help=help_)
     drain_arguments(parser)
+    _include_stopped(parser)
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
     drain_arguments(parser)
+    _include_stopped(parser)
     parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
 
 

@@ -292,7 +292,7 @@ class Runner:
                 self.on_news(subject.row)
         elif subject.row.status != run.status:
             run.status = subject.row.status
-            if run.status == MigrationStatus.RUNNING and subject.row.drain is not None:
+            if run.status in (MigrationStatus.RUNNING, MigrationStatus.MIGRATING) and subject.row.drain is not None:
                 self.on_news(subject.row)
 
     def _try_later(self, run: _Run) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,12 +20,14 @@ import sqlalchemy as sa
 from migrator import executors, forecast
 from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
 from migrator.db.engine import Engine, OneSession, retried
-from migrator.objects import FINAL, Migration
+from migrator.objects import FINAL, STOPPED, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
 _A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
 _FINAL = [status.value for status in FINAL]
+#: Why the end of a guest that moves while it is shut off is not known, nor that of its drain.
+_COLD = 'A guest that is shut off moves by a cold migration. How long one takes is not recorded.'
 
 
 class Database:
@@ -103,7 +105,21 @@ class Database:
         # A host of another control plane has reported no limit.
         at_once = inbound if is_back else limits.get(drain.host, drain.parallel or 1)
         outlook = forecast.Outlook(now, bounds.at_once(at_once), past, running, inbound)
-        return now, *forecast.of_drain(outlook, drain, members, rows), rows
+        cold = self._cold(drain, members, rows)
+        live = [one for one in members if one.instance_uuid not in cold]
+        whole, places = forecast.of_drain(outlook, drain, live, rows)
+        unknown = forecast.Expected(reason=_COLD)
+        places |= {uuid: forecast.Place(None, one.reason, unknown) for uuid, one in cold.items()}
+        return now, unknown if cold and not drain.paused else whole, places, rows
+
+    def _cold(self, drain: Drain, members: Sequence[Member], rows: Iterable[Migration]) -> dict[str, Member]:
+        """Return the members of a drain that move while they are shut off, and those that wait for that."""
+        if drain.ended or not drain.include_stopped:
+            return {}
+        waiting = [one.instance_uuid for one in members if one.status == MemberStatus.WAITING]
+        found = self.instances.list({'uuid': waiting, 'vm_state': STOPPED}) if waiting else []
+        cold = {one.uuid for one in found} | {row.instance_uuid for row in rows if row.is_cold and row.in_progress}
+        return {one.instance_uuid: one for one in members if one.instance_uuid in cold}
 
     def close(self) -> None:
         """Close every connection."""

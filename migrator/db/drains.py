@@ -57,6 +57,7 @@ class DrainRow(models.Times, models.Base):
     max_attempts: orm.Mapped[int] = orm.mapped_column(Whole())
     destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
@@ -184,8 +185,14 @@ class Drains:
 
         :param known: the hosts and guests of another control plane; None: those in this database.
         :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, priorities of
-            guests do not go with the order or name none of its guests, or the deadline has passed.
+            guests do not go with the order or name none of its guests, the deadline has passed, or another control
+            plane would have to move guests that are shut off.
         """
+        if drain.include_stopped and known is not None:
+            raise exception.Invalid(
+                'Invalid input for include_stopped: a drain of a stock Nova moves only guests that run. Leave it out, '
+                'and move the others by openstack server migrate.'
+            )
         names = [drain.host, *(drain.destinations or ())]
         if known is None:
             with self._engine.reader() as session:

@@ -463,6 +463,8 @@ def _moved_by_drains(session: Any) -> list[forecast.Past]:
     """Return how long the guests took that the newest drains have moved at the first attempt."""
     drains, members = DRAINS.c, MEMBERS.c
     newest = sa.select(drains.uuid).order_by(drains.created_at.desc(), drains.id.desc()).limit(_NEWEST_DRAINS)
+    # The others may have moved guests that were shut off.
+    newest = newest.where(drains.include_stopped.is_(False))
     uuids = session.execute(newest).scalars().all()
     moved = (members.status == MemberStatus.MOVED.value, members.attempts == 1, members.began_at.is_not(None))
     query = sa.select(MEMBERS).where(members.drain.in_(uuids), *moved, members.ended_at.is_not(None))

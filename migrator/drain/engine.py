@@ -17,7 +17,7 @@ class ObstacleKind(enum.StrEnum):
     """The kinds of :class:`Obstacle`."""
 
     LOCKED = 'locked'
-    #: The guest is not running, so it cannot be moved live.
+    #: The guest is not running, so it cannot be moved live, and the drain does not move it otherwise.
     STATE = 'state'
     #: Another task of the guest is in progress. It ends by itself, so the drain waits.
     BUSY = 'busy'
@@ -44,6 +44,7 @@ class Guest:
     """A guest as the control plane reports it.
 
     :ivar size_mb: its memory in MiB.
+    :ivar is_cold: whether it would be moved while it is shut off.
     """
 
     uuid: str
@@ -51,6 +52,7 @@ class Guest:
     host: str
     size_mb: int
     obstacle: Obstacle | None = None
+    is_cold: bool = False
 
 
 class MoveState(enum.StrEnum):
@@ -118,11 +120,11 @@ class Engine(Protocol):
     Each method may raise :class:`migrator.exception.ServiceUnreachable`. The drain then repeats its present step later.
     """
 
-    def guests(self, host: str) -> Sequence[Guest]:
-        """Return the guests of a host, in a fixed order."""
+    def guests(self, drain: Drain) -> Sequence[Guest]:
+        """Return the guests of a drain's host, in a fixed order."""
 
-    def find(self, uuids: Iterable[str]) -> Sequence[Guest]:
-        """Return guests wherever they are; a deleted one is left out."""
+    def find(self, drain: Drain, uuids: Iterable[str]) -> Sequence[Guest]:
+        """Return guests of a drain wherever they are; a deleted one is left out."""
 
     def bound(self, drain: Drain) -> int:
         """Return how many migrations of a drain may be in progress at a time."""

@@ -184,9 +184,9 @@ class _Run:
         """Compare the members with the guests that are there, and with what is in their way."""
         if self._goes_back:
             wanted = [member.instance_uuid for member in self._with(_M.WAITING, _M.BLOCKED)]
-            found = {guest.uuid: guest for guest in self._engine.find(wanted)}
+            found = {guest.uuid: guest for guest in self._engine.find(self.drain, wanted)}
         else:
-            found = {guest.uuid: guest for guest in self._engine.guests(self.drain.host)}
+            found = {guest.uuid: guest for guest in self._engine.guests(self.drain)}
             for guest in found.values():
                 self._join(guest)
         for member in self._with(_M.WAITING, _M.BLOCKED):
@@ -352,6 +352,7 @@ class _Run:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
                 message += f' Move each: openstack server migrate --live-migration --host {self.drain.host} GUEST.'
+                message += ' One that is shut off: without --live-migration.' if self.drain.include_stopped else ''
             self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
         else:
             self._end_if_empty(left)

@@ -129,7 +129,7 @@ class Session(Asked):
         from migrator.db.drains import Known
 
         nova, _ = self.cloud
-        guests = [guest.uuid for guest in self.mover.guests(drain.host)] if drain.priorities else []
+        guests = [guest.uuid for guest in self.mover.guests(drain)] if drain.priorities else []
         return Known({service.host for service in nova.services()}, guests)
 
     def lock_of(self, drain: Drain) -> pathlib.Path:

@@ -86,12 +86,12 @@ class NovaEngine:
 
     # --- guests ------------------------------------------------------------------------------------------------------
 
-    def guests(self, host: str) -> list[Guest]:
-        """Return the guests of a host, the oldest first."""
-        service = self._service(host)
-        return [self._guest(server, service) for server in self._nova.servers(host)]
+    def guests(self, drain: Drain) -> list[Guest]:
+        """Return the guests of a drain's host, the oldest first."""
+        service = self._service(drain.host)
+        return [self._guest(server, service) for server in self._nova.servers(drain.host)]
 
-    def find(self, uuids: Iterable[str]) -> list[Guest]:
+    def find(self, drain: Drain, uuids: Iterable[str]) -> list[Guest]:
         """Return guests wherever they are; a deleted one is left out."""
         servers = [server for uuid in uuids if (server := self._nova.server(uuid)) is not None]
         services = {host: self._service(host) for host in {server.host for server in servers} if host is not None}

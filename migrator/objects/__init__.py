@@ -10,6 +10,7 @@ from migrator.objects.instance import (
     EVACUABLE_VM_STATES,
     MIGRATABLE_VM_STATES,
     RESIZED,
+    STOPPED,
     Flavor,
     Instance,
 )
@@ -83,6 +84,7 @@ __all__ = [
     'REPORTS_DIAGNOSTICS',
     'RESIZED',
     'SERVICE_VERSIONS',
+    'STOPPED',
     'STORABLE',
     'WAITS_FOR_SLOT',
     'Answer',

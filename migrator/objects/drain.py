@@ -154,6 +154,7 @@ class Drain(base.Versioned):
     :ivar max_attempts: the greatest number of migrations of one guest.
     :ivar destinations: the hosts that may receive its guests; None: any.
     :ivar deadline: when it stops requesting migrations.
+    :ivar include_stopped: whether it also moves the guests that are shut off, by cold migrations.
     :ivar direction: whether the guests leave, or a restore brings them back.
     :ivar paused: whether it requests no further migrations until it is resumed.
     :ivar has_disabled_host: whether this drain has disabled the host, so that a cancel or a restore enables it.
@@ -164,6 +165,9 @@ class Drain(base.Versioned):
     :ivar message: how it has ended, and what is left.
     :ivar emptied_at: since when no guest was left to move.
     """
+
+    #: 1.1: whether it moves shut-off guests
+    VERSION = '1.1'
 
     id: int = 0
     uuid: str
@@ -176,6 +180,7 @@ class Drain(base.Versioned):
     max_attempts: int = 3
     destinations: list[str] | None = None
     deadline: datetime.datetime | None = None
+    include_stopped: bool = False
     requested_by: str | None = None
     project_id: str | None = None
     request_id: str | None = None

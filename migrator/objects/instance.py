@@ -18,6 +18,8 @@ MIGRATABLE_VM_STATES = ('active', 'paused')
 EVACUABLE_VM_STATES = ('active', 'stopped', 'error')
 #: The vm_states in which a guest can be cold-migrated, as in nova.
 COLD_MIGRATABLE_VM_STATES = ('active', 'stopped')
+#: The vm_state of a guest that is shut off, as in nova.
+STOPPED = 'stopped'
 #: The vm_state of a guest whose cold migration waits to be confirmed or reverted, as in nova.
 RESIZED = 'resized'
 

@@ -85,9 +85,12 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.POST_MIGRATING, _S.ERROR): 'the guest was lost after the move, or abandoned',
     (_S.ACCEPTED, _S.PRE_MIGRATING): 'a cold migration: a conductor has taken it',
     (_S.PRE_MIGRATING, _S.MIGRATING): 'a cold migration: the source gets the command to power the guest off',
+    (_S.PRE_MIGRATING, _S.CANCELLED): 'a cold migration: undone, because its drain was cancelled',
     (_S.PRE_MIGRATING, _S.FAILED): 'a cold migration: undone, and no candidate could take it',
     (_S.PRE_MIGRATING, _S.ERROR): 'abandoned',
     (_S.MIGRATING, _S.FINISHED): 'a cold migration: the destination has the guest',
+    (_S.MIGRATING, _S.CONFIRMING): 'a cold migration of a drain: the destination has the guest',
+    (_S.MIGRATING, _S.CANCELLED): 'a cold migration: undone, because its drain was cancelled',
     (_S.MIGRATING, _S.FAILED): 'a cold migration: undone',
     (_S.MIGRATING, _S.ERROR): 'abandoned',
     (_S.FINISHED, _S.CONFIRMING): 'a user has confirmed it',
@@ -207,7 +210,7 @@ class Migration(base.Versioned):
     abort_requested_by: str | None = None
     abort_verdict: str | None = None
     force_complete_requested_at: datetime.datetime | None = None
-    #: At most one of the two is requested.
+    #: At most one of the two is requested. A drain requests the first with the migration.
     confirm_requested_at: datetime.datetime | None = None
     revert_requested_at: datetime.datetime | None = None
     #: The owner sets these back to None when it has processed the request.

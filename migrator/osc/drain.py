@@ -260,6 +260,8 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--destination', dest='destinations', action='append', metavar='<host>', help=help_)
     help_ = 'when to stop requesting migrations, such as 2026-12-24T18:00:00Z'
     parser.add_argument('--deadline', metavar='<time>', help=help_)
+    help_ = 'also move servers that are shut off, by cold migrations that the drain confirms'
+    parser.add_argument('--include-stopped', action='store_true', default=None, help=help_)
 
 
 def _server_priority(text: str) -> tuple[str, int]:
@@ -271,6 +273,7 @@ def _server_priority(text: str) -> tuple[str, int]:
 
 
 def _body(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    names = ('host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline')
+    names = ['host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline']
+    names += ['include_stopped']
     body = {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
     return body | ({'priorities': dict(parsed_args.priorities)} if parsed_args.priorities else {})

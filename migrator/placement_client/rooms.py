@@ -16,11 +16,12 @@ from typing import Any
 
 from migrator import exception, forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind
-from migrator.objects import Flavor
+from migrator.objects import Flavor, MigrationType
 from migrator.objects.drain import Drain, Member, place
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
 
+_TYPE = MigrationType
 #: The greatest number of hosts whose reasons a remedy names.
 _NAMED = 5
 
@@ -83,16 +84,17 @@ def documents(
 
     :param chosen: the guests of each drain, in their order.
     :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
-        ``destination``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and ``expected_seconds`` (how long its
-        copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``, the numbers of guests;
-        ``expected_seconds`` of the whole drain.
+        ``destination``, ``migration_type``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and
+        ``expected_seconds`` (how long its copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``,
+        the numbers of guests; ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
     """
     outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
     return [_document(rooms, *one) for one in zip(drains, chosen, outlooks, strict=True)]
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:
-    sizes = {one.guest.uuid: one.guest.size_mb for one in chosen if one.destination is not None}
+    can_move = [one.guest for one in chosen if one.destination is not None]
+    sizes = {guest.uuid: guest.size_mb for guest in can_move if not guest.is_cold}
     whole, each = forecast.of_plan(outlook, drain, sizes)
     guests = []
     for one in chosen:
@@ -106,6 +108,7 @@ def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: for
                 'size_mb': one.guest.size_mb,
                 'can_move': one.destination is not None,
                 'destination': one.destination,
+                'migration_type': (_TYPE.MIGRATION if one.guest.is_cold else _TYPE.LIVE_MIGRATION).value,
                 'obstacle': dataclasses.asdict(in_the_way) if in_the_way is not None else None,
                 'expected_seconds': each.get(one.guest.uuid),
             }
@@ -113,9 +116,9 @@ def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: for
     return {
         'host': drain.host,
         'guests': guests,
-        'can_move': len(sizes),
-        'cannot_move': len(guests) - len(sizes),
-        'expected_seconds': whole,
+        'can_move': len(can_move),
+        'cannot_move': len(guests) - len(can_move),
+        'expected_seconds': whole if len(sizes) == len(can_move) else None,
     }
 
 

@@ -555,6 +555,7 @@ PATHS = (
     Path('drain', drains.drain, (_S.COMPLETED, _S.COMPLETED)),
     Path('drain cancelled', drains.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
     Path('drain fails', drains.drain_fails, (_S.FAILED, _S.FAILED)),
+    Path('drain with a stopped guest', drains.drain_with_a_stopped_guest, (_S.CONFIRMED,)),
     Path('evacuation', evacuation, (_S.COMPLETED,)),
     Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),
     Path('evacuation fails', evacuation_fails, (_S.FAILED,)),

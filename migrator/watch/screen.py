@@ -25,8 +25,9 @@ from migrator.objects import FINAL, MigrationStatus, base
 from migrator.objects.drain import MEMBER_ENDS, MemberStatus
 
 _S, _M = MigrationStatus, MemberStatus
-#: The statuses in which the guest runs at its destination.
+#: The statuses in which the guest is at its destination.
 _THERE = frozenset({_S.RUNNING_POST_COPY, _S.POST_MIGRATING, _S.DONE, _S.COMPLETED, _M.MOVED})
+_THERE |= {_S.FINISHED, _S.CONFIRMING, _S.CONFIRMED}
 #: The statuses in which a guest is not on its way yet.
 _WAITING = frozenset({_S.ACCEPTED, _S.QUEUED, _M.WAITING, _M.BLOCKED})
 _ENDED = FINAL | MEMBER_ENDS
@@ -41,6 +42,13 @@ _STYLES: dict[str, str] = {
     _S.POST_MIGRATING: 'magenta',
     _S.DONE: 'magenta',
     _S.COMPLETED: 'green',
+    _S.PRE_MIGRATING: 'cyan',
+    _S.MIGRATING: 'bold blue',
+    _S.FINISHED: 'yellow',
+    _S.CONFIRMING: 'magenta',
+    _S.CONFIRMED: 'green',
+    _S.REVERTING: 'magenta',
+    _S.REVERTED: 'dim',
     _M.WAITING: 'dim',
     _M.MOVING: 'cyan',
     _M.MOVED: 'green',

@@ -50,8 +50,10 @@ class Drain:
         status = None
         if drain['status'] in DRAIN_ENDS:
             status = RIGHT if drain['status'] in (DrainStatus.COMPLETED, DrainStatus.RESTORED) else WRONG
+        # The API may be older.
+        also = ', with the guests that are shut off' if drain.get('include_stopped') else ''
         return Picture(
-            title=f'Drain of {drain["host"]}: {drain["status"]}',
+            title=f'Drain of {drain["host"]}{also}: {drain["status"]}',
             rows=[self._row(member, now) for member in drain['members']],
             now=now,
             notes=[text for text in (drain['waits_for'], drain['message']) if text],
@@ -109,7 +111,7 @@ class _Migrations:
 
 
 class Migration(_Migrations):
-    """One migration. Its exit status is 0 if it ends completed."""
+    """One migration. Its exit status is 0 if it ends completed or confirmed."""
 
     def __init__(self, get: Get, now: Now, uuid: str) -> None:
         super().__init__(get, now)
@@ -122,7 +124,7 @@ class Migration(_Migrations):
         events = self._take([migration], now)
         status = None
         if migration['status'] in FINAL:
-            status = RIGHT if migration['status'] == MigrationStatus.COMPLETED else WRONG
+            status = RIGHT if migration['status'] in (MigrationStatus.COMPLETED, MigrationStatus.CONFIRMED) else WRONG
         return Picture(
             title=f'Migration {self._uuid}: {migration["status"]}',
             rows=[*self._rows.values()],

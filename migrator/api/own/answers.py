@@ -219,7 +219,7 @@ _DRAIN = _all(
     **_each('requested_by waits_for message', _TEXT_OR_NULL),
     status=_TEXT,
     direction=_of(Direction),
-    host_disabled_by_drain=_FLAG,
+    **_each('include_stopped host_disabled_by_drain', _FLAG),
     **_each('deadline created_at updated_at began_at ended_at', _TIME_OR_NULL),
     guests=_all(**{status.value: _NUMBER for status in MemberStatus}),
     checks=_list(_ANY_OBJECT),

@@ -91,6 +91,7 @@ CREATE_BODY = {
                 'format': 'date-time',
                 'description': 'a time such as 2026-12-24T18:00:00Z, or null',
             },
+            'include_stopped': {'type': 'boolean', 'description': 'true or false'},
             'dry_run': {'type': 'boolean', 'description': 'true or false'},
         },
         ['host'],
@@ -302,6 +303,7 @@ def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
     times = ('deadline', 'created_at', 'updated_at', 'began_at', 'ended_at')
     return {
         **{name: getattr(drain, name) for name in shown},
+        'include_stopped': drain.include_stopped,
         'requested_by': drain.requested_by,
         'status': drain.shown_status,
         'direction': drain.direction,

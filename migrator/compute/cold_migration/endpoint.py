@@ -12,7 +12,8 @@ from __future__ import annotations
 from migrator import exception
 from migrator.compute import rpcapi, step_runner, steps
 from migrator.context import RequestContext
-from migrator.objects import Answer, Command, Instance, LiveMigrateData
+from migrator.objects import STOPPED, Answer, Command, Instance, LiveMigrateData
+from migrator.objects.protocol import Guest
 from migrator.rpc import expose
 from migrator.virt.driver import CancelToken, ComputeDriver
 
@@ -31,6 +32,7 @@ def check_can_migrate_source(
         raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
     if guest.job:
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} is moved live by a job at {host}')
+    _refuse_if_started(host, instance, guest)
     found = driver.check_can_migrate_source(instance, migrate_data)
     data = steps.returned('check_can_migrate_source', found)
     return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
@@ -55,11 +57,22 @@ def migrate_disk_and_power_off(
 
     :raises migrator.exception.Cancelled: the work was cancelled, and the driver was not called.
     :raises migrator.exception.GuestNotFound: the guest is not here.
+    :raises migrator.exception.MigrationPreCheckError: the guest was started since the database has it as stopped.
     """
     token.raise_if_cancelled()
-    if not driver.get_guest(instance.uuid).present:
+    guest = driver.get_guest(instance.uuid)
+    if not guest.present:
         raise exception.GuestNotFound(host=host, instance_uuid=instance.uuid)
+    _refuse_if_started(host, instance, guest)
     driver.migrate_disk_and_power_off(instance, migrate_data)
+
+
+def _refuse_if_started(host: str, instance: Instance, guest: Guest) -> None:
+    # It would be powered off, and not started at the destination.
+    if instance.vm_state == STOPPED and guest.state in steps.IN_USE:
+        remedy = f'openstack server set --state active {instance.uuid}'
+        reason = f'guest {instance.uuid} runs at {host}, and is stopped in the database: {remedy}'
+        raise exception.MigrationPreCheckError(reason=reason)
 
 
 def finish_migration(

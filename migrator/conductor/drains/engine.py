@@ -1,34 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The engine of drains that moves guests with this conductor's own live migrations."""
+"""The engine of drains that moves guests with this conductor's own migrations.
+
+A guest that runs moves live. One that is shut off moves by a cold migration, if the drain includes those. Nothing runs
+at its destination that a user would have to look at, so such a migration is accepted with its confirmation.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from migrator import context, exception
+from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.db import actions, slots
+from migrator.db.api import Database
 from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
-from migrator.objects import MIGRATABLE_VM_STATES, Instance, Migration, MigrationStatus, Strategy, protocol
+from migrator.objects import (
+    COMPUTE_BINARY,
+    MIGRATABLE_VM_STATES,
+    MIGRATES_COLD,
+    RESIZED,
+    STOPPED,
+    Instance,
+    Migration,
+    MigrationStatus,
+    MigrationType,
+    Strategy,
+    protocol,
+)
 from migrator.objects.drain import Direction, Drain, Member
 from migrator.saga import log
 
 _S = MigrationStatus
 #: The statuses in which an abort has no effect on the guest, and all statuses in which an abort is possible.
-_PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED)
-_ABORTABLE = (*_PENDING, _S.RUNNING)
+_PENDING = (_S.ACCEPTED, _S.PREPARING, _S.QUEUED, _S.PRE_MIGRATING)
+_ABORTABLE = (*_PENDING, _S.RUNNING, _S.MIGRATING)
 #: The step that chooses a destination.
 _CHOICE = 'move_allocation'
-#: The check of the guest itself. Its failure may still be an accident of the host.
-_CHECK_OF_GUEST = 'check_can_live_migrate_source'
+#: The checks of the guest itself. Their failure may still be an accident of the host.
+_CHECKS_OF_GUEST = ('check_can_live_migrate_source', 'check_can_migrate_source')
 #: How the requester of an abort begins that is no user: the planned stop of the source, and its time-out.
 _BY_HOST = ('host stop', 'the time-out of ')
 #: The errors of a host that does not list its guests. NotFound: its service was deleted.
 _NO_LIST = (exception.RPCTimeout, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
+#: The remedy for a guest that is busy.
+_WAITS = 'The drain waits until that has ended.'
 #: The greatest number of items that a check names.
 _NAMED = 20
 
@@ -45,18 +65,16 @@ class ConductorEngine:
         self._adopt = adopt
         self._wake = wake
 
-    def guests(self, host: str) -> list[Guest]:
-        """Return the guests of a host in the database, by id."""
-        return self._guests({'host': host})
+    def guests(self, drain: Drain) -> list[Guest]:
+        """Return the guests of a drain's host in the database, by id."""
+        return guests_of(self._tools.database, drain, self._tools.database.instances.list({'host': drain.host}))
 
-    def find(self, uuids: Iterable[str]) -> list[Guest]:
-        """Return guests wherever they are; a deleted one is left out."""
+    def find(self, drain: Drain, uuids: Iterable[str]) -> list[Guest]:
+        """Return guests of a drain wherever they are; a deleted one is left out."""
         wanted = [*uuids]
-        return self._guests({'uuid': wanted}) if wanted else []
-
-    def _guests(self, filters: Mapping[str, str | list[str]]) -> list[Guest]:
-        found = self._tools.database.instances.list(filters)
-        return [guest_of(instance) for instance in sorted(found, key=lambda instance: instance.id)]
+        if not wanted:
+            return []
+        return guests_of(self._tools.database, drain, self._tools.database.instances.list({'uuid': wanted}))
 
     def bound(self, drain: Drain) -> int:
         """Return how many migrations of a drain may be in progress at a time."""
@@ -87,12 +105,15 @@ class ConductorEngine:
         assert member.mark is not None
         try:
             instance = database.instances.get(member.instance_uuid)
-            database.migrations.accept(
-                by := _requester(drain, drain.requested_by),
-                _migration(drain, member, instance, host, database.services.lowest_version(), by.request_id),
-                actions.LIVE_MIGRATION,
-                drain=drain,
-            )
+            by, lowest = _requester(drain, drain.requested_by), database.services.lowest_version()
+            migration = _migration(drain, member, instance, host, lowest, by.request_id)
+            if _is_cold(drain, instance):
+                migration = migration.replace(
+                    migration_type=MigrationType.MIGRATION.value, confirm_requested_at=database.services.now()
+                )
+                database.migrations.accept(by, migration, actions.MIGRATE, 'resize_prep', [STOPPED], drain)
+            else:
+                database.migrations.accept(by, migration, actions.LIVE_MIGRATION, drain=drain)
         except (exception.Conflict, exception.InstanceNotFound) as error:
             if database.migrations.list({'uuid': member.mark}):
                 return
@@ -137,7 +158,7 @@ class ConductorEngine:
     def check_empty(self, host: str) -> list[Check]:
         """Check whether hypervisor, database, Placement or cleanups have anything left of a guest of the host."""
         database = self._tools.database
-        guests = [f'{guest.name} ({guest.uuid})' for guest in self.guests(host)]
+        guests = [f'{guest.name} ({guest.uuid})' for guest in database.instances.list({'host': host})]
         cleanups = [f'{one.step} of migration {one.migration_uuid}' for one in database.cleanups.list(host=host)]
         return [
             Check('guests at the hypervisor', _shown(self._at_hypervisor(host))),
@@ -151,8 +172,10 @@ class ConductorEngine:
             found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
         except _NO_LIST as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
+        undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
+        decides = {row.instance_uuid: f', and {_to_decide(row.instance_uuid)}' for row in undecided}
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
-        return [f'{guest.instance_uuid} ({guest.state})' for guest in left]
+        return [f'{guest.instance_uuid} ({guest.state}{decides.get(guest.instance_uuid, "")})' for guest in left]
 
     def _allocations(self, host: str) -> list[str]:
         left = []
@@ -167,25 +190,61 @@ def _shown(found: list[str]) -> list[str]:
     return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']
 
 
-def guest_of(instance: Instance) -> Guest:
-    """Return an instance as a drain sees it."""
-    return Guest(instance.uuid, instance.name, instance.host, instance.flavor.memory_mb, _obstacle(instance))
+def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -> list[Guest]:
+    """Return instances as a drain sees them, by id."""
+    found = sorted(instances, key=lambda instance: instance.id)
+    hosts = sorted({one.host for one in found if _is_cold(drain, one)})
+    services = database.services.list(COMPUTE_BINARY, hosts) if hosts else []
+    versions = {service.host: service.version for service in services}
+    resized = [one.uuid for one in found if one.vm_state == RESIZED]
+    rows = database.migrations.list({'instance_uuid': resized}, in_progress=True) if resized else []
+    decided = {row.instance_uuid for row in rows if row.confirm_requested_at or row.revert_requested_at}
+
+    def obstacle(one: Instance) -> Obstacle | None:
+        if one.uuid in decided:
+            return Obstacle(ObstacleKind.BUSY, 'Its cold migration is being confirmed or reverted.', _WAITS)
+        refused = destinations.refusal_of_version(versions.get(one.host, MIGRATES_COLD))
+        if _is_cold(drain, one) and refused is not None:
+            return Obstacle(
+                ObstacleKind.STATE, f'It is shut off, and cannot leave {one.host}: {refused}.', 'Or start the guest.'
+            )
+        return _obstacle(drain, one)
+
+    return [
+        Guest(one.uuid, one.name, one.host, one.flavor.memory_mb, obstacle(one), _is_cold(drain, one)) for one in found
+    ]
 
 
-def _obstacle(instance: Instance) -> Obstacle | None:
-    """Return what is in the way of the live migration of an instance, as its row shows it."""
+def _is_cold(drain: Drain, instance: Instance) -> bool:
+    """Return whether a drain moves an instance while it is shut off."""
+    return drain.include_stopped and instance.vm_state == STOPPED
+
+
+def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
+    """Return what is in the way of the migration of an instance, as its row shows it."""
     if instance.locked_by is not None:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''
         remedy = f'Unlock it: openstack server unlock {instance.uuid}.'
         return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
-    if instance.vm_state not in MIGRATABLE_VM_STATES:
-        wanted = ' or '.join(MIGRATABLE_VM_STATES)
-        remedy = f'Start it, or delete it: only a guest that is {wanted} can be moved live.'
+    if instance.vm_state == RESIZED:
+        decide = _to_decide(instance.uuid)
+        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', f'{decide[0].upper()}{decide[1:]}.')
+    if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
+        remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
+        if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:
+            remedy = f'{remedy} Or drain the host with --include-stopped: it is moved while it is shut off then.'
         return Obstacle(ObstacleKind.STATE, f'It is {instance.vm_state}.', remedy)
     if instance.task_state is not None:
         reason = f'It is busy: its task_state is {instance.task_state}.'
-        return Obstacle(ObstacleKind.BUSY, reason, 'The drain waits until that has ended.')
+        return Obstacle(ObstacleKind.BUSY, reason, _WAITS)
     return None
+
+
+def _to_decide(uuid: str) -> str:
+    return (
+        f'its user has to confirm or to revert its cold migration: openstack server migration confirm {uuid}, or '
+        f'openstack server migration revert {uuid}'
+    )
 
 
 def _requester(drain: Drain, by: str | None) -> context.RequestContext:
@@ -216,7 +275,7 @@ def _migration(
 
 def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
     """Return a migration as a drain sees it."""
-    if row.status == _S.COMPLETED:
+    if row.status in (_S.COMPLETED, _S.CONFIRMED):
         return Move(MoveState.MOVED, row.dest_compute, ended_at=row.updated_at)
     if row.status == _S.CANCELLED and not _is_ended_by_host(row):
         by = f' by {row.abort_requested_by}' if row.abort_requested_by else ''
@@ -234,7 +293,7 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
             MoveState.FAILED,
             row.dest_compute,
             f'Migration {row.uuid} ended as {row.status}: {row.failure or row.abort_verdict or "no reason is known."}',
-            is_of_guest=failed[-1:] == [_CHECK_OF_GUEST],
+            is_of_guest=bool(failed) and failed[-1] in _CHECKS_OF_GUEST,
             tried=sorted(tried) if row.status == _S.FAILED else (),
         )
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import forecast
-from migrator.conductor.drains.engine import guest_of
+from migrator.conductor.drains.engine import guests_of
 from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.services import Place
@@ -58,12 +58,12 @@ def _choose(database: Database, places: Mapping[str, Place], room: rooms.Rooms, 
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     found = {one.uuid: one for one in database.instances.list({'host': drain.host})}
     immovable = database.definitions.immovable(drain.host)
-    by_id = sorted(found.values(), key=lambda instance: instance.id)
-    for guest in rooms.in_order(drain, map(guest_of, by_id)):
-        need = _need(places, drain, found[guest.uuid].flavor)
+    for guest in rooms.in_order(drain, guests_of(database, drain, found.values())):
+        need = _need(places, drain, found[guest.uuid].flavor, guest.is_cold)
         in_the_way = guest.obstacle
         if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
-            reported = immovable.get(guest.uuid)
+            # What a host reports concerns live migrations.
+            reported = None if guest.is_cold else immovable.get(guest.uuid)
             if reported is None:
                 yield rooms.Choice(guest, need, in_the_way, room.take(need))
                 continue
@@ -72,7 +72,7 @@ def _choose(database: Database, places: Mapping[str, Place], room: rooms.Rooms, 
         yield rooms.Choice(guest, need, in_the_way, None)
 
 
-def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor) -> rooms.Need:
+def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bool) -> rooms.Need:
     source = places.get(drain.host)
 
     def why_not(host: str) -> str | None:
@@ -87,6 +87,6 @@ def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor) -> rooms.Ne
                 return refusal.message
         if service.disabled:
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
-        return None
+        return destinations.refusal_of_version(service.version) if is_cold else None
 
-    return rooms.Need(flavor, drain.destinations, source and source.hypervisor, why_not)
+    return rooms.Need(flavor, drain.destinations, (source and source.hypervisor, is_cold), why_not)

@@ -219,6 +219,13 @@ def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None
     return None
 
 
+def refusal_of_version(version: int) -> str | None:
+    """Return why a compute service of a version takes no part in cold migrations, or None if it does."""
+    if version >= MIGRATES_COLD:
+        return None
+    return f'its compute service has version {version}, and cold migrations need {MIGRATES_COLD}: upgrade it'
+
+
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
     """Return why a host is no destination now, or None if it is one.
 
@@ -237,9 +244,9 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'it is disabled'
     if migration.is_evacuation and place.service.version < EVACUATES:
         return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
-    if migration.is_cold and place.service.version < MIGRATES_COLD:
-        needed = f'and cold migrations need {MIGRATES_COLD}: upgrade it'
-        return f'its compute service has version {place.service.version}, {needed}'
+    refused = refusal_of_version(place.service.version) if migration.is_cold else None
+    if refused is not None:
+        return refused
     if place.has_cleanup:
         return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None

@@ -39,7 +39,7 @@ class DrainRequests:
         requested: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
         for uuid, migration in world.drained.items():
             requested[migration.drain or '', migration.instance_uuid].append(uuid)
-            if migration.status == MigrationStatus.COMPLETED:
+            if migration.status in (MigrationStatus.COMPLETED, MigrationStatus.CONFIRMED):
                 # The guest has left with it, and with those before it.
                 self._earlier[migration.drain or '', migration.instance_uuid].update(
                     requested[migration.drain or '', migration.instance_uuid]

@@ -39,3 +39,13 @@ def drain_fails(operator: Operator, begin: Callable[[], None]) -> None:
     begin()
     deeds.drain(operator, 'host1', {'max_attempts': 2})
     operator.user.until(lambda: not operator.open_drains())
+
+
+def drain_with_a_stopped_guest(operator: Operator, begin: Callable[[], None]) -> None:
+    """Drain a host whose guest is shut off."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    operator.cloud.database.instances.update(instance.uuid, vm_state='stopped', power_state=4)
+    begin()
+    deeds.drain(operator, 'host1', {'include_stopped': True})
+    operator.user.until(lambda: not operator.open_drains())

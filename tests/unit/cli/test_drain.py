@@ -60,3 +60,31 @@ def test_openstack_prints_times_as_migrator_manage_does(operator):
     cloud.wait()
     assert said('It has ended: completed.')
     assert seconds('host2') == [10] * 6
+
+
+def test_shut_off_guests_are_included_if_requested(operator):
+    cloud = operator.cloud
+    off, _on = (cloud.boot(name, 'host1') for name in ('off', 'on'))
+    cloud.world.hypervisors['host1'].shut_off(off.uuid)
+    cloud.database.instances.update(off.uuid, vm_state='stopped', power_state=4)
+    status, refused = operator.status('drain', 'plan', 'host1')
+    assert status == 1
+    assert '1 guest of host1 can move, 1 cannot.' in refused
+    assert '--include-stopped' in refused
+    out = operator.observed('drain', 'plan', 'host1', '--include-stopped')
+    assert '2 guests of host1 can move, 0 cannot.' in out
+    assert out.splitlines()[-1].endswith(
+        '1 of them is moved while it is shut off, and how long that takes is not known.'
+    )
+    columns, rows = openstack(cloud, osc.PlanDrain, 'host1', '--include-stopped')
+    assert all(row[columns.index('Destination')] for row in rows)
+    names, values = openstack(cloud, osc.CreateDrain, 'host1', '--include-stopped')
+    created = dict(zip(names, values, strict=True))
+    assert created['include_stopped'] is True
+    cloud.simulation.run_until(lambda: cloud.database.drains.get(created['uuid']).ended)
+    assert 'It also moves the guests that are shut off.' in operator.observed('drain', 'show', created['uuid'])
+    (listed,) = operator.json('drain', 'list')['drains']
+    assert (listed['include_stopped'], listed['status']) == (True, 'completed')
+    started = operator.json('drain', 'start', 'host2', '--include-stopped')
+    assert started['include_stopped'] is True
+    cloud.wait()

@@ -501,7 +501,7 @@ def test_guests_of_an_unreachable_cell_are_not_taken_for_gone(cloud):
     cloud.fake.add_guest('one')
     cloud.fake.services['host1']['status'] = 'UNKNOWN'
     with pytest.raises(exception.ServiceUnreachable, match='cell of host1'):
-        cloud.engine.guests('host1')
+        cloud.engine.guests(Drain(uuid='d', host='host1'))
 
 
 def test_expected_ends_come_from_the_completed_migrations_of_the_source(cloud):

@@ -9,6 +9,8 @@ import {$, make, setText} from './rows.js';
 export const PHASES = {
   accepted: 'waiting', queued: 'waiting', preparing: 'preparing', running: 'moving', 'running (post-copy)': 'moving',
   'post-migrating': 'switched', done: 'switched', completed: 'tidied', failed: 'failed', error: 'failed',
+  'pre-migrating': 'preparing', migrating: 'moving', finished: 'switched', confirming: 'switched', confirmed: 'tidied',
+  reverting: 'moving', reverted: 'cancelled',
   cancelled: 'cancelled', waiting: 'waiting', blocked: 'blocked', moving: 'moving', moved: 'tidied', gone: 'gone',
 };
 export const WORDS = {

@@ -169,7 +169,8 @@ async function loadGuests(drains) {
   const ends = isEnded(drain) ? [] : page.members.map((member) => parse(member.expected?.end?.p80)).filter(Boolean);
   const axis = axisOf(Math.min(parse(drain.began_at ?? drain.created_at), ...times), Math.max(until, ...ends));
   showAxis(axis);
-  setText($('guests-title'), `Guests of the drain of ${drain.host}`);
+  const which = drain.include_stopped ? ', also those that are shut off' : '';
+  setText($('guests-title'), `Guests of the drain of ${drain.host}${which}`);
   setText($('guests-about'), `migrator-manage drain show ${drain.uuid}`);
   const {end, reason} = page.expected;
   setText($('guests-end'), isEnded(drain) ? '' : end ? `Expected end (UTC): ${band(end)}.` : `Expected end: ${reason}`);

@@ -48,7 +48,7 @@ def test_a_database_with_the_first_revision_of_drains_gets_the_later_columns(emp
     before = {table: columns_of(empty, table) for table in ('drains', 'guest_definitions')}
     assert sync.sync(empty) == sync.head()
     assert {table: columns_of(empty, table) - known for table, known in before.items()} == {
-        'drains': {'cancel_requested_by', 'priorities'},
+        'drains': {'cancel_requested_by', 'include_stopped', 'priorities'},
         'guest_definitions': {'immovable'},
     }
 
