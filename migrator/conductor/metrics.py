@@ -75,9 +75,9 @@ class Metrics:
             registry=self.registry,
         )
         self._cleanups = prometheus_client.Gauge(
-            'migrator_debts',
-            'Deferred cleanups of migrations. One with an alarm is blocked and needs an operator.',
-            ['alarm'],
+            'migrator_cleanups',
+            'Deferred cleanups of migrations. One that is blocked needs an operator.',
+            ['blocked'],
             registry=self.registry,
         )
         self.count_cleanups([])
@@ -111,8 +111,8 @@ class Metrics:
         :param deferred: all deferred cleanups.
         """
         number_of = collections.Counter(cleanup.alarm is not None for cleanup in deferred)
-        for alarm in (False, True):
-            self._cleanups.labels('yes' if alarm else 'no').set(number_of[alarm])
+        for blocked in (False, True):
+            self._cleanups.labels('yes' if blocked else 'no').set(number_of[blocked])
 
 
 class Audits:

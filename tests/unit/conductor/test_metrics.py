@@ -82,7 +82,7 @@ class TestMetrics:
         assert names == {
             'migrator_broker_away_seconds',
             'migrator_computes_down',
-            'migrator_debts',
+            'migrator_cleanups',
             'migrator_leases_lost',
             'migrator_migrations_ended',
             'migrator_takeovers',
@@ -121,7 +121,7 @@ class TestConductorMetrics:
         registry = stage.cloud.conductors['conductor1'].metrics.registry
 
         def counted() -> list[float | None]:
-            return [registry.get_sample_value('migrator_debts', {'alarm': alarm}) for alarm in ('no', 'yes')]
+            return [registry.get_sample_value('migrator_cleanups', {'blocked': blocked}) for blocked in ('no', 'yes')]
 
         assert counted() == [0, 0]
         stage.host('host1').faults.fail('post_live_migration_at_source', 'it will not go', sticky=True)
@@ -158,7 +158,7 @@ class TestConductorMetrics:
         assert names == {
             'migrator_broker_away_seconds',
             'migrator_computes_down',
-            'migrator_debts',
+            'migrator_cleanups',
             'migrator_guest_differences',
             'migrator_leases_lost',
             'migrator_migrations_ended',

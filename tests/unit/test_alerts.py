@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The alerts name metrics, commands and pages that exist.
+
+In tests/real/test_alerts.py Prometheus itself judges them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import prometheus_client
+import pytest
+from oslo_config import cfg
+
+from migrator import executors
+from migrator.cmd import compute, manage
+from migrator.conductor import metrics
+from migrator.runtime import process
+from tests import alerts
+
+NAME = re.compile(r'\bmigrator_[a-z_]+|\bup\b')
+RULES = {rule['alert']: rule for rule in alerts.rules()}
+
+
+@pytest.fixture(scope='module')
+def served():
+    """Return the names of the metrics that the services have, as Prometheus stores them."""
+    service = process.Process('migrator-compute', cfg.ConfigOpts(), executors.NativeThreads())
+    monitor, conductor = service.monitor, metrics.Metrics(list)
+    monitor.time_statements()
+    monitor.time_requests()
+    monitor.timed_adapter(None)
+    monitor.timed_rpc(None)
+    metrics.Audits(conductor.registry)
+    metrics.Guests(conductor.registry)
+    monitor.registry.register(conductor.registry)
+    compute._add_metrics(service, executors.BoundedExecutor(1, service.threads))
+    suffixes = {'gauge': [''], 'counter': ['_total'], 'histogram': ['_count', '_sum', '_bucket']}
+    registry: prometheus_client.CollectorRegistry = monitor.registry
+    return {
+        family.name + suffix
+        for family in registry.collect()
+        if family.name.startswith('migrator_')
+        for suffix in suffixes[family.type]
+    }
+
+
+def test_alerts_read_only_metrics_that_are_served(served):
+    read = {name for rule in RULES.values() for name in NAME.findall(rule['expr'])}
+    assert read - served == {'up'}
+
+
+def test_reference_lists_every_metric_and_no_other(served):
+    listed = set(re.findall(r'\* - ``(migrator_\w+)', (alerts.ROOT / 'doc/source/metrics.rst').read_text()))
+    assert listed == {re.sub('_(count|sum|bucket)$', '', name) for name in served}
+
+
+@pytest.mark.parametrize('name', RULES)
+def test_commands_of_an_alert_are_commands(name):
+    for quoted in re.findall('"migrator-manage ([^"]+)"', RULES[name]['annotations']['action']):
+        manage.make_parser().parse_args(quoted.replace('ID', '1').split())
+
+
+@pytest.mark.parametrize('name', RULES)
+def test_alert_names_a_page_that_exists(name):
+    page, _, section = RULES[name]['annotations']['runbook'].partition('#')
+    text = (alerts.ROOT / 'doc/source' / page.replace('.html', '.rst')).read_text()
+    titles = re.findall(r'^(\S.*)\n[=~-]{3,}$', text, re.MULTILINE)
+    ids = {re.sub('[^a-z0-9]+', '-', title.lower()).strip('-') for title in titles}
+    assert not section or section in ids | set(re.findall(r'^\.\. _([a-z-]+):$', text, re.MULTILINE))
+
+
+def test_each_alert_has_a_cause_and_a_severity():
+    assert set(RULES) == set(alerts.CAUSES)
+    assert {rule['labels']['severity'] for rule in RULES.values()} == {'page', 'ticket'}
+    assert {series for series, _ in alerts.CAUSES.values()} <= set(alerts.HEALTHY)
