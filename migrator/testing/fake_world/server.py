@@ -99,12 +99,13 @@ class WorldServer:
 
     :param path: the path of the socket. A socket that a dead server has left there is replaced.
     :param threads: the threads of the world.
+    :param shared_storage: whether all hosts see the same disks.
     :param knobs: the knobs of the hypervisors that are added when a driver first connects.
     """
 
-    def __init__(self, path: str, threads: executors.Threads, **knobs: Any) -> None:
+    def __init__(self, path: str, threads: executors.Threads, shared_storage: bool = True, **knobs: Any) -> None:
         self.path = path
-        self.world = FakeWorld(threads)
+        self.world = FakeWorld(threads, shared_storage)
         self._threads = threads
         self._knobs = knobs
         #: Incarnation of a driver -> the driver.
@@ -326,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--link', type=float, default=1024.0, metavar='MIB', help="a host's link, in MiB/s")
     parser.add_argument('--memory', type=int, default=65536, metavar='MIB', help="a host's memory, in MiB")
     parser.add_argument('--vcpus', type=int, default=16, help="a host's processors")
+    parser.add_argument('--local-disks', action='store_true', help='give each host disks that no other host sees')
     parser.add_argument(
         '--guest',
         action='append',
@@ -339,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stops = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     try:
-        server = WorldServer(arguments.listen, executors.NativeThreads(), **knobs)
+        server = WorldServer(arguments.listen, executors.NativeThreads(), not arguments.local_disks, **knobs)
     except exception.ConfigurationError as error:
         sys.stderr.write(f'migrator-fake-world: {error}\n')
         return 2

@@ -40,11 +40,11 @@ PICTURE = {
 }
 
 
-class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+class Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     daemon_threads = True
 
 
-class _Quiet(simple_server.WSGIRequestHandler):
+class Quiet(simple_server.WSGIRequestHandler):
     def log_message(self, *args: Any) -> None:
         """Log nothing."""
 
@@ -60,7 +60,7 @@ class StandIns:
         self.url = f'http://{process.HOST}:{self.port}'
         mine = {'identity': f'{self.url}/v3', 'image': f'{self.url}/image', 'network': f'{self.url}/network'}
         self._endpoints = {**mine, **endpoints}
-        self._server = simple_server.make_server(process.HOST, self.port, self._answer, _Server, _Quiet)
+        self._server = simple_server.make_server(process.HOST, self.port, self._answer, Server, Quiet)
         threading.Thread(target=self._server.serve_forever, name='stand-ins', daemon=True).start()
 
     @property
