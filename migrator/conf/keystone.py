@@ -8,6 +8,7 @@ An import registers nothing. :meth:`Section.register_opts` registers the options
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from keystoneauth1 import loading
 from oslo_config import cfg
@@ -47,7 +48,9 @@ class Section:
         help_ = f'How migrator reaches the {self.title} service.'
         return cfg.OptGroup(self.group, title=self.title, help=help_)
 
+    @functools.cached_property
     def _adapter_and_session_opts(self) -> list[cfg.Opt]:
+        # Made once, since keystoneauth1 makes new ones at each call. A ConfigOpts stores nothing in an option.
         defaults = {
             'service-type': self.service_type,
             'valid-interfaces': ['internal', 'public'],
@@ -74,14 +77,14 @@ class Section:
         """
         conf.register_group(self._make_group())
         loading.register_auth_conf_options(conf, self.group)
-        conf.register_opts(self._adapter_and_session_opts(), group=self.group)
+        conf.register_opts(self._adapter_and_session_opts, group=self.group)
 
     def check(self, conf: cfg.ConfigOpts) -> None:
         """Check the value of each option of the section, except those of the plug-in.
 
         :raises migrator.exception.ConfigurationError: a value is not valid.
         """
-        opts = [*loading.get_auth_common_conf_options(), *self._adapter_and_session_opts()]
+        opts = [*loading.get_auth_common_conf_options(), *self._adapter_and_session_opts]
         values.check(conf, [(self.group, opts)])
 
     def list_opts(self) -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -89,7 +92,7 @@ class Section:
         opts: list[cfg.Opt] = [*loading.get_auth_common_conf_options()]
         for auth_type in _SAMPLE_AUTH_TYPES:
             opts.extend(loading.get_auth_plugin_conf_options(auth_type))
-        opts.extend(self._adapter_and_session_opts())
+        opts.extend(self._adapter_and_session_opts)
         unique = {opt.name: opt for opt in reversed(opts)}
         return [(self._make_group(), list(reversed(unique.values())))]
 
