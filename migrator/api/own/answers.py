@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from migrator.api.schemas.types import Schema, closed, or_null
-from migrator.objects import MigrationStatus
+from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, MemberStatus
 
 _TEXT: Schema = {'type': 'string'}
@@ -268,6 +268,7 @@ DRAIN_PLAN = _all(
                 size_mb=_NUMBER,
                 can_move=_FLAG,
                 destination=_TEXT_OR_NULL,
+                migration_type=_of(MigrationType),
                 obstacle=or_null(_all(kind=_TEXT, reason=_TEXT, remedy=_TEXT_OR_NULL)),
                 expected_seconds=_SECONDS,
             )

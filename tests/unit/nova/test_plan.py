@@ -113,6 +113,7 @@ def test_plan_names_destinations_and_changes_nothing(cloud):
         'size_mb': 1024,
         'can_move': True,
         'destination': 'host2',
+        'migration_type': 'live-migration',
         'obstacle': None,
         'expected_seconds': None,
     }
