@@ -40,6 +40,12 @@ ACTION_OF = {
     MigrationType.MIGRATION.value: MIGRATE,
 }
 
+#: The conditions that a migration is stuck, and that a cold migration waits for its user.
+_IS_STUCK = _M.c.stuck_reason.is_not(None)
+_WAITS_FOR_USER = sa.and_(
+    _M.c.status == _S.FINISHED.value, _M.c.confirm_requested_at.is_(None), _M.c.revert_requested_at.is_(None)
+)
+
 SUCCESS = 'Success'
 ERROR = 'Error'
 
@@ -208,13 +214,9 @@ class Requests:
         confirms = action == CONFIRM_RESIZE
         requests = (_M.c.confirm_requested_at, _M.c.revert_requested_at)
         with self._engine.writer() as session:
-            waits = (
-                _M.c.uuid == migration.uuid,
-                _M.c.status == _S.FINISHED.value,
-                *(one.is_(None) for one in requests),
-            )
             values = {requests[not confirms].name: models.now()}
-            written: Any = session.execute(sa.update(_M).where(*waits).values(**values))
+            waits = sa.and_(_M.c.uuid == migration.uuid, _WAITS_FOR_USER)
+            written: Any = session.execute(sa.update(_M).where(waits).values(**values))
             if not written.rowcount:
                 state = session.execute(sa.select(_M.c.status).where(_M.c.uuid == migration.uuid)).scalar_one()
                 raise exception.InvalidMigrationState(
@@ -271,17 +273,17 @@ class Requests:
         """
         values = {'retry_requested_at': models.now(), 'retry_requested_by': who}
         with self._engine.writer() as session:
-            self._write_if_stuck(session, migration, values)
+            self._write_if_stuck(session, migration, values, _IS_STUCK)
 
     @retried
     def request_abandon(self, migration: Migration, guest_on: str, who: str) -> None:
-        """Write the request to end a stuck migration in error.
+        """Write the request to end a migration in error that is stuck, or that waits for its user.
 
         The instance will be at the host that the operator names.
 
         :param guest_on: the host that has the guest, as the operator states.
         :param who: the user who requests it, for the timeline.
-        :raises migrator.exception.NotStuck: the migration is no longer stuck.
+        :raises migrator.exception.NotStuck: the migration is no longer stuck, and does not wait for its user.
         :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
         """
         values = {'abandon_requested_at': models.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
@@ -289,7 +291,7 @@ class Requests:
             row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in IN_PROGRESS:
                 takes_part = sa.or_(_M.c.source_compute == guest_on, _M.c.dest_compute == guest_on)
-                self._write_if_stuck(session, migration, values, takes_part)
+                self._write_if_stuck(session, migration, values, takes_part, sa.or_(_IS_STUCK, _WAITS_FOR_USER))
             elif row.abandon_guest_on != guest_on:
                 when = times.ago(row.abandon_requested_at, models.aware(row.now))
                 raise exception.AbandonedOtherwise(
@@ -300,7 +302,6 @@ class Requests:
     def _write_if_stuck(session: Any, migration: Migration, values: dict[str, Any], *conditions: Any) -> None:
         stuck = (
             _M.c.uuid == migration.uuid,
-            _M.c.stuck_reason.is_not(None),
             _M.c.status.in_([status.value for status in IN_PROGRESS]),
             _M.c.abandon_requested_at.is_(None),
             *conditions,

@@ -4,6 +4,7 @@
 
 import pytest
 
+from migrator.conductor import audit
 from migrator.objects import GuestState
 from tests.functional import state
 from tests.functional.faults import LONG, faults
@@ -31,6 +32,12 @@ def finish(cloud, instance, host=None):
     return newest(cloud, instance)
 
 
+def is_clean(cloud):
+    """Return whether neither the audit nor the comparison of guests finds anything, a minute later."""
+    cloud.simulation.advance(61)
+    return not audit.audit(cloud.database, cloud.placement_client) and not cloud.database.differences.list()
+
+
 def shown(cloud, instance):
     """Return the status, the vm_state and the task_state of a server."""
     found = state.server(cloud, instance)
@@ -50,6 +57,7 @@ def test_a_guest_moves_and_the_migration_holds_the_source_until_it_is_confirmed(
     cloud.simulation.advance(600)
     assert newest(cloud, instance) == migration
     assert state.allocations(cloud) == held
+    assert is_clean(cloud)
     assert act(cloud, instance, CONFIRM) == 204
     cloud.wait()
     assert newest(cloud, instance).status == 'confirmed'
@@ -211,6 +219,36 @@ def test_what_needs_the_source_is_refused_while_it_is_down_and_nothing_else_move
     cloud.wait()
     assert newest(cloud, instance).status == 'confirmed'
     assert act(cloud, instance, CONFIRM) == 409
+
+
+def test_a_finished_migration_whose_source_never_comes_back_can_be_abandoned(cloud):
+    instance = cloud.boot('one', 'host1')
+    migration = finish(cloud, instance, 'host2')
+    path, body = f'/migrator/v1/migrations/{migration.uuid}', {'abandon': {'guest_on': 'host2'}}
+    # Its user can decide.
+    assert cloud.request('POST', f'{path}/action', body).status_int == 409
+    cloud.world.hypervisors['host1'].power_off()
+    cloud.kill('host1')
+    state.force_down(cloud, 'host1')
+    assert act(cloud, instance, CONFIRM) == act(cloud, instance, REVERT) == 409
+    steps = cloud.request('GET', f'{path}/timeline').json['timeline']['next']
+    assert any('--guest-on host2' in line for line in steps)
+    assert cloud.request('POST', f'{path}/action', body).status_int == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'error')
+    assert state.host_of(cloud, instance) == 'host2'
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert state.allocations(cloud) == {instance.uuid: {'host2': state.CLAIM}}
+    assert [(one.host, one.step) for one in cloud.database.cleanups.list()] == [
+        ('host1', 'confirm_migration_at_source')
+    ]
+    assert is_clean(cloud)
+    # If the source comes back after all, it removes its copy.
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    state.force_down(cloud, 'host1', False)
+    assert is_clean(cloud)
+    assert cloud.database.cleanups.list() == []
+    assert instance.uuid not in cloud.world.hypervisors['host1'].guests
 
 
 def test_a_guest_whose_second_destination_is_fenced_is_restored_once_more(cloud):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.conductor.migration import abandon
+from migrator.conductor.operator import timeline
 from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.db import actions
@@ -250,6 +251,8 @@ def next_(facts: Facts, program: str = PROG) -> list[str]:
         found = [*_stuck(facts, program)]
     else:
         found = [*_owner(facts), *_steps(facts)]
+    if timeline.is_undecidable(facts):
+        found += [*_undecidable(facts, program)]
     return [*found, *_cleanups(facts, program)]
 
 
@@ -465,6 +468,16 @@ def _finished(migration: Migration) -> Iterator[str]:
     )
     yield f'  openstack server migration confirm {uuid}'
     yield f'  openstack server migration revert {uuid}'
+
+
+def _undecidable(facts: Facts, program: str) -> Iterator[str]:
+    """Yield what an operator can do whose users cannot decide."""
+    migration = facts.migration
+    yield (
+        f'Both are refused while {migration.source_compute} is down. If it never comes back, end the migration in '
+        'error with the guest where it is:'
+    )
+    yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
 
 
 def _left_before(migration: Migration, journal: log.Journal) -> list[str]:

@@ -359,6 +359,13 @@ def _requests(facts: Facts) -> Iterator[str]:
         yield 'It waits for its user to confirm or to revert it.'
 
 
+def is_undecidable(facts: Facts) -> bool:
+    """Return whether a cold migration waits for its user, who can do nothing while its source is down."""
+    one = facts.migration
+    requests = (one.confirm_requested_at, one.revert_requested_at, one.abandon_requested_at)
+    return one.status == Status.FINISHED and not any(requests) and not facts.is_up(one.source_compute)
+
+
 def _open(facts: Facts) -> Iterator[str]:
     """Yield sentences on the steps that were begun and are not done yet."""
     migration = facts.migration

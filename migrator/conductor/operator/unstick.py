@@ -74,7 +74,7 @@ def abandon(database: Database, facts: Facts, guest_on: str, who: str) -> None:
 
     :param guest_on: the host that has the guest, as the operator states.
     :param who: the user who requests it, for the timeline.
-    :raises migrator.exception.NotStuck: the migration is not stuck.
+    :raises migrator.exception.NotStuck: the migration is not stuck, and its user can decide.
     :raises migrator.exception.Invalid: the host has no part in the migration.
     :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
     """
@@ -85,12 +85,14 @@ def abandon(database: Database, facts: Facts, guest_on: str, who: str) -> None:
 def check_abandon(facts: Facts, guest_on: str) -> bool:
     """Check a request to abandon a migration, and return whether the same one was committed before.
 
-    :raises migrator.exception.NotStuck: the migration is not stuck.
+    A finished cold migration may be abandoned while its source is down: its user can neither confirm nor revert it.
+
+    :raises migrator.exception.NotStuck: the migration is not stuck, and its user can decide.
     :raises migrator.exception.Invalid: the host has no part in the migration.
     """
     migration = facts.migration
     again = migration.in_progress and migration.abandon_guest_on == guest_on
-    if not again:
+    if not again and not timeline.is_undecidable(facts):
         _refuse_unless_stuck(facts)
     names = [host for _, host in facts.hosts]
     if guest_on not in names:

@@ -234,6 +234,14 @@ def test_a_request_for_a_migration_that_is_not_stuck_is_refused(database, runnin
     assert database.migrations.get(running.uuid) == before
 
 
+def test_a_migration_that_waits_for_its_user_can_be_abandoned_but_not_retried(database, running):
+    change(database, running, status='finished')
+    with pytest.raises(exception.NotStuck, match='it is finished'):
+        database.requests.request_retry(running, 'ada')
+    database.requests.request_abandon(running, 'source', 'ada')
+    assert database.migrations.get(running.uuid).abandon_guest_on == 'source'
+
+
 def test_an_owner_that_clears_a_retry_request_keeps_a_later_one(database, stuck):
     database.requests.request_retry(stuck, 'ada')
     known = database.migrations.get(stuck.uuid)
