@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from migrator.objects import Instance
-from migrator.simulator import drain_workloads, faults, matrix, workloads
+from migrator.simulator import cold_workloads, drain_workloads, faults, matrix, workloads
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
@@ -49,6 +49,7 @@ KINDS: Mapping[str, Callable[[int], workloads.Plan]] = {
     'bounds': workloads.of_bounds,
     'emptied-hosts': workloads.of_an_emptied_host,
     'drains': drain_workloads.of_drains,
+    'cold-migrations': cold_workloads.of_cold_migrations,
 }
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80

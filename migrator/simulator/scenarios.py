@@ -518,6 +518,16 @@ def source_returns_as_an_older_version(operator: Operator, begin: Callable[[], N
     _completes(operator)
 
 
+def evacuation_stays_shut_off(operator: Operator, begin: Callable[[], None]) -> None:
+    """Evacuate a guest by a version that leaves it shut off, and bring its host back."""
+    instance = _lost(operator)
+    begin()
+    operator.user.evacuate(instance, version='2.95')
+    _ends(operator, instance)
+    operator.supervisor.bring_back('host1')
+    _completes(operator)
+
+
 #: Bounds of one on each axis.
 _ONE_AT_A_TIME = {
     'max_concurrent_inbound_live_migrations': 1,
@@ -568,6 +578,7 @@ PATHS = (
     Path('source returns before the start', source_returns_before_the_start, (_S.FAILED,)),
     Path('source returns during the start', source_returns_during_the_start, (_S.COMPLETED,)),
     Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),
+    Path('evacuation stays shut off', evacuation_stays_shut_off, (_S.COMPLETED,)),
     *cold_migrations.PATHS,
 )
 
@@ -575,6 +586,7 @@ PATHS = (
 APART = (
     Path('restarted twice', restarted_twice, (_S.COMPLETED,)),
     Path('restarted after an abort', restarted_after_an_abort, (_S.CANCELLED,)),
+    *cold_migrations.APART,
 )
 
 BY_NAME = {path.name: path for path in (*PATHS, *APART)}

@@ -11,6 +11,7 @@ ALLOCATIONS = 'migrator/conductor/migration/allocations.py'
 CLEANUPS = 'migrator/conductor/cleanups.py'
 DESTINATIONS = 'migrator/conductor/migration/destinations.py'
 HOSTS = 'migrator/conductor/compute_client.py'
+COLD_MIGRATE = 'migrator/conductor/tasks/cold_migrate.py'
 LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
 ORDERS = 'migrator/conductor/migration/hosts.py'
 OWNED = 'migrator/conductor/migration/context.py'
@@ -266,5 +267,40 @@ MUTANTS = (
         'if place.has_cleanup:',
         'if place.has_cleanup and named:',
         'A late cleanup removes a guest that has come back to the host.',
+    ),
+    Mutant(
+        'a-guest-that-runs-again-is-started-elsewhere',
+        COLD_MIGRATE,
+        'if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):',
+        'if source.observed is Observed.ABSENT:',
+        'A guest that was started at its source after the power-off is started at the destination, too.',
+    ),
+    Mutant(
+        'a-confirmation-does-not-wait-for-the-guest',
+        COLD_MIGRATE,
+        "if found.observed is not Observed.RUNS:\n        return Stuck(\n            f'Destination",
+        "if found.observed is None:\n        return Stuck(\n            f'Destination",
+        'The source removes its copy of a guest that its destination does not report, which may be the last one.',
+    ),
+    Mutant(
+        'a-destination-that-is-down-counts-as-fenced',
+        COLD_MIGRATE,
+        'if destination.observed is Observed.DOWN and not destination.forced_down:',
+        'if False:',
+        'The revert of a migration tries to end the guest at a host that may run it and does not answer.',
+    ),
+    Mutant(
+        'a-late-start-is-not-refused',
+        COLD_MIGRATE,
+        '        # The host refuses what is still on its way from now on.\n        m.raise_epoch()',
+        '        # The host refuses what is still on its way from now on.\n        m.replies.settling = True',
+        'A start that is still on its way to the destination is carried out after the guest is restored at its source.',
+    ),
+    Mutant(
+        'a-shut-off-guest-loses-its-state',
+        COLD_MIGRATE,
+        "m.writes.instance['vm_state'] = (record.input or {})['vm_state']",
+        "m.writes.instance['vm_state'] = 'active'",
+        'An instance that was stopped is shown as active after its cold migration.',
     ),
 )

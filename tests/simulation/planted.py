@@ -21,6 +21,7 @@ from migrator.testing import backends
 from tests.simulation import (
     plant,
     planted_allocations,
+    planted_cold_migrations,
     planted_drains,
     planted_epoch_check,
     planted_evacuations,
@@ -39,6 +40,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_guests.SHELF,
     *planted_evacuations.SHELF,
     *planted_drains.SHELF,
+    *planted_cold_migrations.SHELF,
 )
 
 BY_NAME = {one.name: one for one in PLANTS}

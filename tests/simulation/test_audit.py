@@ -8,7 +8,7 @@ import pytest
 
 from migrator.conductor import audit as audits
 from migrator.placement_client.client import PlacementClient
-from migrator.simulator import runs, workloads
+from migrator.simulator import cold_workloads, runs, workloads
 from tests import slow
 
 #: The number of audited migrations, divided among PARTS tests. The seeds are not those of the random runs.
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(900)
 class Auditor:
     """Audits until it is over."""
 
-    def __init__(self):
-        self.audits, self.wrong = 0, []
+    def __init__(self, pause=PAUSE):
+        self.audits, self.wrong, self.pause = 0, [], pause
 
     def start(self, cloud, over):
         threads = cloud.world.threads
@@ -35,7 +35,7 @@ class Auditor:
             while not over():
                 self.wrong += audits.audit(cloud.database, client)
                 self.audits += 1
-                threads.sleep(PAUSE)
+                threads.sleep(self.pause)
 
         threads.start(audit, name='audit')
 
@@ -56,4 +56,17 @@ def test_audit_reports_no_valid_allocation_during_random_migrations(part, backen
         looks += auditor.audits
         seed += 1
     assert looks >= migrations
+    record_property('audited', migrations)
+
+
+def test_audit_reports_no_valid_allocation_during_cold_migrations(backend, record_property):
+    migrations = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + 2):
+        auditor = Auditor(pause=5.0)
+        plan = cold_workloads.of_cold_migrations(seed)
+        result = runs.run(backend, plan, auditor.start)
+        assert not result.violations, runs.described(plan, result)
+        reported = [(one.consumer, [finding.verdict for finding in one.findings]) for one in auditor.wrong]
+        assert not reported, (seed, reported)
+        migrations += len(result.statuses)
     record_property('audited', migrations)

@@ -201,3 +201,6 @@ def test_every_step_of_the_saga_is_run_again():
         steps = task.saga().steps
         assert DONE[forward] == (len(steps), 0)
         assert DONE[back][1] == len({step.undo for step in steps if step.undo})
+    # The first saga runs up to the decision. The pivot is done before the second one begins.
+    undecided = [step.name for step in cold_migrate.saga().steps].index('confirm_migration_at_source')
+    assert DONE['cold reverted'] == (undecided, len(cold_migrate.reverts().steps) - 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import registry
-from migrator.objects import Flavor, Instance
+from migrator.objects import RESIZED, Flavor, Instance
 from migrator.simulator import workloads
 from migrator.simulator.actors.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
@@ -25,8 +25,8 @@ _AGAIN, _TRIES = 2.0, 60
 
 def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
     """Do an action of a plan."""
-    if isinstance(deed.whom, str) and deed.name in _AROUND_DRAINS:
-        _AROUND_DRAINS[deed.name](operator, deed.whom, deed.more)
+    if isinstance(deed.whom, str) and deed.name in _AT_A_HOST:
+        _AT_A_HOST[deed.name](operator, deed.whom, deed.more)
     elif isinstance(deed.whom, str):
         _do_to_a_process(operator, deed, deed.whom)
     else:
@@ -66,7 +66,9 @@ def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> Non
 
 
 def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance) -> None:
-    if deed.name in ('migrate', 'migrate to'):
+    if deed.name in _LATER:
+        _LATER[deed.name](operator, instance, deed.more)
+    elif deed.name in ('migrate', 'migrate to'):
         operator.user.migrate(instance, deed.more)
     elif deed.name == 'abort':
         operator.user.abort(instance)
@@ -75,8 +77,6 @@ def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance)
     elif deed.name == 'look':
         operator.user.request('GET', '/os-migrations')
         operator.user.request('GET', f'/servers/{instance.uuid}/migrations')
-    elif deed.name == 'migrate soon':
-        operator.user.migrate_soon(instance, deed.more)
     elif deed.name == 'guest vanishes':
         for hypervisor in operator.cloud.world.hypervisors.values():
             hypervisor.delete(instance.uuid)
@@ -109,7 +109,7 @@ def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> Non
         with contextlib.suppress(exception.InstanceNotFound):
             row = cloud.database.instances.get(instance.uuid)
             hypervisors = [cloud.world.hypervisors[row.host]]
-            if name == 'resume the guest' and row.task_state in _STARTED_BY_MIGRATIONS:
+            if name == 'resume the guest' and (row.task_state in _STARTED_BY_MIGRATIONS or row.vm_state == RESIZED):
                 # Like nova, an embedding service starts no guest that is being evacuated or cold-migrated.
                 return
     for hypervisor in hypervisors:
@@ -209,10 +209,18 @@ def _set_service(operator: Operator, host: str, fields: Mapping[str, Any]) -> No
 
 
 _DRAINS = '/migrator/v1/drains'
-#: An action on a host that is drained -> what does it, with the operator, the host and the argument.
-_AROUND_DRAINS: Mapping[str, Callable[[Operator, str, Any], None]] = {
+#: An action on a host -> what does it, with the operator, the host and the argument.
+_AT_A_HOST: Mapping[str, Callable[[Operator, str, Any], None]] = {
     'drain': drain,
     'change the drain': change_drain,
     'boot': _boot,
     'set the service': _set_service,
+    'power is lost': lambda operator, host, more: operator.supervisor.lose_power(host, more),
+    'force down': lambda operator, host, more: operator.fence(host, more),
+}
+#: An action of the user of a guest, in a thread of its own -> what does it.
+_LATER: Mapping[str, Callable[[Operator, Instance, Any], None]] = {
+    'migrate soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more),
+    'migrate cold soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more, cold=True),
+    'decide later': lambda operator, instance, more: operator.user.decide_later(instance, *more),
 }

@@ -136,10 +136,8 @@ class Operator:
                 if response is not None and response.status_int == http.HTTPStatus.OK:
                     break
                 world.sleep(_AGAIN)
-            while lost is not None and declares and clears and not self._over:
-                world.sleep(_WATCH)
-                if lost in self.cloud.computes and self.force_down(lost, False):
-                    break
+            if lost is not None and declares and clears:
+                self._clear(lost)
 
         world.start(act, name='an operator')
 
@@ -159,9 +157,30 @@ class Operator:
 
     def force_down(self, host: str, forced_down: bool) -> bool:
         """Declare a host down, or clear that; return whether the API did so."""
+        if forced_down:
+            self.supervisor.declared.add(host)
         uuid = self.cloud.database.services.get_compute(host).uuid
         response = self.user.request('PUT', f'/os-services/{uuid}', {'forced_down': forced_down})
         return response is not None and response.status_int == http.HTTPStatus.OK
+
+    def fence(self, host: str, clears: bool) -> None:
+        """Let an operator declare a host down that has lost its power, for a while or for ever.
+
+        :param clears: whether the operator clears that as soon as the host is back and the API allows it.
+        """
+
+        def act() -> None:
+            if not self.cloud.world.hypervisors[host].powered and self.force_down(host, True) and clears:
+                self._clear(host)
+
+        self.cloud.world.threads.start(act, name='an operator')
+
+    def _clear(self, host: str) -> None:
+        """Wait until a host is back and the API clears that it is forced down."""
+        while not self._over:
+            self.cloud.world.threads.sleep(_WATCH)
+            if host in self.cloud.computes and self.force_down(host, False):
+                break
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -249,11 +268,16 @@ class Operator:
         return row.status == MigrationStatus.FINISHED and not (row.confirm_requested_at or row.revert_requested_at)
 
     def _decide(self) -> None:
-        """Revert each cold migration that waits for its user, or confirm it if its source is gone."""
+        """Revert each cold migration that waits for its user, or else confirm or abandon it."""
         for row in self._open():
-            if self._has_to_decide(row):
-                for action in ('revertResize', 'confirmResize'):
-                    self.user.request('POST', f'/servers/{row.instance_uuid}/action', {action: None})
+            if not self._has_to_decide(row):
+                continue
+            for action in ('revertResize', 'confirmResize'):
+                self.user.request('POST', f'/servers/{row.instance_uuid}/action', {action: None})
+            guest = self.cloud.world.hypervisors[row.dest_compute or ''].describe(row.instance_uuid)
+            if guest.present:
+                with contextlib.suppress(exception.NotStuck):
+                    self.cloud.database.requests.request_abandon(row, row.dest_compute or '', 'an operator')
 
     def judge(self, monitor: Monitor) -> list[check.Violation]:
         """Return all violations after the cloud has come to rest.

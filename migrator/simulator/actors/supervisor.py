@@ -27,6 +27,7 @@ class Supervisor:
     :param cloud: a cloud whose conductors and compute services are started.
     :ivar gone: the processes that never come back.
     :ivar down: the processes that do not run now, for ever or not.
+    :ivar declared: the hosts that an operator has declared down so far.
     :ivar violations: violations that were found at the end of an outage of the broker.
     """
 
@@ -36,6 +37,7 @@ class Supervisor:
         self.simulation = cloud.simulation
         self.gone: set[str] = set()
         self.down: set[str] = set()
+        self.declared: set[str] = set()
         self.violations: list[check.Violation] = []
         self._starved = 0
 
@@ -117,7 +119,7 @@ class Supervisor:
         def back() -> None:
             bus.away = None
             for service in services.list():
-                if service.down_since is not None and service.host in alive - known - self.down:
+                if service.down_since is not None and service.host in alive - known - self.down - self.declared:
                     what = f'running host {service.host} was declared down because the broker was unreachable'
                     self.violations.append(check.Violation('I7', what, self.simulation.time))
 

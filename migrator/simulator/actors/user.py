@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import webob
 
-from migrator.objects import Instance, Migration
+from migrator.objects import Instance, Migration, MigrationStatus
 from migrator.simulator.actors.supervisor import Supervisor
 from migrator.testing.simulation.sim_thread import ProcessKilled
 from migrator.testing.simulation.threads import TimedOut
@@ -18,6 +18,14 @@ from migrator.testing.simulation.threads import TimedOut
 _AGAIN = 2.0
 #: How often a user repeats a request.
 _TRIES = 60
+
+
+def _live(host: str | None) -> dict[str, object]:
+    return {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+
+
+def _cold(host: str | None) -> dict[str, object]:
+    return {'migrate': None if host is None else {'host': host}}
 
 
 class User:
@@ -65,18 +73,17 @@ class User:
 
     def migrate(self, instance: Instance, host: str | None = None) -> webob.Response | None:
         """Request a live migration until it is accepted, refused or in progress."""
-        before = self.newest(instance)
-        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+        before, body = self.newest(instance), _live(host)
         return self.ask(
             lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
             lambda: self.newest(instance) != before and not self.ended(instance),
         )
 
-    def migrate_soon(self, instance: Instance, host: str | None = None) -> None:
-        """Let a user request a live migration again and again until it is accepted, or give up."""
+    def migrate_soon(self, instance: Instance, host: str | None = None, cold: bool = False) -> None:
+        """Let a user request a migration, live or cold, again and again until it is accepted, or give up."""
         world = self.cloud.world.threads
         before = self.newest(instance)
-        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+        body = _cold(host) if cold else _live(host)
 
         def ask() -> None:
             for _ in range(_TRIES):
@@ -89,28 +96,27 @@ class User:
 
         world.start(ask, name='a user')
 
-    def evacuate(self, instance: Instance, host: str | None = None) -> webob.Response | None:
+    def evacuate(self, instance: Instance, host: str | None = None, version: str = '2.80') -> webob.Response | None:
         """Request an evacuation until it is accepted, refused or in progress."""
         before = self.newest(instance)
         return self.ask(
-            lambda: self.request_evacuation(instance, host),
+            lambda: self.request_evacuation(instance, host, version=version),
             lambda: self.newest(instance) != before and not self.ended(instance),
         )
 
     def request_evacuation(
-        self, instance: Instance, host: str | None = None, force: bool = False
+        self, instance: Instance, host: str | None = None, force: bool = False, version: str = '2.80'
     ) -> webob.Response | None:
         """Request an evacuation once and return the response, or None if the connection was lost before it.
 
         :param force: whether the named host is taken without a check by Placement, as version 2.67 allows.
         """
         body = {'evacuate': {'host': host, 'force': True} if force else {} if host is None else {'host': host}}
-        return self.request('POST', f'/servers/{instance.uuid}/action', body, '2.67' if force else '2.80')
+        return self.request('POST', f'/servers/{instance.uuid}/action', body, '2.67' if force else version)
 
     def migrate_cold(self, instance: Instance, host: str | None = None) -> webob.Response | None:
         """Request a cold migration until it is accepted, refused or in progress."""
-        before = self.newest(instance)
-        body = {'migrate': None if host is None else {'host': host}}
+        before, body = self.newest(instance), _cold(host)
         return self.ask(
             lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
             lambda: self.newest(instance) != before and not self.ended(instance),
@@ -127,6 +133,32 @@ class User:
             return row is None or row.ended or bool(row.confirm_requested_at or row.revert_requested_at)
 
         return self.ask(lambda: self.request('POST', f'/servers/{instance.uuid}/action', {action: None}), done)
+
+    def decide_later(self, instance: Instance, action: str, wait: float) -> None:
+        """Let a user confirm or revert an instance's cold migration once it is finished, and for a while.
+
+        :param action: ``confirmResize`` or ``revertResize``.
+        :param wait: seconds between the end of the move and the first request.
+        """
+        world = self.cloud.world.threads
+
+        def act() -> None:
+            for _ in range(_TRIES):
+                row = self.newest(instance)
+                if row is not None and row.status == MigrationStatus.FINISHED:
+                    break
+                world.sleep(_AGAIN)
+            world.sleep(wait)
+            for _ in range(_TRIES):
+                row = self.newest(instance)
+                if self._has_given_up or row is None or row.status != MigrationStatus.FINISHED:
+                    return
+                answer = self.request('POST', f'/servers/{instance.uuid}/action', {action: None})
+                if answer is not None and answer.status_int < http.HTTPStatus.MULTIPLE_CHOICES:
+                    return
+                world.sleep(_AGAIN)
+
+        world.start(act, name='a user')
 
     def abort(self, instance: Instance) -> webob.Response | None:
         """Request the abort of an instance's newest migration until it is accepted, refused or recorded."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.conductor.migration import abandon
-from migrator.objects import FINAL, LEGAL_MOVES, Migration, MigrationStatus, MigrationType, Outcome, Strategy
+from migrator.objects import FINAL, LEGAL_MOVES, RESIZED, Migration, MigrationStatus, MigrationType, Outcome, Strategy
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
@@ -39,7 +39,8 @@ ROLLBACK = ('rollback_live_migration_at_source', 'rollback_live_migration_at_des
 def one_runner(world: World) -> Iterator[str]:
     """I1, always: a guest has at most one active copy.
 
-    A copy on a host from which the guest was evacuated does not count until that host has cleaned up. The fake world
+    A copy on a host from which the guest was evacuated does not count until that host has cleaned up, nor one on a
+    destination that was declared dead before the revert. The fake world
     itself also notes two active copies between two looks, and the loss of the last copy.
     """
     for guest in sorted({uuid for host in world.hosts.values() for uuid in host.guests}):
@@ -48,7 +49,8 @@ def one_runner(world: World) -> Iterator[str]:
             for host in world.hosts.values()
             if guest in host.guests and host.guests[guest].state in hypervisor.OWNING
         ]
-        if len(active) > 1 and len(set(active) - evacuations.left_behind(world, guest)) > 1:
+        left_behind = evacuations.left_behind(world, guest) | cold_migrations.left_behind(world, guest)
+        if len(active) > 1 and len(set(active) - left_behind) > 1:
             yield f'guest {guest} is active on {" and ".join(active)}'
     for what in world.misdeeds:
         named = _UUID.search(what)
@@ -323,8 +325,8 @@ def task_state(world: World) -> Iterator[str]:
     """I15, always: an instance has a migration's task_state exactly while one is in progress.
 
     An instance has at most one migration in progress. The task_state is ``migrating``, or ``rebuilding`` for an
-    evacuation. During a cold migration it follows the status, and is None while a user has to decide. The unique column
-    agrees with it.
+    evacuation. During a cold migration it follows the status, and is None while a user has to decide; the vm_state is
+    ``resized`` exactly from then on until the end. The unique column agrees with it.
     """
     for instance in world.instances.values():
         open_ = world.in_progress(instance.uuid)
@@ -335,6 +337,9 @@ def task_state(world: World) -> Iterator[str]:
         if wrong:
             must = ' or '.join(map(str, wanted)) or None
             yield f'instance {instance.uuid} has task_state {instance.task_state}, but must have {must}'
+        if (instance.vm_state == RESIZED) != any(cold_migrations.is_resized(one) for one in open_):
+            status = open_[0].status if open_ else 'no migration'
+            yield f'instance {instance.uuid} has vm_state {instance.vm_state} during {status}'
     for migration in world.migrations.values():
         # The reader looks up the marks by instance.
         known = migration.instance_uuid in world.instances

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrator.db.actions import REVERTING
-from migrator.objects import Instance, Migration, MigrationStatus
+from migrator.objects import ARRIVED, GuestState, Instance, Migration, MigrationStatus, protocol
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.world import World
@@ -19,7 +19,7 @@ from migrator.virt.fake import hypervisor
 _S = MigrationStatus
 
 #: The effects with which a guest gets the state that the database has, whatever it was before.
-STARTS = ('migrated', 'restored')
+_STARTS = ('migrated', 'restored')
 #: The task_state before the guest has arrived.
 _RESIZING = {
     _S.ACCEPTED: ('resize_prep',),
@@ -28,6 +28,37 @@ _RESIZING = {
     _S.CONFIRMING: (None,),
     _S.REVERTING: (REVERTING,),
 }
+
+
+def is_restart(effect: hypervisor.Effect) -> bool:
+    """Return whether a cold migration has started or powered off a guest.
+
+    The guest has the state of the row then.
+    """
+    by_driver = effect.who not in ('user', 'power', 'hypervisor')
+    return effect.effect in _STARTS or (by_driver and effect.effect == GuestState.SHUTDOWN)
+
+
+def power(world: World, instance: Instance) -> str | None:
+    """Return the state in which the last cold migration has left a guest, or None without one."""
+    if not any(one.instance_uuid == instance.uuid and is_restart(one) for one in world.effects):
+        return None
+    return GuestState.SHUTDOWN if instance.vm_state == 'stopped' else GuestState.RUNNING
+
+
+def left_behind(world: World, instance_uuid: str) -> set[str]:
+    """Return the hosts whose copy of a guest may be active although the guest was reverted.
+
+    They are exempt from I1 until their cleanup is done: an operator has declared them dead.
+    """
+    wanted = (instance_uuid, protocol.AFTER_REVERT)
+    fenced = {one.host for one in world.services if one.forced_down}
+    return {one.host for one in world.cleanups if (one.instance_uuid, one.step) == wanted and one.host in fenced}
+
+
+def is_resized(migration: Migration) -> bool:
+    """Return whether the instance of a migration in progress is ``resized``: its guest has arrived."""
+    return migration.is_cold and migration.status in ARRIVED
 
 
 def is_back(world: World, migration: Migration) -> bool:

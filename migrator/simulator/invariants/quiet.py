@@ -37,8 +37,8 @@ def power(world: World) -> Iterator[str]:
     """I1, quiet: the copy on ``instance.host`` has the power state of the row, unless it ended ``error``.
 
     If the guest's user or a loss of power has changed the state since the start, the copy has that state: the row does
-    not follow such changes. An evacuation starts the guest in the state of the row. The row's vm_state is ``error``
-    only after a migration that ended ``error``.
+    not follow such changes. An evacuation starts the guest in the state of the row, and a cold migration in that of the
+    row's vm_state. The row's vm_state is ``error`` only after a migration that ended ``error``.
     """
     for instance in _settled(world):
         if instance.vm_state == 'error' and world.newest(instance.uuid) is not None:
@@ -50,7 +50,8 @@ def power(world: World) -> Iterator[str]:
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
             continue  # I2 reports a missing guest
-        wanted = _set_from_outside(world, instance) or POWER.get(instance.power_state, guest.state)
+        wanted = _set_from_outside(world, instance) or cold_migrations.power(world, instance)
+        wanted = wanted or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
         restores = guest.state == GuestState.CUTOVER or cold_migrations.is_restored_later(world, instance)
         waits = restores and world.is_down(instance.host)
@@ -71,7 +72,7 @@ def _set_from_outside(world: World, instance: Instance) -> str | None:
         if effect.instance_uuid != instance.uuid:
             continue
         started = effect.effect == 'evacuated' and effect.host in evacuated_to
-        if started or effect.effect in cold_migrations.STARTS:
+        if started or cold_migrations.is_restart(effect):
             states, known = [], 0
         elif effect.effect not in POWER.values():
             continue

@@ -50,6 +50,8 @@ class ActCheck:
             world.acts.removals.extend(self._check_removal(host, method, migration))
         if method == evacuations.CLEANUP:
             world.acts.removals.extend(self._check_cleanup(host, migration))
+        if method == 'confirm_migration_at_source':
+            world.acts.removals.extend(self._check_copy(host, method, migration))
         if method == 'evacuate':
             world.violations.extend(self._check_start(host, migration))
 
@@ -74,14 +76,21 @@ class ActCheck:
         what = f'{host}: {evacuations.CLEANUP} of evacuation {migration.uuid}'
         if migration.status not in (_S.DONE, _S.COMPLETED) and migration.abandon_requested_at is None:
             yield f'{what}, which is {migration.status}'
-        instance = self._rows.values['instances'].get(uuid)
         copy = self._cloud.world.hypervisors[host].guests.get(uuid)
-        if instance is None or copy is None or copy.state not in hypervisor.OWNING:
+        if copy is not None and copy.state in hypervisor.OWNING:
+            yield from self._check_copy(host, evacuations.CLEANUP, migration)
+
+    def _check_copy(self, host: str, method: str, migration: Migration) -> Iterator[str]:
+        """Yield that a copy of a guest is about to be removed that its host could not report lately."""
+        uuid = migration.instance_uuid
+        instance = self._rows.values['instances'].get(uuid)
+        if instance is None or uuid not in self._cloud.world.hypervisors[host].guests:
             return
         seen = self._reportable.get((instance.host, uuid))
         at = self._cloud.world.threads.clock.monotonic()
         if not self._is_there(instance) and (seen is None or at - seen > _ON_ITS_WAY):
-            yield f'{what} ends an active copy, but {instance.host} cannot report the guest'
+            what = f'{host}: {method} of migration {migration.uuid} ends a copy'
+            yield f'{what}, but {instance.host} cannot report the guest'
 
     def _check_start(self, host: str, migration: Migration) -> Iterator[str]:
         """Yield what is wrong with the start of a guest: it is elsewhere, or nothing intends the start."""

@@ -89,6 +89,41 @@ def destination_lost(operator: Operator, begin: Callable[[], None]) -> None:
     operator.user.wait(5.0)
 
 
+def confirmed_late(operator: Operator, begin: Callable[[], None]) -> None:
+    """Confirm a migration whose destination has no power, try to revert it too, and bring the host back.
+
+    The source keeps its copy until the destination reports the guest.
+    """
+    instance = operator.cloud.boot('one', 'host1')
+    operator.user.migrate_cold(instance, 'host2')
+    _finishes(operator, instance)
+    operator.supervisor.lose_power('host2', None)
+    operator.user.wait(3 * LATE)
+    begin()
+    for action in (CONFIRM, REVERT):
+        operator.user.request('POST', f'/servers/{instance.uuid}/action', {action: None})
+    operator.user.wait(LATE)
+    operator.supervisor.bring_back('host2')
+    _ends(operator, instance)
+
+
+def destination_unreachable(operator: Operator, begin: Callable[[], None]) -> None:
+    """Revert a migration whose destination runs the guest, but does not answer, and bring it back.
+
+    The source does not start its copy meanwhile.
+    """
+    instance = operator.cloud.boot('one', 'host1')
+    operator.user.migrate_cold(instance, 'host2')
+    _finishes(operator, instance)
+    operator.supervisor.kill('host2', None)
+    operator.user.wait(2 * LATE)
+    begin()
+    operator.user.decide(instance, REVERT)
+    operator.user.wait(2 * LATE)
+    operator.supervisor.bring_back('host2')
+    _ends(operator, instance)
+
+
 def then_moved_live(operator: Operator, begin: Callable[[], None]) -> None:
     """Confirm while the source cannot remove its copy, and migrate the guest live back to it."""
     instance = operator.cloud.boot('one', 'host1')
@@ -118,4 +153,10 @@ PATHS = (
         (_S.CONFIRMED, _S.COMPLETED),
         options={'conductor.post_max_attempts': 2},
     ),
+)
+
+#: Paths without cells in the matrix; see :data:`migrator.simulator.scenarios.APART`.
+APART = (
+    Path('cold confirmed late', confirmed_late, (_S.CONFIRMED,)),
+    Path('cold destination unreachable', destination_unreachable, (_S.REVERTED,)),
 )

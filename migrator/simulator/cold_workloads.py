@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The random plans with cold migrations, beside live migrations and evacuations."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from migrator.objects import service
+from migrator.simulator.workloads import HORIZON, Deed, Guest, Plan, of
+
+#: The memory of the guests in MiB, and their dirty rates in MiB/s.
+_MEMORY, _DIRTY_RATES = (256, 512, 1024), (0.0, 0.0, 100.0)
+#: The power states of guests. A likelier one is repeated.
+_POWER_STATES = (1, 1, 1, 1, 3, 4, 4)
+#: The answers of users. A likelier one is repeated.
+_ANSWERS = ('confirmResize', 'confirmResize', 'revertResize', 'revertResize')
+#: The driver calls of a cold migration, which hang or fail.
+_CALLS = (
+    'check_can_migrate_source',
+    'check_can_migrate_destination',
+    'migrate_disk_and_power_off',
+    'finish_migration',
+    'finish_migration',
+    'confirm_migration_at_source',
+    'revert_migration_at_destination',
+    'revert_migration_at_source',
+    'get_guest',
+)
+#: What else happens to a guest while it is migrated.
+_MEANWHILE = (
+    *('abort', 'migrate soon', 'migrate cold soon', 'evacuate soon', 'delete', 'look'),
+    *('pause the guest', 'resume the guest', 'shut the guest off'),
+)
+
+
+def _round(dice: random.Random, begin: float, whom: int, hosts: list[str]) -> tuple[float, list[Deed]]:
+    """Return the time of the next round, and a cold migration with its answer and its faults."""
+    destination = dice.choice((None, None, *hosts))
+    deeds = [Deed(begin, 'migrate cold soon', whom, destination)]
+    wait = dice.choice((0.0, 0.0, dice.uniform(0, 5), dice.uniform(5, 90)))
+    if dice.random() < 0.8:
+        deeds.append(Deed(begin, 'decide later', whom, (dice.choice(_ANSWERS), wait)))
+    if dice.random() < 0.3:
+        # Another user answers at the same time.
+        deeds.append(Deed(begin, 'decide later', whom, (dice.choice(_ANSWERS), wait)))
+    struck = begin + dice.choice((dice.uniform(0, 1), dice.uniform(0, 6), wait + dice.uniform(0, 6)))
+    if dice.random() < 0.5:
+        calls = (*dice.sample(_CALLS, dice.choice((1, 1, 2))),)
+        host = dice.choice(hosts)
+        deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
+        deeds.append(Deed(struck + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
+    if dice.random() < 0.5:
+        process = dice.choice((*hosts, *hosts, 'conductor1', 'conductor2', 'api'))
+        deeds.append(Deed(struck + dice.uniform(0, 2), 'kill', process, dice.choice((0.5, 3.0, 20.0, 75.0, 110.0))))
+    if dice.random() < 0.4:
+        host, lasts = dice.choice(hosts), dice.choice((5.0, 40.0, 110.0))
+        lost = begin + dice.choice((dice.uniform(0, 8), wait + dice.uniform(0, 8)))
+        deeds.append(Deed(lost, 'power is lost', host, lasts))
+        if dice.random() < 0.7:
+            declared = lost + dice.uniform(0, 10)
+            deeds.append(Deed(declared, 'force down', host, dice.random() < 0.8))
+    if dice.random() < 0.15:
+        lasts = dice.choice((3.0, 12.0, 90.0))
+        deeds.append(Deed(struck, 'broker away', 'broker', (dice.choice(('lose', 'refuse')), lasts)))
+    return begin + wait + dice.choice((dice.uniform(0, 5), dice.uniform(5, 120))), deeds
+
+
+def _meanwhile(dice: random.Random, at: float, whom: int, hosts: list[str]) -> Deed:
+    """Return something else that happens to a guest."""
+    name, more = dice.choice(_MEANWHILE), None
+    if name in ('migrate soon', 'migrate cold soon'):
+        more = dice.choice((None, *hosts))
+    elif name == 'evacuate soon':
+        return Deed(at, name, whom, (dice.choice((None, *hosts)), False, dice.random() < 0.5, True))
+    return Deed(at, name, whom, more)
+
+
+def of_cold_migrations(seed: int) -> Plan:
+    """Return a seed's plan with cold migrations, which are confirmed, reverted or left without an answer.
+
+    The guests are also migrated live, evacuated and deleted. Hosts lose their power, also while a migration waits for
+    its answer, and operators declare them forced down. Some hosts may be of a version without cold migrations.
+    """
+    plan = of(seed)
+    dice = random.Random(f'cold migrations of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    hosts = [f'host{number}' for number in range(1, dice.choice((2, 3, 3, 4)) + 1)]
+    guests = tuple(
+        Guest(
+            dice.choice(('host1', 'host1', 'host2')),
+            dice.choice(_MEMORY),
+            dice.choice(_DIRTY_RATES),
+            dice.choice(_POWER_STATES),
+        )
+        for _ in range(dice.choice((1, 1, 2, 3)))
+    )
+    deeds = [
+        Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), number)
+        for number in range(len(guests))
+        if dice.random() < 0.2
+    ]
+    end = 0.0
+    for number in range(len(guests)):
+        begin = dice.uniform(0, 8)
+        for _ in range(dice.choice((1, 2, 2, 3))):
+            begin, more = _round(dice, begin, number, hosts)
+            deeds += more
+            if dice.random() < 0.4:
+                deeds.append(Deed(begin, 'migrate soon', number, dice.choice((None, *hosts))))
+                begin += dice.uniform(0, 20)
+        deeds += [_meanwhile(dice, dice.uniform(0, begin), number, hosts) for _ in range(dice.choice((0, 0, 1, 2)))]
+        end = max(end, begin)
+    if dice.random() < 0.3:
+        whom = dice.randrange(len(guests))
+        deeds.append(Deed(dice.uniform(0, end), 'its host is lost', whom, ('power', dice.choice((40.0, 110.0)))))
+        wanted = (dice.choice((None, *hosts)), False, True, True)
+        deeds.append(Deed(deeds[-1].at + dice.uniform(0, 10), 'evacuate soon', whom, wanted))
+    versions = {}
+    if dice.random() < 0.25:
+        old = dice.choice(hosts)
+        versions[old] = service.MIGRATES_COLD - 1
+        if dice.random() < 0.7:
+            deeds.append(Deed(dice.uniform(0, end + 60), 'upgrade', old, dice.choice((0.5, 3.0, 20.0))))
+    return dataclasses.replace(
+        plan,
+        hosts=len(hosts),
+        guests=guests,
+        deeds=tuple(
+            dataclasses.replace(deed, at=round(deed.at, 3)) for deed in sorted(deeds, key=lambda deed: deed.at)
+        ),
+        versions=versions,
+        rate=plan.rate / 4,
+        horizon=end + HORIZON,
+    )

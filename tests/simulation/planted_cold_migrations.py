@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Planted bugs of cold migrations: a guest runs twice or is lost, or allocations are wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from migrator.api.handlers import cold_migrations
+from migrator.conductor import registry
+from migrator.conductor.migration import hosts
+from migrator.conductor.migration.context import MigrationContext
+from migrator.conductor.migration.settle_table import Host
+from migrator.conductor.tasks import cold_migrate
+from migrator.db import actions
+from migrator.objects import Migration
+from migrator.placement_client import allocations
+from migrator.saga.saga import Done, Verdict
+from tests.simulation.plant import Shelf, patched
+
+SHELF = Shelf()
+
+
+def _done(*_arguments: Any) -> Done:
+    return Done()
+
+
+def _begins(m: MigrationContext) -> Mapping[str, Any]:
+    m.will_call()
+    return {}
+
+
+@SHELF.plant('I1', 'cold')
+def destination_starts_before_the_source_is_off() -> Iterator[object]:
+    """The destination is sent the start although the source has not reported the guest as shut off."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(cold_migrate, 'migrate_disk_and_power_off', _done))
+        yield stack.enter_context(patched(cold_migrate, 'may_start', _begins))
+
+
+@SHELF.plant('I4', 'cold')
+def source_is_released_when_the_guest_has_arrived() -> Iterator[object]:
+    """The migration does not hold the source's allocation until it is confirmed.
+
+    So a revert may have no room.
+    """
+    update = cold_migrate.update_instance_host
+
+    def releasing(m: MigrationContext) -> Verdict:
+        held = allocations.read(m.tools.placement, m.row.uuid)
+        if held.generation is not None:
+            allocations.remove(m.tools.placement, registry.consumer_of_migration(m.row), generation=held.generation)
+        return update(m)
+
+    with patched(cold_migrate, 'update_instance_host', releasing) as there:
+        yield there
+
+
+@SHELF.plant('I15', 'cold', 'cold reverted')
+def vm_state_is_not_given_back() -> Iterator[object]:
+    """The instance stays resized when its migration has ended."""
+    with patched(cold_migrate, 'give_state_back', _done) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'cold confirmed late')
+def confirmation_does_not_wait_for_the_destination() -> Iterator[object]:
+    """The source removes its copy before the destination has reported the guest.
+
+    It may be the last one.
+    """
+    confirmed = cold_migrate.is_confirmed
+
+    def at_once(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+        return confirmed(m) if m.row.confirm_requested_at is None else _begins(m)
+
+    with patched(cold_migrate, 'is_confirmed', at_once) as there:
+        yield there
+
+
+@SHELF.plant('1715182', 'cold reverted')
+def revert_does_not_return_the_allocation() -> Iterator[object]:
+    """The instance holds the destination after a revert, and the migration holds the source for ever."""
+    with patched(cold_migrate, 'return_source_allocation', _done) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'cold destination unreachable')
+def destination_that_does_not_answer_counts_as_fenced() -> Iterator[object]:
+    """A revert starts the guest at the source while the destination, which is not forced down, runs it."""
+    look_at, state_of = hosts.look_at, hosts._state_of
+
+    def fenced(m: MigrationContext, host: str) -> Host:
+        found = look_at(m, host)
+        return Host(found.observed, forced_down=True, post_copy=found.post_copy)
+
+    def down(m: MigrationContext, host: str, wait: Any, tried: hosts.Tried) -> hosts.State:
+        is_down = tried is hosts.Tried.PENDING and m.tools.is_down(host)
+        return hosts.State.DOWN if is_down else state_of(m, host, wait, tried)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(hosts, 'look_at', fenced))
+        yield stack.enter_context(patched(hosts, '_state_of', down))
+
+
+@SHELF.plant('55f4552621', 'cold confirmed late')
+def decision_is_taken_twice() -> Iterator[object]:
+    """A migration that a user has confirmed is reverted, too."""
+
+    def finished(request: Any, instance: Any) -> Migration:
+        wanted = {'instance_uuid': instance.uuid, 'status': 'finished'}
+        found: Migration = request.services.database.migrations.list(wanted, in_progress=True)[0]
+        return found
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(cold_migrations, '_finished', finished))
+        yield stack.enter_context(patched(actions, '_WAITS_FOR_USER', actions._M.c.status == 'finished'))
+
+
+@SHELF.plant('nova 34', 'cold | host2: rpc poll_live_migrations handled #1 | killed for ever')
+def source_restores_the_guest_before_the_start_is_undone() -> Iterator[object]:
+    """What the destination has begun is not removed, neither at once nor when the destination is back."""
+    with patched(cold_migrate, 'remove_at_destination', _done) as there:
+        yield there
