@@ -100,6 +100,11 @@ class ColdMigratingDriver(HostDriver):
                 raise exception.GuestNotFound(host=hypervisor.host, instance_uuid=instance.uuid)
             if guest.powered_off_to_move:
                 guest.powered_off_to_move = False
+                there = self._world.hypervisors.get(migrate_data.destination.get('host', ''))
+                copy = there.guests.get(instance.uuid) if there is not None else None
+                if copy is not None:
+                    # Its host has been declared dead, or the invariants of the simulator notice both.
+                    copy.superseded = True
                 self._world.record(hypervisor.host, 'restored', instance.uuid, self.life)
                 hypervisor.set_state(guest, GuestState.RUNNING, self.life)
 

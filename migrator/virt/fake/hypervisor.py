@@ -52,7 +52,7 @@ class FakeGuest:
     :ivar resume_to: the state before the hypervisor paused the guest for switchover.
     :ivar incoming: whether a receiving process waits for the guest.
     :ivar persistent: whether the guest survives a restart of the hypervisor.
-    :ivar superseded: whether this copy was active when the guest was evacuated from here.
+    :ivar superseded: whether this copy was active when the guest was evacuated from here, or restored elsewhere.
     :ivar immovable: what of it cannot be moved live, in words; '': nothing.
     :ivar powered_off_to_move: whether a cold migration has powered it off here, so that only a revert starts it again.
     """
@@ -175,7 +175,7 @@ class FakeWorld:
     def note_if_active_twice(self, instance_uuid: str) -> None:
         """Note a violation if a guest is active on more than one host.
 
-        A copy that an evacuation has superseded does not count, since its host had been declared dead. The caller holds
+        A copy that was superseded does not count, since its host had been declared dead. The caller holds
         the lock.
         """
         active = [
