@@ -11,7 +11,7 @@ import pytest
 
 from migrator.simulator import cold_workloads, runs
 
-SEEDS, CHUNK = int(os.environ.get('MIGRATOR_COLD_SEEDS', '20')), 5
+SEEDS, CHUNK = int(os.environ.get('MIGRATOR_COLD_SEEDS', '10')), 5
 
 pytestmark = pytest.mark.timeout(1200)
 
