@@ -7,7 +7,7 @@ Each function is used by the invariant of that name in another module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from migrator.db.actions import REVERTING
 from migrator.objects import ARRIVED, GuestState, Instance, Migration, MigrationStatus, protocol
@@ -39,9 +39,18 @@ def is_restart(effect: hypervisor.Effect) -> bool:
     return effect.effect in _STARTS or (by_driver and effect.effect == GuestState.SHUTDOWN)
 
 
-def power(world: World, instance: Instance) -> str | None:
-    """Return the state in which the last cold migration has left a guest, or None without one."""
-    if not any(one.instance_uuid == instance.uuid and is_restart(one) for one in world.effects):
+def power(world: World, instance: Instance, evacuated_to: Collection[str | None]) -> str | None:
+    """Return the state in which a cold migration has left a guest, or None without one.
+
+    :param evacuated_to: the hosts that have started the guest in an evacuation; None too if that was later.
+    """
+    starts = [
+        is_restart(one)
+        for one in world.effects
+        if one.instance_uuid == instance.uuid
+        and (is_restart(one) or (one.effect == 'evacuated' and one.host in evacuated_to))
+    ]
+    if not starts or not starts[-1]:
         return None
     return GuestState.SHUTDOWN if instance.vm_state == 'stopped' else GuestState.RUNNING
 

@@ -50,7 +50,9 @@ def power(world: World) -> Iterator[str]:
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
             continue  # I2 reports a missing guest
-        wanted = _set_from_outside(world, instance) or cold_migrations.power(world, instance)
+        evacuated_to = _evacuated_to(world, instance)
+        wanted = _set_from_outside(world, instance, evacuated_to)
+        wanted = wanted or cold_migrations.power(world, instance, evacuated_to)
         wanted = wanted or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
         restores = guest.state == GuestState.CUTOVER or cold_migrations.is_restored_later(world, instance)
@@ -59,12 +61,15 @@ def power(world: World) -> Iterator[str]:
             yield f'instance {instance.uuid} is {guest.state} at {instance.host}, but must be {wanted}'
 
 
-def _set_from_outside(world: World, instance: Instance) -> str | None:
-    evacuated_to = {
+def _evacuated_to(world: World, instance: Instance) -> set[str | None]:
+    return {
         one.dest_compute
         for one in world.migrations.values()
         if one.is_evacuation and one.instance_uuid == instance.uuid and one.outcome == Outcome.FORWARD
     }
+
+
+def _set_from_outside(world: World, instance: Instance, evacuated_to: set[str | None]) -> str | None:
     states: list[str] = []
     last = None
     known = 1  # The first effect is the start of the guest.
