@@ -11,6 +11,7 @@ draft.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import subprocess
@@ -167,7 +168,9 @@ def _next(_stream: Any, file: int) -> tuple[bool, int]:
         return _END
     try:
         data = os.lseek(file, here, os.SEEK_DATA)
-    except OSError:  # nothing but a hole is left
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole is left
+            raise
         data = size
     end = data if data > here else os.lseek(file, here, os.SEEK_HOLE)
     os.lseek(file, here, os.SEEK_SET)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -345,6 +346,20 @@ def test_holes_are_not_sent(local):
     [copy] = (local.folder / 'of-beta').glob('*.draft/disk')
     assert copy.read_bytes() == (local.images / 'disk').read_bytes()
     assert local.beta.holes >= 2 * 2**20
+
+
+def test_disk_that_cannot_be_searched_for_data_is_not_taken_for_a_hole(local, monkeypatch):
+    data, seek = local.checked(), os.lseek
+
+    def fail(file, offset, whence):
+        if whence == os.SEEK_DATA:
+            raise OSError(errno.EIO, 'Input/output error')
+        return seek(file, offset, whence)
+
+    monkeypatch.setattr(os, 'lseek', fail)
+    with pytest.raises(exception.DriverError, match='Input/output error'):
+        local.source.migrate_disk_and_power_off(INSTANCE, data)
+    assert list((local.folder / 'of-beta').glob('*.draft/whole')) == []
 
 
 # --- shared disks ----------------------------------------------------------------------------------------------------
