@@ -39,6 +39,7 @@ def make_app(process: Process) -> App:
     from migrator.conductor import rpcapi
     from migrator.conf import upgrade_levels
 
+    process.monitor.is_served = True
     level = upgrade_levels.pin(process.conf, 'conductor', [*rpcapi.VERSIONS])
     engine, transport = process.engine(), process.transport()
     database = process.database(engine)

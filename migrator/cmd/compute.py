@@ -116,6 +116,11 @@ def begin(process: Process) -> None:
 
     conf = process.conf
     http_server.serve_monitor(process, 'compute')
+    hosts: list[embed.Host] = []
+    process.monitor.watch(
+        'hypervisor', lambda: any(not one.manager.registration.inventory.unresponsive for one in hosts)
+    )
+    process.monitor.watch('registration', lambda: any(one.manager.registration.registered for one in hosts))
     make_driver = find_driver(conf.compute.driver)
     client: Any = process.rpc(process.transport())
     events = embed.conductor_events(conf, client)
@@ -124,10 +129,8 @@ def begin(process: Process) -> None:
     driver = process.wait_for('The hypervisor driver', lambda: make_driver(conf, process.threads))
     host = embed.Host(conf, driver, threads=process.threads, client=client, events=events)
     process.wait_for('The hypervisor', host.start)
+    hosts.append(host)
     process.on_stop(host.stop)
-    registration = host.manager.registration
-    process.monitor.watch('hypervisor', lambda: not registration.inventory.unresponsive)
-    process.monitor.watch('conductor', lambda: registration.registered)
     _add_metrics(process, host.manager.live_migrations)
 
 

@@ -45,12 +45,12 @@ def begin(process: Process) -> None:
     from migrator.runtime import http_server
 
     conf = process.conf
-    # Do this first, so that a port in use is reported before other services know of this conductor.
+    # Listen first: if the port is in use, the start ends before this conductor registers.
     http_server.serve_monitor(process, 'conductor')
     placement, engine, transport = process.placement(), process.engine(), process.transport()
     # The conductor starts without Placement. Migrations that need it wait, and the others go on.
-    # Use a separate client, because the conductor's client logs outages that migrations wait for.
-    probe = client.PlacementClient(placement.adapter)
+    # Use a separate client, because the conductor's client logs outages that migrations wait for, and is measured.
+    probe = client.client_from_conf(conf)
     process.monitor.watch('Placement', lambda: check_placement(probe), needed=False)
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))

@@ -146,7 +146,7 @@ class Audits:
             ['result'],
             registry=registry,
         )
-        # A series that appears with its first event has no rate at that event, and looks like a renamed one before.
+        # Create both series now. A counter that first appears at 1 has no rate for that event.
         for result in (_DONE, _FAILED):
             self._audits.labels(result)
         self._set_findings({})

@@ -324,7 +324,7 @@ def serve_monitor(process: Process, group: str) -> None:
     """
     if process.conf[group].metrics_port is None:
         return
-    process.monitor.measures = True
+    process.monitor.is_served = process.monitor.measures = True
     app = process.monitor.make_app()
     # There are few requests, without a body, and each is answered quickly.
     url = serve(process, app, group, 'metrics_host', 'metrics_port', name=process.name, max_body=1024, count=2)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a service shows without a token: whether it works and what is away, and its metrics.
+"""The health and the metrics of a service. They need no token.
 
 ``/healthcheck`` is 200 if the service can do its work, and 503 if something that it needs is away, which it names.
 ``/healthcheck/live`` is 200 as long as the process answers. No answer has a reason or an address: the log has them.
@@ -25,7 +25,7 @@ HEALTH, LIVE, METRICS = '/healthcheck', '/healthcheck/live', '/metrics'
 _METHODS = ('GET', 'HEAD', 'POST', 'PUT', 'DELETE')
 
 #: Seconds between the end of a check and the next one.
-INTERVAL = 5.0
+INTERVAL = 10.0
 #: Seconds after which a check that has not ended counts as failed.
 PATIENCE = 10.0
 
@@ -70,7 +70,8 @@ class Monitor:
     :param service: the name of the service, as the answers show it.
     :param stopping: ends the checks once it is set.
     :ivar registry: the registry of the metrics. The parts of the service register theirs in it.
-    :ivar measures: whether anything reads the metrics, so that it is worth its time to measure.
+    :ivar is_served: whether the health is served. If not, nothing is checked.
+    :ivar measures: whether the metrics are served. If not, nothing is measured.
     :ivar started: whether the service has started. It is not ready before.
     """
 
@@ -79,6 +80,7 @@ class Monitor:
         self._threads = threads
         self._stopping = stopping
         self._checks: dict[str, Check] = {}
+        self.is_served = False
         self.measures = False
         self.started = False
         self.registry = prometheus_client.CollectorRegistry()
@@ -86,12 +88,14 @@ class Monitor:
         prometheus_client.ProcessCollector(registry=self.registry)
 
     def watch(self, what: str, check: Callable[[], object], *, needed: bool = True) -> None:
-        """Check something now and then, from now on.
+        """Check something every :data:`INTERVAL`, in a thread of its own, if the health is served.
 
         :param what: its name in the answers.
         :param check: raises, or returns False, if it is away. It may block.
         :param needed: whether the service cannot work without it.
         """
+        if not self.is_served:
+            return
         added = self._checks[what] = Check(check, needed, self._threads.clock)
 
         def run() -> None:
@@ -166,6 +170,9 @@ class Monitor:
             if result != 'unknown':
                 found.add_metric([what], float(result == 'ok'))
         yield found
+        yield GaugeMetricFamily(
+            'migrator_started', 'Whether the service has started: 1, or 0 while it waits for something.', self.started
+        )
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Return whether the service can do its work, and the answer to :data:`HEALTH`."""

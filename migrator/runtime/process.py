@@ -122,9 +122,9 @@ class Process:
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
         made = engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
         self.on_stop(made.dispose)
-        self.monitor.watch('database', made.check)
         if self.monitor.measures:
             made.on_statement = self.monitor.time_statements()
+        self.monitor.watch('database', made.check)
         return made
 
     def placement(self) -> PlacementClient:

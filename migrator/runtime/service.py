@@ -104,7 +104,7 @@ class _Run:
 
     def _report_alive(self, interval: float) -> None:
         """Report to systemd that the threads of this process run."""
-        # Nothing else is checked: that the database hangs is no reason for a restart.
+        # Check nothing else. A hanging database must not cause a restart.
         while not self._process.stopping.is_set():
             systemd.notify('WATCHDOG=1')
             self._process.stopping.wait(interval)
@@ -178,6 +178,9 @@ class _Run:
 
     def _reload(self) -> None:
         """Apply the options that may change. A file with any error changes nothing."""
+        if not self._process.monitor.started:  # READY=1 would end the start
+            self._read_again()
+            return
         systemd.notify_reload()
         try:
             self._read_again()

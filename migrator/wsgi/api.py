@@ -9,6 +9,7 @@ OpenStack services, or from the directory that ``OS_MIGRATOR_CONFIG_DIR`` names,
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,10 +23,13 @@ _made: list[Callable[..., Iterable[bytes]]] = []
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer one request."""
     if not _made:
+        # Import here, after the server has decided whether threads are native or green.
+        from migrator.runtime import monitor
+
+        if environ.get('PATH_INFO') in (monitor.HEALTH, monitor.LIVE):
+            return _health_of_a_start(environ, start_response)
         try:
-            with _lock:
-                if not _made:
-                    _made.append(_make())
+            _create()
         except exception.MigratorException as error:
             # The operator needs the details. A client receives only that the API is not available.
             environ['wsgi.errors'].write(f'migrator.wsgi.api: {error}\n')
@@ -35,8 +39,30 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     return _made[0](environ, start_response)
 
 
+def _create() -> None:
+    with _lock:
+        if not _made:
+            _made.append(_make())
+
+
+def _health_of_a_start(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer that the API has not started, and create it meanwhile: that may wait for the database."""
+    from migrator import executors
+    from migrator.runtime import monitor
+
+    threads = executors.NativeThreads()
+
+    def create() -> None:
+        # A request that is answered shows the error.
+        with contextlib.suppress(exception.MigratorException):
+            _create()
+
+    if not _lock.locked():
+        threads.start(create, name='create')
+    return monitor.Monitor('migrator-api', threads, threads.event()).make_app()(environ, start_response)
+
+
 def _make() -> Callable[..., Iterable[bytes]]:
-    # Import here, after the server has decided whether threads are native or green.
     from migrator import executors
     from migrator.cmd import api
     from migrator.conf.api import check_bind

@@ -184,7 +184,7 @@ def _filters(request: Request, given: dict[str, str], all_projects_rule: str) ->
 
 def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
     if 'all_tenants' not in given or not _truth('all_tenants', given['all_tenants'] or '1'):
-        # As in nova, a project that the request names does not count then.
+        # As in nova, project_id is ignored without all_tenants.
         wanted.columns['project_id'] = request.context.project_id
         return
     request.authorize(rule)

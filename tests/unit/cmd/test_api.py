@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
+import threading
 
 import requests
 
@@ -33,7 +35,10 @@ def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
         text = requests.get(metrics, timeout=30).text
         assert 'request_seconds_count{code="200",method="GET",route="/v2.1/servers"} 1.0' in text
         assert 'request_seconds_count{code="404",method="GET",route="none"} 1.0' in text
-        assert 'migrator_database_statement_seconds_count' in text
+        (counted,) = [
+            line for line in text.splitlines() if line.startswith('migrator_database_statement_seconds_count')
+        ]
+        assert float(counted.split()[1]) > 0
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()
@@ -70,11 +75,11 @@ def test_line_break_in_method_or_address_makes_no_second_log_line(caplog):
     assert 'GET\\nCRITICAL' in record.getMessage()
 
 
-def call(app) -> tuple[str, bytes, str]:
+def call(app, path='/') -> tuple[str, bytes, str]:
     import io
 
     errors, seen = io.StringIO(), []
-    environ = {'REQUEST_METHOD': 'GET', 'PATH_INFO': '/', 'wsgi.errors': errors, 'wsgi.url_scheme': 'http',
+    environ = {'REQUEST_METHOD': 'GET', 'PATH_INFO': path, 'wsgi.errors': errors, 'wsgi.url_scheme': 'http',
                'SERVER_NAME': 'localhost', 'SERVER_PORT': '80', 'wsgi.input': io.BytesIO()}  # fmt: skip
     body = b''.join(app(environ, lambda status, headers, *more: seen.append(status)))
     return seen[0], body, errors.getvalue()
@@ -87,5 +92,25 @@ def test_wsgi_module_creates_the_application_at_the_first_request(tmp_path, monk
     assert status.startswith('503')
     assert b'computeFault' in body
     assert str(tmp_path / 'nowhere') in errors
+    assert call(wsgi_api.application, '/healthcheck')[0].startswith('503')
+    assert call(wsgi_api.application, '/healthcheck/live')[0] == '200 OK'
     monkeypatch.setattr(wsgi_api, '_make', lambda: lambda environ, start: (start('200 OK', []), [b'made'])[1])
     assert call(wsgi_api.application)[:2] == ('200 OK', b'made')
+
+
+def test_probe_of_the_wsgi_module_begins_a_start_and_does_not_wait_for_it(monkeypatch):
+    go, made = threading.Event(), threading.Event()
+
+    def make():
+        assert go.wait(60)
+        made.set()
+        return lambda environ, start: (start('200 OK', []), [b'made'])[1]
+
+    monkeypatch.setattr(wsgi_api, '_made', [])
+    monkeypatch.setattr(wsgi_api, '_make', make)
+    status, body, _errors = call(wsgi_api.application, '/healthcheck')
+    assert status.startswith('503')
+    assert json.loads(body) == {'service': 'migrator-api', 'started': False, 'ready': False, 'checks': {}}
+    go.set()
+    assert made.wait(60)
+    assert call(wsgi_api.application)[1] == b'made'

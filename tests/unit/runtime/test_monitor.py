@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import threading
+import types
 
 import prometheus_client
 import pytest
@@ -47,7 +49,7 @@ class Service:
         self.threads = Threads()
         self.stopping = self.threads.event()
         self.monitor = monitor.Monitor('migrator-conductor', self.threads, self.stopping)
-        self.monitor.started = True
+        self.monitor.started = self.monitor.is_served = True
         self.app = self.monitor.make_app()
 
     def watch(self, what, check, **more):
@@ -135,6 +137,12 @@ def test_service_that_has_not_started_or_is_stopping_is_live_and_not_ready(servi
     assert ask(service.app, '/healthcheck/live')[0] == 200
 
 
+def test_nothing_is_checked_while_the_health_is_not_served(service):
+    service.monitor.is_served = False
+    service.monitor.watch('database', fail)
+    assert service.health()[1]['checks'] == {}
+
+
 def test_checks_are_metrics_too(service):
     service.watch('database', lambda: None)
     service.watch('Placement', fail, needed=False)
@@ -143,6 +151,7 @@ def test_checks_are_metrics_too(service):
     assert (status, headers['Content-Type'].startswith('text/plain')) == (200, True)
     found = {family.name: family.samples for family in parser.text_string_to_metric_families(text)}
     assert {one.labels['what']: one.value for one in found['migrator_check_ok']} == {'database': 1, 'Placement': 0}
+    assert found['migrator_started'][0].value == 1
     assert {'migrator_migrations_held', 'process_resident_memory_bytes'} <= set(found)
 
 
@@ -170,3 +179,33 @@ def test_api_answers_the_health_itself_and_passes_the_rest_on(service):
     app = service.monitor.around(lambda environ, start: (start('200 OK', []), [b'the API'])[1])
     assert ask(app, '/v2.1')[2] == 'the API'
     assert json.loads(ask(app, '/healthcheck')[2])['ready'] is True
+
+
+class Slow:
+    """A remote service that takes two seconds, and then answers or not."""
+
+    def __init__(self, clock, answer):
+        self.clock = clock
+        self.answer = answer
+
+    def call(self, context, target, method, **args):
+        return self.request(method, 'call')
+
+    def request(self, url, method, **more):
+        self.clock.now += 2
+        if self.answer is None:
+            raise ConnectionError('it is away')
+        return self.answer
+
+
+@pytest.mark.parametrize(('status', 'code', 'result'), [(200, '200', 'answered'), (None, 'none', 'failed')])
+def test_requests_and_calls_are_measured_also_without_an_answer(service, status, code, result):
+    clock = service.threads.clock
+    remote = Slow(clock, None if status is None else types.SimpleNamespace(status_code=status))
+    adapter, rpc = service.monitor.timed_adapter(remote), service.monitor.timed_rpc(remote)
+    for send in (lambda: adapter.request('/usages', 'GET'), lambda: rpc.call(None, None, 'ping', a=1)):
+        with contextlib.suppress(ConnectionError):
+            assert send() is remote.answer
+    value = service.monitor.registry.get_sample_value
+    assert value('migrator_placement_request_seconds_sum', {'method': 'GET', 'code': code}) == 2
+    assert value('migrator_rpc_call_seconds_sum', {'method': 'ping', 'result': result}) == 2
