@@ -3,9 +3,9 @@
 """Deferred cleanups: steps that a host could not do for a migration, and does when it is back.
 
 A cleanup runs like a step after the pivot. The host observes before it acts, and each sweep sends the command again
-until the host reports that it is done. Except for those in ``ENDS_COPIES``, a cleanup never destroys an active guest:
-if the host reports one, the cleanup is blocked and needs an operator. The same holds if the host has lost the guest
-that it should have.
+until the host reports that it is done. Unless :attr:`migrator.db.cleanups.Cleanup.may_end_copy` is true, a cleanup
+never destroys an active guest: if the host reports one, the cleanup is blocked and needs an operator. The same holds if
+the host has lost the guest that it should have.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
     """Send a cleanup to its host; return the reply, or None if the host has no free call slot."""
     data, instance = (held.input or {}).get('migrate_data'), _instance(tools, held)
     payload: dict[str, Any] = {'instance': instance, 'migrate_data': base.from_primitive(data) if data else None}
-    if held.step in ENDS_COPIES:
+    if held.may_end_copy:
         payload['runs_at'] = instance.host if instance.host != held.host else None
     try:
         return tools.hosts.tell(held.host, held.step, _command(tools, held, held.step, boot_id), **payload)

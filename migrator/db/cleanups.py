@@ -17,7 +17,7 @@ from migrator.db import models, saga_log
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 from migrator.objects import Migration, MigrationStatus
-from migrator.objects.protocol import ENDS_COPIES
+from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
 from migrator.saga import log
 
 _T = models.CLEANUPS
@@ -43,7 +43,8 @@ class Cleanup:
     :ivar reason: why the cleanup was deferred, or why the host could not do it at the last try.
     :ivar tenure: the tenure of the instance when a conductor last adopted the cleanup.
     :ivar alarm: why the cleanup is blocked until an operator looks at it, or None.
-    :ivar input: the input of the step (the stored migrate data).
+    :ivar input: the input of the step (the stored migrate data), and ``fenced`` if the migration itself has deferred
+        the step because its host was fenced.
     """
 
     host: str
@@ -58,6 +59,12 @@ class Cleanup:
     input: Mapping[str, Any] | None = None
     id: int = 0
     created_at: datetime.datetime | None = None
+
+    @property
+    def may_end_copy(self) -> bool:
+        """Whether the host may end a copy that runs there, once the guest's host has reported the guest."""
+        fenced = self.step in ENDS_COPIES and bool((self.input or {}).get('fenced'))
+        return fenced or self.step == AFTER_EVACUATION
 
 
 def cleanup(row: Any) -> Cleanup:

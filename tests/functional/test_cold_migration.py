@@ -263,3 +263,25 @@ def test_a_guest_whose_second_destination_is_fenced_is_restored_once_more(cloud)
     cloud.wait(LONG)
     assert newest(cloud, instance).status == 'failed'
     assert cloud.world.active_on(instance.uuid) == ['host1']
+
+
+@pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='an operator abandons it with the guest where it does not run')
+def test_abandoned_on_the_source_a_running_copy_at_a_destination_that_is_down_is_kept(cloud, operator):
+    instance = cloud.boot('one', 'host1')
+    migration = finish(cloud, instance, 'host2')
+    state.kill(cloud, 'host2')
+    assert act(cloud, instance, REVERT) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
+    assert operator('migration', 'abandon', migration.uuid, '--guest-on', 'host1', '--yes')[0] == 0
+    (cleanup,) = cloud.database.cleanups.list()
+    assert (cleanup.host, cleanup.step) == ('host2', 'revert_migration_at_destination')
+    assert 'host2 is down and may run the guest' in cleanup.alarm
+    cloud.start_compute('host2')
+    cloud.simulation.advance(60)
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    # A retry does not end it either.
+    assert 'stops no guest that could run' in operator('migration', 'retry', migration.uuid, '--dry-run')[1]
+    assert operator('migration', 'retry', migration.uuid)[0] == 0
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    assert 'the guest is there and could run' in cloud.database.cleanups.list()[0].alarm
+    assert cloud.world.active_on(instance.uuid) == ['host2']

@@ -157,6 +157,14 @@ def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, g
     ):
         what = f'{other} {there.observed}, and {m.source} {guests.observed}: look where the guest is.'
         return _block(m, other, step, what)
+    may_run = other != m.source and m.record('finish_migration') is not None and not there.forced_down
+    if there.observed is Observed.DOWN and may_run:
+        # The guest may have stopped there by then. Its copy is the newest even so.
+        what = (
+            f'{other} is down and may run the guest: look there when it is back. If the guest stays at {m.source}, '
+            f'destroy the copy at {other}, then retry the cleanup.'
+        )
+        return _block(m, other, step, what)
     if there.observed is Observed.DOWN:
         return _defer(m, other, step, f'{other} is down')
     return _run_cleanup(m, other, step)

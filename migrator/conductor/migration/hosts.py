@@ -182,7 +182,7 @@ def retry(
         return Done() if tried is Tried.DONE else Done({'skipped': reason})
     if then is Then.DEFER:
         reason = reason or f'{host} is down'
-        m.defer(host, step, reason, _for_cleanup(m))
+        m.defer(host, step, reason, _for_cleanup(m, step))
         return Done({'owed': reason})
     if then is Then.STUCK:
         if tried is Tried.UNRESTORED:
@@ -318,11 +318,13 @@ def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
     return wait.stuck
 
 
-def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
+def _for_cleanup(m: context.MigrationContext, step: str) -> dict[str, Any]:
     """Return what a deferred cleanup of this migration needs: the data that the preparation fixed."""
-    step = 'check_can_evacuate' if m.row.is_evacuation else 'pre_live_migration'
-    step = 'check_can_migrate_destination' if m.row.is_cold else step
-    return {'migrate_data': m.result(step).get('migrate_data')}
+    fixed_by = 'check_can_evacuate' if m.row.is_evacuation else 'pre_live_migration'
+    fixed_by = 'check_can_migrate_destination' if m.row.is_cold else fixed_by
+    # An abandonment ends no copy that runs.
+    fenced = {'fenced': True} if step == protocol.AFTER_REVERT and not m.is_abandoned else {}
+    return {'migrate_data': m.result(fixed_by).get('migrate_data'), **fenced}
 
 
 def send_request(m: context.MigrationContext, wait: Wait, request: str, **payload: Any) -> None:

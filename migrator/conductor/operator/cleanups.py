@@ -10,7 +10,7 @@ from typing import Any
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
+from migrator.objects.protocol import AFTER_EVACUATION
 
 
 def state(cleanup: Cleanup) -> str:
@@ -25,12 +25,12 @@ def document(cleanup: Cleanup) -> dict[str, Any]:
     return found | {'state': state(cleanup), 'blocked_because': cleanup.alarm}
 
 
-def effect(host: str, step: str) -> str:
+def effect(cleanup: Cleanup) -> str:
     """Return what a cleanup may do to the guest at its host, in a sentence."""
-    if step in ENDS_COPIES:
+    if cleanup.may_end_copy:
         return (
             "A conductor first polls the guest's host. Only if that reports that it has the guest, the copy at "
-            f'{host} is ended, even if it runs. Disks that are or may be shared are kept.'
+            f'{cleanup.host} is ended, even if it runs. Disks that are or may be shared are kept.'
         )
     return 'The host observes first, and stops no guest that could run.'
 
@@ -52,7 +52,7 @@ def blocked(database: Database, id_: int) -> Cleanup:
 def plan_retry(cleanup: Cleanup) -> str:
     """Return what the retry of a blocked cleanup does next."""
     return (
-        f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup.host, cleanup.step)} The '
+        f'A conductor would have {cleanup.host} do {cleanup.step} again. {effect(cleanup)} The '
         'cleanup is blocked again if it would remove the guest from the host where the database has the instance.'
     )
 

@@ -34,7 +34,7 @@ def plan_retry(facts: Facts) -> list[str]:
         plan = [
             f'A conductor would have {one.host} do {one.step} again, which is blocked: {one.alarm}' for one in blocked
         ]
-        plan += [cleanups.effect(host, step) for host, step in dict.fromkeys((one.host, one.step) for one in blocked)]
+        plan += dict.fromkeys(cleanups.effect(one) for one in blocked)
         return [*plan, 'It may remove a guest that does not run there.']
     _refuse_unless_stuck(facts)
     hosts = ' and '.join(migration.hosts_to_poll)
