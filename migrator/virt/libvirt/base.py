@@ -8,7 +8,7 @@ import functools
 import os
 import pathlib
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oslo_config import cfg
@@ -23,9 +23,6 @@ from migrator.virt.libvirt.guest import diagnostics_of, facts_of, read_state, re
 from migrator.virt.libvirt.host import node_of
 
 LOG = logging.getLogger(__name__)
-
-#: The states in which this host owns the guest, whatever the database says.
-_IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
 
 P = ParamSpec('P')
 S = TypeVar('S', bound='HostDriver')
@@ -150,28 +147,6 @@ class HostDriver(driver.ComputeDriver):
         moved = self._records.read(records.OUTGOING, instance_uuid) is not None
         seen = read_state(connection, instance_uuid, moved)
         return to_guest(instance_uuid, seen, self._records.read(records.INCOMING, instance_uuid) is not None)
-
-    def _remove_moved(self, phase: str, instance: Instance, copied: Iterable[storage.Disk]) -> None:
-        """Remove what is left of a guest that has moved to another host.
-
-        :param copied: its disks that were copied there.
-        :raises migrator.exception.GuestStillHere: the guest is here and could run. Nothing was done.
-        """
-        guest = self.get_guest(instance.uuid)
-        if guest.job or guest.state in _IN_USE:
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
-        if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
-            self._remove(phase, instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
-        for disk in copied:
-            if storage.remove_file(disk.path, disk.inode):
-                LOG.info(
-                    'Removed disk %(path)s of guest %(guest)s, which was copied to the destination',
-                    {'path': disk.path, 'guest': instance.uuid},
-                )
-                storage.remove_directory(disk.path, self.conf.instances_path)
-        self._records.remove(records.OUTGOING, instance.uuid)
-        self._records.remove(records.ARRIVED, instance.uuid)
-        self.connection.forget(instance.uuid)
 
     def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
         """Destroy and undefine a domain that this host does not own.

@@ -192,14 +192,15 @@ def _paused(seen: DomainState, prepared: bool) -> tuple[GuestState, bool, bool]:
     return (GuestState.CUTOVER if seen.sent else GuestState.PAUSED), False, False
 
 
-def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
+def volumes_of(connection: Any, definition: str, read_only: bool = False) -> list[storage.Disk]:
     """Return the files and block devices of the writable disks that are volumes of storage pools.
 
     :param connection: a ``libvirt.virConnect``.
+    :param read_only: whether to return those that the guest only reads too.
     """
     found = []
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    for disk in storage.defined_disks(definition):
+    for disk in storage.defined_disks(definition, read_only):
         source = xml.find(f"devices/disk/target[@dev='{disk.target}']/../source")
         if disk.kind != 'volume' or source is None:
             continue

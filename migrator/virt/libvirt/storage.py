@@ -88,15 +88,19 @@ class Disk:
         return self.kind == 'network' or (self.kind in ('file', 'block') and self.cache in _UNCACHED)
 
 
-def defined_disks(definition: str) -> list[Disk]:
-    """Return the writable disks that a guest's definition names, without access to the storage."""
+def defined_disks(definition: str, read_only: bool = False) -> list[Disk]:
+    """Return the writable disks that a guest's definition names, without access to the storage.
+
+    :param read_only: whether to return the disks that the guest only reads too, such as CDs.
+    """
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     found = []
     for element in xml.findall('devices/disk'):
         target, source = element.find('target'), element.find('source')
-        if element.get('device', 'disk') not in ('disk', 'lun') or target is None or source is None:
+        if target is None or source is None:
             continue
-        if element.find('readonly') is not None:
+        writable = element.get('device', 'disk') in ('disk', 'lun') and element.find('readonly') is None
+        if not writable and not read_only:
             continue
         driver = element.find('driver')
         kind = element.get('type', 'file')

@@ -20,7 +20,7 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt.libvirt import checks, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
-from migrator.virt.libvirt.cold_migration import copies
+from migrator.virt.libvirt.cold_migration import copies, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
 from migrator.virt.libvirt.guest import remove_domain
 
@@ -28,6 +28,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a guest that has not shut down is asked again.
 _ASK_AGAIN = 10.0
+#: The states in which this host owns the guest, whatever the database says.
+_IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
 _MOVABLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 
 
@@ -62,11 +64,14 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if obstacle:
             raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
         named = {disk.target: disk for disk in storage.defined_disks(facts['xml'])}
+        kept = {disk.target: _why_kept(disk, named.get(disk.target, disk)) for disk in disks}
+        movable = [disk.path for disk in disks if not kept[disk.target]]
+        used = self._used_by_others('check_can_migrate_source', instance, movable)
         return migrate_data.replace(
             source={
                 **facts,
                 'host': self.host,
-                'disks': [vars(disk) | {'kept': _why_kept(disk, named.get(disk.target, disk))} for disk in disks],
+                'disks': [vars(disk) | {'kept': kept[disk.target] or used.get(disk.path, '')} for disk in disks],
             }
         )
 
@@ -221,6 +226,43 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             return files, copied
 
         return self.connection.call(phase, sort)
+
+    def _remove_moved(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
+        """Remove what is left of a guest that has moved to another host.
+
+        A copied disk that other guests of this host use is kept.
+
+        :param copied: its disks that were copied there.
+        :raises migrator.exception.GuestStillHere: the guest is here and could run. Nothing was done.
+        """
+        guest = self.get_guest(instance.uuid)
+        if guest.job or guest.state in _IN_USE:
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
+        if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
+            self._remove(phase, instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
+        used = self._used_by_others(phase, instance, [disk.path for disk in copied])
+        for disk in copied:
+            if disk.path in used:
+                LOG.warning(
+                    'Kept disk %(path)s of guest %(guest)s, which was copied to the destination: it %(reason)s; remove '
+                    'the file when no guest needs it',
+                    {'path': disk.path, 'guest': instance.uuid, 'reason': used[disk.path]},
+                )
+            elif storage.remove_file(disk.path, disk.inode):
+                LOG.info(
+                    'Removed disk %(path)s of guest %(guest)s, which was copied to the destination',
+                    {'path': disk.path, 'guest': instance.uuid},
+                )
+                storage.remove_directory(disk.path, self.conf.instances_path)
+        self._records.remove(records.OUTGOING, instance.uuid)
+        self._records.remove(records.ARRIVED, instance.uuid)
+        self.connection.forget(instance.uuid)
+
+    def _used_by_others(self, phase: str, instance: Instance, paths: list[str]) -> dict[str, str]:
+        """Return why files of a guest are needed here without it, as :func:`.users.used`."""
+        if not paths:
+            return {}
+        return users.used(paths, self.connection.call(phase, lambda each: users.disks_of_others(each, instance.uuid)))
 
     def _power_off(self, phase: str, instance_uuid: str) -> None:
         """Shut the guest down, or power it off if it does not shut down in time."""

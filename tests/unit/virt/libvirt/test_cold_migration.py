@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 from unittest import mock
+from uuid import uuid4
 
 import pytest
 
@@ -62,14 +63,23 @@ class Hosts:
     def at_beta(self):
         """Let the drivers see the files of beta."""
         self.look_from('beta')
-        yield self.destination
-        self.look_from('alpha')
+        try:
+            yield self.destination
+        finally:
+            self.look_from('alpha')
 
     def have(self, *devices):
         """Let alpha run the guest, which it starts when it boots."""
         domain = Domain(self.alpha, definition(''.join(devices)), True)
         domain.starts, domain.reported = 1, list(RUNNING)
         self.alpha.domains.append(domain)
+
+    def another_guest(self, path):
+        """Let alpha have a guest that reads a file, and return its uuid."""
+        uuid = str(uuid4())
+        xml = definition(a_disk(path, more='<readonly/>'), name='other').replace(INSTANCE.uuid, uuid)
+        self.alpha.domains.append(Domain(self.alpha, xml, True))
+        return uuid
 
     def checked(self, shared=False, power_on=True):
         """Return the data of both checks, as it comes out of the database."""
@@ -163,6 +173,29 @@ def test_device_of_the_host_is_refused_with_what_to_do(hosts):
         hosts.checked()
 
 
+@pytest.mark.parametrize(
+    ('disk', 'chain', 'match'),
+    [
+        ('link', None, 'is used by guest {} too'),
+        ('overlay', ['overlay', 'disk'], r'is used by guest {} too \(in its disk .*/overlay\)'),
+        ('overlay', 'unreadable', 'may be used by guest {}, whose disk .*/overlay cannot be read'),
+    ],
+)
+def test_disk_that_another_guest_uses_is_not_copied(local, disk, chain, match):
+    (local.images / 'link').symlink_to(local.images / 'disk')
+    if chain == 'unreadable':
+        (local.images / 'overlay.chain').mkdir()
+    elif chain:
+        names = [{'filename': f'{local.images}/{name}'} for name in chain]
+        (local.images / 'overlay.chain').write_text(json.dumps(names))
+    other = local.another_guest(local.images / disk)
+    match = f'does not see .*/disk .*which {match.format(other)}.* and is not copied: mount the storage'
+    with pytest.raises(exception.MigrationPreCheckError, match=match):
+        local.checked()
+    # It leaves the source for no host that sees it.
+    assert local.checked(shared=True).destination['copies'] == {}
+
+
 def test_copies_need_room(local, monkeypatch):
     monkeypatch.setattr(storage, 'available', lambda _directory: 63)
     with pytest.raises(exception.MigrationPreCheckError, match=r'beta has 0 MiB left for .*/disk'):
@@ -252,6 +285,18 @@ def test_local_disk_arrives_whole_and_the_source_loses_it_once_confirmed(local):
         local.source.confirm_migration_at_source(INSTANCE, data)
         assert (local.states(), local.files('alpha')) == (['absent', 'running'], [])
     assert local.beta.pools == {}
+
+
+def test_confirmation_keeps_a_disk_that_another_guest_uses_since(local, caplog):
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    with local.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+    other = local.another_guest(local.images / 'disk')
+    local.source.confirm_migration_at_source(INSTANCE, data)
+    assert (local.states(), local.files('alpha')) == (['absent', 'running'], ['disk'])
+    assert f'Kept disk {local.images}/disk' in caplog.text
+    assert other in caplog.text
 
 
 def test_revert_removes_the_copy_and_keeps_the_disk(local):
