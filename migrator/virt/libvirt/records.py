@@ -5,7 +5,8 @@
 ============ ==================================================================================================
 ``incoming`` everything that is made here to receive a guest, written before it is made
 ``outgoing`` a guest that is being moved away: by a request to libvirt, or after it was powered off
-``arrived``  what was made here for a guest that was powered off to be moved, and has arrived; a revert removes it
+``arrived``  what was made here for a guest that was powered off to be moved, and has arrived; a revert of the same
+             migration removes it
 ============ ==================================================================================================
 
 The records say what to clean up and what to check twice. They never say where a guest is. Only libvirt reports that.

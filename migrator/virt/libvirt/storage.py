@@ -250,11 +250,16 @@ class IncomingDisks:
         self._host = host
         self._records = store
 
-    def begin(self, instance_uuid: str) -> None:
-        """Record that a guest is expected."""
+    def begin(self, instance_uuid: str, token: str = '') -> None:
+        """Record that a guest is expected.
+
+        :param token: unique to a cold migration; '' for a live migration or an evacuation. What a record with another
+            token names may be the guest's only disk by now, so nothing removes it any more.
+        """
         self._records.remove(records.ARRIVED, instance_uuid)
-        if self._records.read(records.INCOMING, instance_uuid) is None:
-            self._records.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': []})
+        found = self._records.read(records.INCOMING, instance_uuid)
+        if found is None or found.get('token', '') != token:
+            self._records.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': [], 'token': token})
 
     def check(self, disk: Disk, instances_path: str) -> None:
         """Raise if this host does not see a shared disk, or sees another one under its name.
@@ -392,21 +397,23 @@ class IncomingDisks:
     def keep(self, instance_uuid: str) -> None:
         """Keep what was made, because the guest has arrived and owns it now."""
         self._records.remove(records.INCOMING, instance_uuid)
+        self._records.remove(records.ARRIVED, instance_uuid)
 
     def note_arrival(self, instance_uuid: str) -> None:
         """Note that the guest has arrived, and that what was made for it can still be removed."""
         facts = self._records.read(records.INCOMING, instance_uuid)
-        if facts and any(facts.values()):
+        if facts and (facts['files'] or facts['directories']):
             self._records.write(records.ARRIVED, instance_uuid, facts)
         self._records.remove(records.INCOMING, instance_uuid)
 
-    def remove(self, instance_uuid: str, kind: str = records.INCOMING) -> None:
+    def remove(self, instance_uuid: str, kind: str = records.INCOMING, token: str = '') -> None:
         """Remove everything that was made for a guest that did not arrive, or whose arrival is reverted.
 
         :param kind: the record that names what was made.
+        :param token: as for :meth:`begin`. A record with another token is left alone.
         """
         facts = self._records.read(kind, instance_uuid)
-        if facts is None:
+        if facts is None or facts.get('token', '') != token:
             return
         for path, inode in facts['files'].items():
             self._draft(path, instance_uuid).unlink(missing_ok=True)

@@ -90,11 +90,14 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             'files': files,
             'copies': {disk.target: copies.draft_of(disk, instance.uuid, token) for disk in copied},
             'owner': [os.geteuid(), os.getegid()],
+            'token': token,
         }
         try:
             checks.uri_host(there)
         except ValueError as error:
             raise exception.MigrationPreCheckError(reason=str(error)) from None
+        # The guest has left since an earlier migration to here. What was made for it may be its disk by now.
+        self._records.remove(records.ARRIVED, instance.uuid)
         return migrate_data.replace(block_migration=bool(copied), is_shared_storage=not copied, destination=there)
 
     # --- the move ----------------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if not self._is_active(instance):
             # An earlier migration of the guest away from here left this record. The guest has gone since.
             self._records.remove(records.OUTGOING, instance.uuid)
-            self._incoming.begin(instance.uuid)
+            self._incoming.begin(instance.uuid, _token(migrate_data))
             for disk, draft in _copied(migrate_data):
                 self._incoming.adopt(instance.uuid, disk, draft)
             # The storage may have gone since the check.
@@ -170,7 +173,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             self._let_start_begin()
         self.connection.call('revert_migration_at_destination', lambda each: remove_domain(each, instance.uuid))
         for kind in (records.INCOMING, records.ARRIVED):
-            self._incoming.remove(instance.uuid, kind)
+            self._incoming.remove(instance.uuid, kind, _token(migrate_data))
         for _disk, draft in _copied(migrate_data):
             storage.remove_draft(draft)
 
@@ -325,6 +328,11 @@ def _copied(migrate_data: LiveMigrateData) -> list[tuple[storage.Disk, str]]:
     """Return the disks that are copied, each with the path of its copy before it has the disk's name."""
     drafts = migrate_data.destination.get('copies', {})
     return [(disk, drafts[disk.target]) for disk in storage.disks_of(migrate_data) if disk.target in drafts]
+
+
+def _token(migrate_data: LiveMigrateData) -> str:
+    """Return the token of a migration, or '' before the check of its destination."""
+    return str(migrate_data.destination.get('token', ''))
 
 
 def _obstacle(domain: Any) -> str:

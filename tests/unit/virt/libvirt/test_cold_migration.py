@@ -312,6 +312,48 @@ def test_revert_removes_the_copy_and_keeps_the_disk(local):
     assert [local.destination._records.list(kind) for kind in (records.INCOMING, records.ARRIVED)] == [[], []]
 
 
+def test_revert_of_a_later_migration_keeps_the_files_of_an_earlier_one(local):
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    with local.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+        # The guest is evacuated, and a later migration fails before its start here.
+        local.beta.domains.clear()
+        later = data.replace(destination={**data.destination, 'token': 'later'})
+        for each in (later, LiveMigrateData()):
+            destination.revert_migration_at_destination(INSTANCE, each)
+        assert local.files('beta') == ['disk']
+
+
+@pytest.mark.parametrize('end', ['evacuated', 'checked'])
+def test_files_belong_to_the_guest_once_it_is_evacuated_or_checked_anew(local, end):
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    with local.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+        if end == 'evacuated':
+            destination.post_evacuation_at_source(INSTANCE, data)
+        else:
+            local.beta.domains.clear()
+            local.alpha.domains[0].create()
+            local.checked(shared=True)
+        assert destination._records.list(records.ARRIVED) == []
+        destination.revert_migration_at_destination(INSTANCE, data)
+        assert local.files('beta') == ['disk']
+
+
+def test_start_does_not_take_over_what_an_earlier_migration_has_recorded(local):
+    data = local.checked(shared=True)
+    other = local.images / 'other'
+    other.touch()
+    old = {'files': {str(other): other.stat().st_ino}, 'directories': [], 'token': 'earlier'}
+    local.destination._records.write(records.INCOMING, INSTANCE.uuid, old)
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    local.destination.finish_migration(INSTANCE, data)
+    local.destination.revert_migration_at_destination(INSTANCE, data)
+    assert other.exists()
+
+
 @pytest.mark.parametrize('again', [True, False])
 def test_copy_that_was_interrupted_is_made_again_or_removed(local, again):
     data = local.checked()
