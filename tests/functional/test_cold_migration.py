@@ -285,3 +285,31 @@ def test_abandoned_on_the_source_a_running_copy_at_a_destination_that_is_down_is
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
     assert 'the guest is there and could run' in cloud.database.cleanups.list()[0].alarm
     assert cloud.world.active_on(instance.uuid) == ['host2']
+
+
+def test_a_copy_of_disks_may_last_while_its_source_reports_it(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('migrate_disk_and_power_off', sticky=True)
+    # The answer to the command is lost, so that the wait begins without a report.
+    lost = ['lose_answer']
+    cloud.bus.faults = lambda message: (
+        lost.pop() if lost and (message.method, message.kind) == ('migrate_disk_and_power_off', 'call') else None
+    )
+    assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.simulation.advance(600)
+    found = newest(cloud, instance)
+    assert not lost
+    assert (found.status, found.stuck_reason) == ('migrating', None)
+    assert found.waits_for.startswith('for host1 to end migrate_disk_and_power_off, since ')
+    # A source that dies is waited for as long as in any other step.
+    state.kill(cloud, 'host1')
+    cloud.simulation.advance(240)
+    assert newest(cloud, instance).stuck_reason is None
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=300)
+    assert 'waited too long for host1 to end migrate_disk' in newest(cloud, instance).stuck_reason
+    faults(cloud, 'host1').clear()
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'finished', timeout=60)
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.wait()

@@ -154,9 +154,18 @@ def carry_out(m: context.MigrationContext, host: str, step: str, record: log.Ste
             report = answer.report
     if report is None or report.state == protocol.WorkState.RUNNING:
         m.ledger.waits_on.add(host)
-        return Parked(f'{host} to end {step}')
+        return Parked(f'{host} to end {step}', patient=_is_copying_disks(m, host))
     m.tools.hosts.acknowledge(report)
     return report
+
+
+def _is_copying_disks(m: context.MigrationContext, host: str) -> bool:
+    """Return whether a host reports that it copies disks, which may last any time.
+
+    Every later step there waits for that.
+    """
+    report = m.replies.reports.get((host, 'migrate_disk_and_power_off'))
+    return report is not None and report.state == protocol.WorkState.RUNNING and not m.tools.is_down(host)
 
 
 def retry(

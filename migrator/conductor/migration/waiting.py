@@ -79,6 +79,8 @@ def _begin(m: MigrationContext, pause: Parked, hosts: tuple[str, ...], patience:
     ledger.in_status = pause.in_status and patience == math.inf and m.row.status in _LASTING
     ledger.in_status = ledger.in_status and (m.row.outcome is None or m.row.is_cold)
     # The time in a queue or of a copy does not count for a wait for a host that follows it.
+    if patience == math.inf and hosts:
+        begun = {}
     ledger.begun = {} if lasts(m) else {**begun, patience: since}
     return since
 
