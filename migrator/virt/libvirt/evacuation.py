@@ -166,6 +166,9 @@ class EvacuatingDriver(HostDriver):
                 connection.defineXML(migrate_data.source['xml'])
             if migrate_data.source['autostart'] and domain.isPersistent():
                 domain.setAutostart(1)
+            if migrate_data.source['persistent'] and not domain.isPersistent():
+                reason = f'guest {instance.uuid} is started at {self.host}, and not defined there'
+                raise exception.DriverError(host=self.host, phase=phase, reason=reason)
 
         self.connection.call(phase, persist)
 

@@ -126,6 +126,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             power_on = bool(migrate_data.source['power_on'])
             facts = {'power_on': power_on, 'host': there.get('host'), 'uri': uri, 'drafts': drafts}
             self.jobs.leave(instance.uuid, facts)
+            # A start here whose last part failed left this record. What it names are the disks of the guest.
+            self._records.remove(records.INCOMING, instance.uuid)
             self._power_off(phase, instance.uuid)
             for disk, draft in copied:
                 with copies.content_of(self.host, disk, instance.uuid) as path:
@@ -242,6 +244,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if guest.job or guest.state in _IN_USE:
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
         if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
+            # It is no arriving guest, so what an earlier arrival has recorded is out of date.
+            self._records.remove(records.INCOMING, instance.uuid)
             self._remove(phase, instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
         used = self._used_by_others(phase, instance, [disk.path for disk in copied])
         for disk in copied:

@@ -354,6 +354,46 @@ def test_start_does_not_take_over_what_an_earlier_migration_has_recorded(local):
     assert other.exists()
 
 
+@pytest.mark.parametrize('power_on', [True, False])
+def test_failure_to_persist_a_started_guest_is_repaired_by_a_second_call(local, monkeypatch, power_on):
+    if not power_on:
+        local.alpha.domains[0].shutdown()
+    data = local.checked(power_on=power_on)
+    data = data.replace(source={**data.source, 'autostart': True})
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    with local.at_beta() as destination:
+        with monkeypatch.context() as broken:
+            broken.setattr(Domain, 'setAutostart', mock.Mock(side_effect=daemon.error(libvirt.VIR_ERR_RPC, 'it broke')))
+            with pytest.raises(exception.DriverError, match='it broke'):
+                destination.finish_migration(INSTANCE, data)
+        destination.finish_migration(INSTANCE, data)
+    [domain] = local.beta.domains
+    assert (domain.persistent, domain.starts, domain.isActive()) == (True, 1, power_on)
+    assert local.destination._records.list(records.INCOMING) == []
+
+
+def test_guest_that_is_started_and_not_defined_is_a_failure(local, monkeypatch):
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    monkeypatch.setattr(daemon.Daemon, 'defineXML', lambda *_args: None)
+    with local.at_beta() as destination, pytest.raises(exception.DriverError, match='is started at beta, and not def'):
+        destination.finish_migration(INSTANCE, data)
+
+
+@pytest.mark.parametrize('how', ['cold', 'confirmed'])
+def test_guest_that_moves_on_leaves_no_record_that_names_its_disks(local, how):
+    left = {'files': {f'{local.images}/disk': (local.images / 'disk').stat().st_ino}, 'directories': []}
+    local.source._records.write(records.INCOMING, INSTANCE.uuid, left)
+    data = local.checked()
+    if how == 'cold':
+        local.source.migrate_disk_and_power_off(INSTANCE, data)
+    else:
+        local.alpha.domains[0].shutdown()
+        local.source.confirm_migration_at_source(INSTANCE, LiveMigrateData())
+    assert local.source._records.list(records.INCOMING) == []
+    assert local.files('alpha') == ['disk']
+
+
 @pytest.mark.parametrize('again', [True, False])
 def test_copy_that_was_interrupted_is_made_again_or_removed(local, again):
     data = local.checked()
