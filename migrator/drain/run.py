@@ -352,7 +352,11 @@ class _Run:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
                 message += f' Move each: openstack server migrate --live-migration --host {self.drain.host} GUEST.'
-                message += ' One that is shut off: without --live-migration.' if self.drain.include_stopped else ''
+                message += (
+                    ' Move one that is shut off without --live-migration, and confirm it.'
+                    if self.drain.include_stopped
+                    else ''
+                )
             self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
         else:
             self._end_if_empty(left)

@@ -193,7 +193,7 @@ def test_host_that_is_too_old_is_named_in_the_plan(cloud):
     (guest,) = plan(cloud, include_stopped=True)['guests']
     assert (guest['can_move'], guest['obstacle']['kind']) == (False, 'state')
     assert (
-        'cannot leave host1: its compute service has version 8, and cold migrations need 9'
+        'host1 takes no part in cold migrations: its compute service has version 8, and cold migrations need 9'
         in (guest['obstacle']['reason'])
     )
 

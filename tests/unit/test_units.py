@@ -46,7 +46,7 @@ def test_there_is_a_unit_of_each_service_and_it_runs_that():
 
 
 def test_units_differ_only_in_what_they_run_and_in_what_libvirt_needs():
-    own = {'ExecStart', 'Description', 'After', 'ReadWritePaths'}
+    own = {'ExecStart', 'Description', 'After', 'ReadWritePaths', 'PrivateDevices'}
     shared = [{(part, key, value) for part in ('Unit', 'Service', 'Install') for key, value in read(unit)[part].items()
                if key not in own} for unit in UNITS]  # fmt: skip
     assert shared[0] == shared[1] == shared[2]

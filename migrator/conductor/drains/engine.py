@@ -206,7 +206,9 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
         refused = destinations.refusal_of_version(versions.get(one.host, MIGRATES_COLD))
         if _is_cold(drain, one) and refused is not None:
             return Obstacle(
-                ObstacleKind.STATE, f'It is shut off, and cannot leave {one.host}: {refused}.', 'Or start the guest.'
+                ObstacleKind.STATE,
+                f'It is shut off, and {one.host} takes no part in cold migrations: {refused}.',
+                'Do that, or start the guest.',
             )
         return _obstacle(drain, one)
 
@@ -232,7 +234,7 @@ def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
         remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
         if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:
-            remedy = f'{remedy} Or drain the host with --include-stopped: it is moved while it is shut off then.'
+            remedy = f'{remedy} Or drain the host with --include-stopped: the guest then moves while it is shut off.'
         return Obstacle(ObstacleKind.STATE, f'It is {instance.vm_state}.', remedy)
     if instance.task_state is not None:
         reason = f'It is busy: its task_state is {instance.task_state}.'

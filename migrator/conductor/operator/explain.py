@@ -291,7 +291,7 @@ def _in_error(facts: Facts, look: str) -> Iterator[str]:
         yield f'Nothing: the instance is in vm_state {instance.vm_state} at {instance.host} by now.'
     else:
         yield (
-            f'Nothing by itself. The instance is in vm_state error at {instance.host}: {look}. If it runs on no host, '
+            f'Nothing by itself. The instance is in vm_state error at {instance.host}: {look}. If no host has it, '
             f'evacuate it if {instance.host} is dead, or else create the instance again.'
         )
 
