@@ -40,6 +40,8 @@ from migrator.saga.saga import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 
+#: The steps that restore a guest, and may start it.
+_RESTORES = ('rollback_live_migration_at_source', 'revert_migration_at_source')
 #: The states in which a host has the whole guest.
 _WHOLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 
@@ -135,6 +137,8 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
+    if held.step in _RESTORES and _has_no_place(tools, held):
+        return False
     answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
         # The host has seen a later epoch or tenure: of the migration's last owner, or of another cleanup.
@@ -184,6 +188,33 @@ def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
     else:
         tools.database.cleanups.note_failure(held, f'it waits for {host} to report that it has the guest')
         tools.database.cleanups.let_go(held)
+    return True
+
+
+def _has_no_place(tools: Tools, held: Cleanup) -> bool:
+    """Return whether a cleanup would restore a guest that the database does not have at its host.
+
+    Such a cleanup is not sent. It is dropped once the host reports that it has nothing of the guest, and blocked if the
+    host has something of it.
+    """
+    try:
+        host = tools.database.instances.get(held.instance_uuid).host
+    except exception.InstanceNotFound:
+        host = None
+    if host == held.host:
+        return False
+    found = _look_at_guest(tools, held, held.host)
+    if found is None:
+        tools.database.cleanups.note_failure(held, f'it waits for {held.host} to report whether it has the guest')
+    elif found.present:
+        what = 'the instance was deleted' if host is None else f'the database has the instance on {host}'
+        look = '' if host is None else f' look which host has the guest. If it stays on {host},'
+        why = f'{held.step} would restore the guest at {held.host}, but {what}:{look} destroy the guest at {held.host}'
+        _block(tools, held, f'{why}, then retry the cleanup.')
+        return True
+    elif _is_gone(tools, held):
+        return True
+    tools.database.cleanups.let_go(held)
     return True
 
 

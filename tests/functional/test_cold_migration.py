@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.conductor import audit
+from migrator.conductor import audit, registry
 from migrator.objects import GuestState
 from tests.functional import state
 from tests.functional.faults import LONG, faults
@@ -313,3 +313,33 @@ def test_a_copy_of_disks_may_last_while_its_source_reports_it(cloud):
     cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'finished', timeout=60)
     assert act(cloud, instance, CONFIRM) == 204
     cloud.wait()
+
+
+@pytest.mark.breaks(
+    'I1', 'I2', 'I3', 'I5', reason='the test deletes the instance, or moves its row, while its host is away'
+)
+@pytest.mark.parametrize('deleted', [True, False])
+def test_a_source_that_returns_does_not_start_a_guest_that_has_no_place_there_any_more(cloud, operator, deleted):
+    instance = cloud.boot('one', 'host1')
+    migration = finish(cloud, instance, 'host2')
+    stall = faults(cloud, 'host1').stall('revert_migration_at_source')
+    assert act(cloud, instance, REVERT) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    state.kill(cloud, 'host1')
+    cloud.wait(LONG)
+    assert newest(cloud, instance).status == 'reverted'
+    assert [one.step for one in cloud.database.cleanups.list()] == ['revert_migration_at_source']
+    if deleted:
+        registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
+    else:
+        cloud.database.instances.update(instance.uuid, host='host3', node='host3')
+    faults(cloud, 'host1').clear()
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    why = 'the instance was deleted' if deleted else 'the database has the instance on host3'
+    assert f'would restore the guest at host1, but {why}' in cloud.database.cleanups.list()[0].alarm
+    assert cloud.world.active_on(instance.uuid) == []
+    # The operator has destroyed what is left there.
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    assert operator('migration', 'retry', migration.uuid)[0] == 0
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
