@@ -67,24 +67,28 @@ class Records:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
-        self._sync(path.parent)
+        sync(path.parent)
 
     def remove(self, kind: str, instance_uuid: str) -> None:
         """Remove the record of a guest, if there is one."""
         path = self._path(kind, instance_uuid)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-            self._sync(path.parent)
+            sync(path.parent)
 
     def _path(self, kind: str, instance_uuid: str) -> pathlib.Path:
         if '/' in instance_uuid:
             raise ValueError(f'instance_uuid is {instance_uuid!r}: it must be a uuid')
         return self._directory / kind / f'{instance_uuid}.json'
 
-    @staticmethod
-    def _sync(directory: pathlib.Path) -> None:
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+
+def sync(directory: str | os.PathLike[str]) -> None:
+    """Make the names in a directory survive a loss of power.
+
+    :raises OSError: the directory cannot be written.
+    """
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

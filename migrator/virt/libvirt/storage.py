@@ -373,6 +373,9 @@ class IncomingDisks:
                     reason=f'{disk.path} (disk {disk.target}) appeared at {self._host} while it was copied, and is not '
                     'overwritten: move it away'
                 ) from None
+        # The draft is the only other name of the copy.
+        for directory in {str(path.parent), *map(os.path.dirname, facts['directories'])}:
+            records.sync(directory)
         remove_draft(draft)
 
     def make_log_directory(self, instance_uuid: str, path: str) -> None:

@@ -464,6 +464,27 @@ def test_disk_arrives_without_the_file_that_backs_it(local):
     assert local.files('alpha') == ['base', 'disk', 'disk.chain']
 
 
+def test_name_of_a_copy_survives_a_loss_of_power_before_its_draft_is_removed(hosts, monkeypatch):
+    (hosts.images / 'own').mkdir()
+    (hosts.images / 'own' / 'disk').write_bytes(CONTENT)
+    hosts.have(a_disk(hosts.images / 'own' / 'disk'))
+    data = hosts.checked()
+    hosts.source.migrate_disk_and_power_off(INSTANCE, data)
+    beta, synced, sync = hosts.folder / 'of-beta', set(), os.fsync
+
+    def note(file):
+        path = pathlib.Path(os.readlink(f'/proc/self/fd/{file if isinstance(file, int) else file.fileno()}'))
+        if (beta / 'own' / 'disk').exists() and list(beta.glob('*.draft/disk')):
+            synced.add(path)
+        sync(file)
+
+    monkeypatch.setattr(os, 'fsync', note)
+    with hosts.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+    assert {beta, beta / 'own'} <= synced
+    assert hosts.files('beta') == ['own']
+
+
 def test_holes_are_not_sent(local):
     with (local.images / 'disk').open('wb') as disk:
         disk.seek(2**20)
