@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import libvirt
@@ -125,6 +126,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     destination.call(phase, functools.partial(copies.delete, draft=draft))
             power_on = bool(migrate_data.source['power_on'])
             facts = {'power_on': power_on, 'host': there.get('host'), 'uri': uri, 'drafts': drafts}
+            if guest.state == GuestState.RUNNING:
+                facts['asked_until'] = self._threads.clock.now().timestamp() + self.conf.shutdown_timeout
             self.jobs.leave(instance.uuid, facts)
             # A start here whose last part failed left this record. What it names are the disks of the guest.
             self._records.remove(records.INCOMING, instance.uuid)
@@ -189,8 +192,12 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         facts = self._records.read(records.OUTGOING, instance.uuid) or {}
         if 'power_on' not in facts:
             return
-        if facts['power_on'] and guest.state == GuestState.SHUTDOWN:
-            self._call_start(phase, instance, lambda each: each.lookupByUUIDString(instance.uuid).create())
+        if facts['power_on']:
+            # A guest that was asked to shut down may do so later, and would stay off.
+            left = facts.get('asked_until', 0) - self._threads.clock.now().timestamp()
+            self._wait_for_end(instance.uuid, min(left, self.conf.shutdown_timeout))
+            if self.get_guest(instance.uuid).state == GuestState.SHUTDOWN:
+                self._call_start(phase, instance, lambda each: each.lookupByUUIDString(instance.uuid).create())
         if facts['drafts']:
             self._delete_copies(phase, instance, facts)
         self.jobs.keep(instance.uuid)
@@ -273,17 +280,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
 
     def _power_off(self, phase: str, instance_uuid: str) -> None:
         """Shut the guest down, or power it off if it does not shut down in time."""
-        clock = self._threads.clock
-        until = clock.monotonic() + self.conf.shutdown_timeout
-        ask_at = clock.monotonic()
-        self.connection.listen()
-        with self.connection.waker.listen(instance_uuid) as news:
-            while self.get_guest(instance_uuid).state == GuestState.RUNNING and clock.monotonic() < until:
-                if clock.monotonic() >= ask_at:
-                    ask_at = clock.monotonic() + _ASK_AGAIN
-                    self._try_to_shut_down(phase, instance_uuid)
-                news.wait(min(POLL_INTERVAL, max(0.0, until - clock.monotonic())))
-                news.clear()
+        self._wait_for_end(
+            instance_uuid, self.conf.shutdown_timeout, lambda: self._try_to_shut_down(phase, instance_uuid)
+        )
 
         def destroy(connection: Any) -> None:
             domain = connection.lookupByUUIDString(instance_uuid)
@@ -298,10 +297,36 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             if self.get_guest(instance_uuid).state != GuestState.SHUTDOWN:
                 raise
 
+    def _wait_for_end(self, instance_uuid: str, seconds: float, ask: Callable[[], None] = lambda: None) -> None:
+        """Wait until the guest runs no longer, but not longer than a number of seconds.
+
+        A daemon that cannot be reached may be restarting, so it is polled again.
+
+        :param ask: called at once if the guest runs, and then every :data:`_ASK_AGAIN` seconds.
+        """
+        clock = self._threads.clock
+        until = clock.monotonic() + seconds
+        ask_at = clock.monotonic()
+        self.connection.listen()
+        with self.connection.waker.listen(instance_uuid) as news:
+            while self._may_run(instance_uuid) and clock.monotonic() < until:
+                if clock.monotonic() >= ask_at:
+                    ask_at = clock.monotonic() + _ASK_AGAIN
+                    ask()
+                news.wait(min(POLL_INTERVAL, max(0.0, until - clock.monotonic())))
+                news.clear()
+
+    def _may_run(self, instance_uuid: str) -> bool:
+        try:
+            return self.get_guest(instance_uuid).state == GuestState.RUNNING
+        except exception.MigratorException as error:
+            LOG.info('Cannot query guest %(guest)s: %(error)s', {'guest': instance_uuid, 'error': error})
+            return True
+
     def _try_to_shut_down(self, phase: str, instance_uuid: str) -> None:
         try:
             self.connection.call(phase, lambda connection: connection.lookupByUUIDString(instance_uuid).shutdown())
-        except exception.DriverError as error:
+        except exception.MigratorException as error:
             LOG.info('Cannot ask guest %(guest)s to shut down: %(error)s', {'guest': instance_uuid, 'error': error})
 
     def _delete_copies(self, phase: str, instance: Instance, facts: dict[str, Any]) -> None:

@@ -112,6 +112,7 @@ class Daemon:
     :ivar listens: whether its guests shut down when they are asked to.
     :ivar asked: how often one was asked.
     :ivar destroyed: how often one was destroyed.
+    :ivar away: the number of the next calls that fail, because the daemon restarts.
     :ivar pools: its storage pools by name.
     :ivar where: returns the place at which a path of its host is.
     :ivar holes: the bytes of holes that streams have skipped.
@@ -120,11 +121,12 @@ class Daemon:
 
     def __init__(self):
         self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
-        self.listens, self.asked, self.destroyed = True, 0, 0
+        self.listens, self.asked, self.destroyed, self.away = True, 0, 0, 0
         self.pools, self.where, self.holes, self.breaks_after = {}, pathlib.Path, 0, None
 
     def isAlive(self):  # noqa: N802 -- libvirt's name
-        return True
+        alive, self.away = not self.away, max(0, self.away - 1)
+        return alive
 
     def close(self):
         pass
@@ -158,6 +160,8 @@ class Daemon:
         return self.domains
 
     def lookupByUUIDString(self, uuid):  # noqa: N802 -- libvirt's name
+        if self.away:
+            raise error(libvirt.VIR_ERR_RPC, 'the daemon restarts')
         for domain in self.domains:
             if domain.uuid == uuid:
                 return domain

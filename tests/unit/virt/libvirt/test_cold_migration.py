@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
-import itertools
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
-from migrator.virt.libvirt import guest, records, storage  # noqa: E402 -- as above
+from migrator.virt.libvirt import evacuation, guest, records, storage  # noqa: E402 -- as above
 from migrator.virt.libvirt.cold_migration import driver  # noqa: E402 -- as above
 from migrator.virt.libvirt.connection import Connection  # noqa: E402 -- as above
 from tests.unit.virt.libvirt import daemon  # noqa: E402 -- as above
@@ -28,6 +28,22 @@ from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition 
 RUNNING = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
 #: More than one buffer of a stream.
 CONTENT = os.urandom(400_000)
+
+
+class Clock:
+    """A clock that gains a second each time that it is read, and calls a function at one of these."""
+
+    def __init__(self, after=0, call=lambda: None):
+        self.seconds, self.after, self.call = 0, after, call
+
+    def monotonic(self):
+        self.seconds += 1
+        if self.seconds == self.after:
+            self.call()
+        return self.seconds
+
+    def now(self):
+        return datetime.datetime.fromtimestamp(10**9 + self.seconds, datetime.UTC)
 
 
 class Hosts:
@@ -216,11 +232,41 @@ def test_guest_that_does_not_listen_is_destroyed(local, timeout, asked):
     data = local.checked()
     local.alpha.listens = False
     local.source.conf.set_override('shutdown_timeout', timeout)
-    # A second passes each time that the clock is read.
-    local.source._threads.clock = mock.Mock(monotonic=itertools.count().__next__)
+    local.source._threads.clock = Clock()
     local.source.migrate_disk_and_power_off(INSTANCE, data)
     assert (local.alpha.asked > 1, local.alpha.destroyed) == (asked, 1)
     assert local.states()[0] == 'shutdown'
+
+
+def test_daemon_that_restarts_while_the_guest_shuts_down_is_waited_for(local):
+    data, domain = local.checked(), local.alpha.domains[0]
+
+    def shut_down():
+        Domain.shutdown(domain)
+        local.alpha.away = 3
+
+    domain.shutdown = shut_down
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    assert (local.alpha.away, local.alpha.asked, local.alpha.destroyed) == (0, 1, 0)
+    assert local.states()[0] == 'shutdown'
+
+
+@pytest.mark.parametrize(('listens', 'starts'), [(True, 1), (False, 0)])
+def test_revert_waits_for_a_guest_that_still_shuts_down_and_starts_it(local, monkeypatch, listens, starts):
+    data, domain = local.checked(), local.alpha.domains[0]
+    local.alpha.listens = listens
+    monkeypatch.setattr(evacuation, '_START', 30)
+    clock = Clock(after=5, call=domain.shutdown)
+    with monkeypatch.context() as killed:
+        killed.setattr(local.source, '_try_to_shut_down', mock.Mock(side_effect=RuntimeError('the service is killed')))
+        local.source._threads.clock = Clock()
+        with pytest.raises(RuntimeError):
+            local.source.migrate_disk_and_power_off(INSTANCE, data)
+    domain.create = mock.Mock(side_effect=domain.create)
+    local.source._threads.clock = clock
+    local.source.revert_migration_at_source(INSTANCE, data)
+    assert (domain.create.call_count, local.states()[0], domain.starts) == (starts, 'running', 1)
+    assert clock.seconds < 90
 
 
 def test_paused_guest_is_destroyed_at_once(local, monkeypatch):
