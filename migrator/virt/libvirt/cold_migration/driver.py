@@ -125,7 +125,13 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 for draft in drafts:
                     destination.call(phase, functools.partial(copies.delete, draft=draft))
             power_on = bool(migrate_data.source['power_on'])
-            facts = {'power_on': power_on, 'host': there.get('host'), 'uri': uri, 'drafts': drafts}
+            facts = {
+                'power_on': power_on,
+                'host': there.get('host'),
+                'uri': uri,
+                'drafts': drafts,
+                'token': _token(migrate_data),
+            }
             if guest.state == GuestState.RUNNING:
                 facts['asked_until'] = self._threads.clock.now().timestamp() + self.conf.shutdown_timeout
             self.jobs.leave(instance.uuid, facts)
@@ -192,7 +198,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         facts = self._records.read(records.OUTGOING, instance.uuid) or {}
         if 'power_on' not in facts:
             return
-        if facts['power_on']:
+        # What an earlier migration has left does not say whether the guest should run now.
+        is_ours = facts.get('token', '') == _token(migrate_data)
+        if is_ours and facts['power_on']:
             # A guest that was asked to shut down may do so later, and would stay off.
             left = facts.get('asked_until', 0) - self._threads.clock.now().timestamp()
             self._wait_for_end(instance.uuid, min(left, self.conf.shutdown_timeout))

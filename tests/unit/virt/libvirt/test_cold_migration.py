@@ -291,6 +291,17 @@ def test_autostart_is_off_until_the_guest_is_restored(local):
     assert local.source._records.list(records.OUTGOING) == []
 
 
+def test_undo_of_a_later_migration_restores_the_autostart_alone(local):
+    data, domain = local.checked(), local.alpha.domains[0]
+    # This migration is abandoned, and the user shuts the guest down.
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    assert domain.starts == 0
+    later = local.checked(power_on=False)
+    local.source.revert_migration_at_source(INSTANCE, later)
+    assert (local.states()[0], domain.starts) == ('shutdown', 1)
+    assert local.source._records.list(records.OUTGOING) == []
+
+
 def test_guest_that_was_shut_off_stays_so(local):
     local.alpha.domains[0].shutdown()
     data = local.checked(power_on=False)
