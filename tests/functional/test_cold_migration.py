@@ -343,3 +343,26 @@ def test_a_source_that_returns_does_not_start_a_guest_that_has_no_place_there_an
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     assert operator('migration', 'retry', migration.uuid)[0] == 0
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
+
+
+def test_a_start_that_fails_after_the_guest_runs_is_finished_and_not_undone(cloud):
+    instance = cloud.boot('one', 'host1')
+    fault = faults(cloud, 'host2').fail('finish_migration', 'planned: not persisted', after=True)
+    finish(cloud, instance, 'host2')
+    finished = [one for one in cloud.recorder.messages if (one.method, one.kind) == ('finish_migration', 'call')]
+    assert (fault.count, len(finished)) == (1, 2)
+    assert act(cloud, instance, REVERT) == 202
+    cloud.wait()
+    # A host that never finishes it makes the migration stuck, and the guest is left alone.
+    fault = faults(cloud, 'host2').fail('finish_migration', 'planned: not persisted', after=True, sticky=True)
+    assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
+    assert 'finish_migration at host2, which has failed (' in newest(cloud, instance).stuck_reason
+    assert 'planned: not persisted' in newest(cloud, instance).stuck_reason
+    assert 5 < fault.count < 20
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    faults(cloud, 'host2').clear()
+    cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'finished', timeout=120)
+    assert newest(cloud, instance).stuck_reason is None
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.wait()

@@ -179,7 +179,7 @@ def retry(
     if wait.next_try > m.tools.threads.clock.monotonic():
         # Another event has woken the run, such as the other post step.
         m.ledger.wake_by(wait.next_try)
-        return wait.stuck or _next_try(host, wait)
+        return wait.stuck or next_try(host, wait)
     outcome = carry_out(m, host, step, record, **payload)
     tried, reason = _tried(m, host, step, outcome)
     if tried is not Tried.PENDING:
@@ -204,7 +204,7 @@ def retry(
     note_try(m, record, reason)
     wait.reason = reason
     back_off(m, wait)
-    return _next_try(host, wait)
+    return next_try(host, wait)
 
 
 class Tried(enum.StrEnum):
@@ -284,7 +284,8 @@ def _state_of(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) 
     return State.EXHAUSTED if wait.tries >= m.tools.options.post_max_attempts else State.UP
 
 
-def _next_try(host: str, wait: Wait) -> Parked:
+def next_try(host: str, wait: Wait) -> Parked:
+    """Return that a migration waits for the next try of a step that has failed."""
     return Parked(f'the next try of {wait.what} at {host}, which has failed ({wait.reason})')
 
 
