@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch):
+    """Two hosts, see :mod:`tests.unit.virt.libvirt.two_hosts`."""
+    # What is imported needs libvirt, and this file is read without it.
+    from tests.unit.virt.libvirt.two_hosts import Hosts
+
+    return Hosts(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def local(hosts):
+    """A guest of alpha with a disk that only alpha has."""
+    from tests.unit.virt.libvirt.two_hosts import CONTENT, a_disk
+
+    (hosts.images / 'disk').write_bytes(CONTENT)
+    hosts.have(a_disk(hosts.images / 'disk'))
+    return hosts
