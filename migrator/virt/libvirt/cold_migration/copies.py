@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import os
 import pathlib
 import subprocess
@@ -44,10 +45,24 @@ def draft_of(disk: storage.Disk, instance_uuid: str, token: str) -> str:
     return f'{_directory(disk)}/{instance_uuid}-{disk.target}-{token}.draft'
 
 
-def remove_stale(disk: storage.Disk, instance_uuid: str) -> None:
-    """Remove what earlier moves of a guest have left of their copies of a disk on this host."""
-    for path in pathlib.Path(_directory(disk)).glob(f'{instance_uuid}-{disk.target}-*.draft'):
-        storage.remove_draft(str(path))
+def undefine_pools(connection: Any, draft: str) -> None:
+    """Undefine the storage pools of this host that an interrupted copy has left.
+
+    :param connection: a ``libvirt.virConnect`` to the daemon of this host.
+    :param draft: the path of a draft; its last part may have wildcards.
+    """
+    for pool in connection.listAllStoragePools():
+        if fnmatch.fnmatchcase(pool.name(), os.path.basename(draft)):
+            if pool.isActive():
+                pool.destroy()
+            pool.undefine()
+
+
+def remove(draft: str) -> None:
+    """Remove the drafts of this host with a path, whose last part may have wildcards."""
+    path = pathlib.Path(draft)
+    for found in path.parent.glob(path.name):
+        storage.remove_draft(str(found))
 
 
 def _directory(disk: storage.Disk) -> str:

@@ -82,7 +82,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         self._refuse_present(instance)
         files, copied = self._sort('check_can_migrate_destination', instance, migrate_data)
         for disk in copied:
-            copies.remove_stale(disk, instance.uuid)
+            # What earlier migrations of the guest have left.
+            self._remove_drafts('check_can_migrate_destination', copies.draft_of(disk, instance.uuid, '*'))
         token = self._threads.new_uuid()
         self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         there = {
@@ -186,7 +187,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         for kind in (records.INCOMING, records.ARRIVED):
             self._incoming.remove(instance.uuid, kind, _token(migrate_data))
         for _disk, draft in _copied(migrate_data):
-            storage.remove_draft(draft)
+            self._remove_drafts('revert_migration_at_destination', draft)
 
     @on_disk
     def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -336,6 +337,11 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             self.connection.call(phase, lambda connection: connection.lookupByUUIDString(instance_uuid).shutdown())
         except exception.MigratorException as error:
             LOG.info('Cannot ask guest %(guest)s to shut down: %(error)s', {'guest': instance_uuid, 'error': error})
+
+    def _remove_drafts(self, phase: str, draft: str) -> None:
+        """Remove the drafts of this host with a path, whose last part may have wildcards, and their pools."""
+        self.connection.call(phase, lambda each: copies.undefine_pools(each, draft))
+        copies.remove(draft)
 
     def _delete_copies(self, phase: str, instance: Instance, facts: dict[str, Any]) -> None:
         """Delete the copies that no guest was started from, as far as the destination can be reached."""

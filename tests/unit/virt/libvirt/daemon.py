@@ -150,8 +150,11 @@ class Daemon:
 
     def storagePoolDefineXML(self, xml, _flags):  # noqa: N802 -- libvirt's name
         pool = Pool(self, xml)
-        self.pools[pool.name] = pool
+        self.pools[pool.name()] = pool
         return pool
+
+    def listAllStoragePools(self):  # noqa: N802 -- libvirt's name
+        return list(self.pools.values())
 
     def newStream(self, _flags):  # noqa: N802 -- libvirt's name
         return Stream(self)
@@ -212,8 +215,11 @@ class Pool:
 
     def __init__(self, daemon, xml):
         self.daemon, self.active = daemon, False
-        self.name, path = re.search('<name>(.*)</name>', xml)[1], re.search('<path>(.*)</path>', xml)[1]
+        self.called, path = re.search('<name>(.*)</name>', xml)[1], re.search('<path>(.*)</path>', xml)[1]
         self.directory = daemon.where(path)
+
+    def name(self):
+        return self.called
 
     def isActive(self):  # noqa: N802 -- libvirt's name
         return self.active
@@ -240,7 +246,7 @@ class Pool:
         self.directory.rmdir()
 
     def undefine(self):
-        del self.daemon.pools[self.name]
+        del self.daemon.pools[self.called]
 
 
 class Volume:

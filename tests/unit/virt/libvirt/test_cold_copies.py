@@ -191,6 +191,21 @@ def test_guest_is_restored_although_its_copies_cannot_be_deleted_and_a_later_che
     assert local.files('beta') == []
 
 
+@pytest.mark.parametrize('by', ['check', 'revert'])
+def test_pool_of_a_copy_that_was_never_finished_goes_with_its_draft(local, by):
+    data = local.checked()
+    local.beta.breaks_after = 1
+    with pytest.raises(exception.DriverError, match='the stream broke'):
+        local.source.migrate_disk_and_power_off(INSTANCE, data)
+    assert len(local.beta.pools) == len(local.files('beta')) == 1
+    if by == 'check':
+        local.checked()
+    else:
+        with local.at_beta() as destination:
+            destination.revert_migration_at_destination(INSTANCE, data)
+    assert (local.beta.pools, local.files('beta')) == ({}, [])
+
+
 def test_file_that_appears_in_the_way_of_a_copy_is_neither_overwritten_nor_removed(local):
     data = local.checked()
     local.source.migrate_disk_and_power_off(INSTANCE, data)
