@@ -157,7 +157,10 @@ def test_a_copy_is_not_removed_before_the_destination_reports_the_guest(cloud):
         cloud.world.hypervisors['host2'].guests.pop(instance.uuid)
     assert act(cloud, instance, CONFIRM) == 204
     cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason)
-    assert 'the copy at source host1 is kept' in newest(cloud, instance).stuck_reason
+    why = newest(cloud, instance).stuck_reason
+    assert 'Destination host2 does not have the guest, so the copy at source host1 is kept' in why
+    assert 'compute service' not in why
+    assert f'migrator-manage migration abandon {newest(cloud, instance).uuid} --guest-on' in why
     assert instance.uuid in cloud.world.hypervisors['host1'].guests
     # The operator ends it where the guest is.
     cloud.database.requests.request_abandon(newest(cloud, instance), 'host1', 'ada')
@@ -174,6 +177,7 @@ def test_a_revert_waits_while_the_destination_may_run_the_guest(cloud):
     assert act(cloud, instance, REVERT) == 202
     cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
     assert 'may run the guest' in newest(cloud, instance).stuck_reason
+    assert newest(cloud, instance).status == 'finished'
     assert cloud.world.active_on(instance.uuid) == ['host2']
     # The fenced host ends its copy when it is back.
     cloud.world.hypervisors['host2'].power_off()
@@ -366,3 +370,39 @@ def test_a_start_that_fails_after_the_guest_runs_is_finished_and_not_undone(clou
     assert newest(cloud, instance).stuck_reason is None
     assert act(cloud, instance, CONFIRM) == 204
     cloud.wait()
+
+
+def test_a_confirmation_names_a_destination_that_is_down(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    state.kill(cloud, 'host2')
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
+    why = newest(cloud, instance).stuck_reason
+    assert 'Destination host2 is down, so the copy at source host1 is kept: start the compute service of host2' in why
+    cloud.start_compute('host2')
+    cloud.wait()
+    assert newest(cloud, instance).status == 'confirmed'
+
+
+@pytest.mark.parametrize('undone', [False, True])
+def test_a_destination_that_dies_while_it_ends_the_guest_is_named_with_the_exits(cloud, undone):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host2').stall('revert_migration_at_destination')
+    if undone:
+        faults(cloud, 'host2').fail('finish_migration', 'planned: no disk')
+        assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    else:
+        finish(cloud, instance, 'host2')
+        assert act(cloud, instance, REVERT) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    state.kill(cloud, 'host2')
+    cloud.simulation.run_until(lambda: newest(cloud, instance).stuck_reason, timeout=LONG)
+    reason = 'Destination host2 is down and may run the guest: start its compute service. Or, if its host is fenced, '
+    assert newest(cloud, instance).stuck_reason == f'{reason}declare it forced down.'
+    cloud.simulation.advance(60)
+    assert newest(cloud, instance).stuck_reason == f'{reason}declare it forced down.'
+    faults(cloud, 'host2').clear()
+    cloud.start_compute('host2')
+    cloud.wait()
+    assert newest(cloud, instance).status == ('failed' if undone else 'reverted')

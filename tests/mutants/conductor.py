@@ -278,8 +278,8 @@ MUTANTS = (
     Mutant(
         'a-confirmation-does-not-wait-for-the-guest',
         COLD_MIGRATE,
-        "if found.observed is not Observed.RUNS:\n        return Stuck(\n            f'Destination",
-        "if found.observed is None:\n        return Stuck(\n            f'Destination",
+        'if found.observed is not Observed.RUNS:\n        helps',
+        'if found.observed is None:\n        helps',
         'The source removes its copy of a guest that its destination does not report, which may be the last one.',
     ),
     Mutant(

@@ -90,19 +90,19 @@ def revert_does_not_return_the_allocation() -> Iterator[object]:
 @SHELF.plant('I1', 'cold destination unreachable')
 def destination_that_does_not_answer_counts_as_fenced() -> Iterator[object]:
     """A revert starts the guest at the source while the destination, which is not forced down, runs it."""
-    look_at, state_of = hosts.look_at, hosts._state_of
+    look_at, tried = hosts.look_at, hosts._tried
 
     def fenced(m: MigrationContext, host: str) -> Host:
         found = look_at(m, host)
         return Host(found.observed, forced_down=True, post_copy=found.post_copy)
 
-    def down(m: MigrationContext, host: str, wait: Any, tried: hosts.Tried) -> hosts.State:
-        is_down = tried is hosts.Tried.PENDING and m.tools.is_down(host)
-        return hosts.State.DOWN if is_down else state_of(m, host, wait, tried)
+    def pending(m: MigrationContext, host: str, step: str, outcome: hosts.Found) -> tuple[hosts.Tried, str]:
+        found, reason = tried(m, host, step, outcome)
+        return (hosts.Tried.PENDING if found is hosts.Tried.MAY_RUN else found), reason
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(hosts, 'look_at', fenced))
-        yield stack.enter_context(patched(hosts, '_state_of', down))
+        yield stack.enter_context(patched(hosts, '_tried', pending))
 
 
 @SHELF.plant('55f4552621', 'cold confirmed late')

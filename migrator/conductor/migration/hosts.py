@@ -194,6 +194,8 @@ def retry(
         m.defer(host, step, reason, _for_cleanup(m, step))
         return Done({'owed': reason})
     if then is Then.STUCK:
+        if tried is Tried.MAY_RUN:
+            return Stuck(reason)
         if tried is Tried.UNRESTORED:
             what = 'end' if step == protocol.AFTER_REVERT else 'restore'
             return Stuck(f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.')
@@ -221,6 +223,8 @@ class Tried(enum.StrEnum):
     #: start one before the other copy has ended.
     UNRESTORED = 'the host failed to restore or to end the guest'
     PENDING = 'not ended'
+    #: Only a fenced host runs no guest that another host may start.
+    MAY_RUN = 'not ended, and the guest may run at the host, which is down'
 
 
 class State(enum.IntEnum):
@@ -251,6 +255,7 @@ RETRY = MappingProxyType(
         Tried.FAILED: (Then.AGAIN, Then.DEFER, Then.DEFER),
         Tried.UNRESTORED: (Then.AGAIN, Then.STUCK, Then.DEFER),
         Tried.PENDING: (Then.AGAIN, Then.AGAIN, Then.DEFER),
+        Tried.MAY_RUN: (Then.STUCK, Then.STUCK, Then.STUCK),
     }
 )
 
@@ -258,6 +263,9 @@ RETRY = MappingProxyType(
 def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) -> tuple[Tried, str]:
     """Return the row of the table for a try, and its reason for an operator."""
     if isinstance(outcome, Parked):
+        if step == protocol.AFTER_REVERT and m.tools.is_down(host):
+            if not m.tools.database.services.get_compute(host).forced_down:
+                return Tried.MAY_RUN, may_run(host)
         return Tried.PENDING, ''
     if isinstance(outcome, protocol.Report):
         if outcome.state == protocol.WorkState.DONE:
@@ -277,11 +285,17 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
 
 def _state_of(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> State:
     if tried is Tried.PENDING and m.tools.is_down(host):
-        # Only a fenced host runs no guest that another host may start.
-        may_run = wait.what == protocol.AFTER_REVERT and not m.tools.database.services.get_compute(host).forced_down
-        return State.UP if may_run else State.DOWN
+        return State.DOWN
     # A host that has replied is up.
     return State.EXHAUSTED if wait.tries >= m.tools.options.post_max_attempts else State.UP
+
+
+def may_run(host: str) -> str:
+    """Return what an operator can do about the destination of a cold migration that is down."""
+    return (
+        f'Destination {host} is down and may run the guest: start its compute service. Or, if its host is fenced, '
+        'declare it forced down.'
+    )
 
 
 def next_try(host: str, wait: Wait) -> Parked:

@@ -309,9 +309,10 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         m.ledger.waits_on = {m.destination}
         return hosts.wait_for_observation(m, m.destination)
     if found.observed is not Observed.RUNS:
+        helps = f'start the compute service of {m.destination}. Or look' if found.observed is Observed.DOWN else 'look'
         return Stuck(
-            f'Destination {m.destination} {found.observed}, so the copy at source {m.source} is kept: start the '
-            f'compute service of {m.destination}. Or look which host has the guest, and abandon the migration.'
+            f'Destination {m.destination} {found.observed}, so the copy at source {m.source} is kept: {helps} which '
+            f'host has the guest, and type "migrator-manage migration abandon {m.row.uuid} --guest-on HOST".'
         )
     m.will_call()
     return {}
@@ -364,10 +365,7 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         )
         return Stuck(f'Source {m.source} {source.observed}, so the guest stays at {m.destination}: {helps}.')
     if destination.observed is Observed.DOWN and not destination.forced_down:
-        return Stuck(
-            f'Destination {m.destination} is down and may run the guest: start its compute service. Or, if its host is '
-            'fenced, declare it forced down.'
-        )
+        return Stuck(hosts.may_run(m.destination))
     m.will_call()
     return {}
 

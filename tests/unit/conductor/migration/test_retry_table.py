@@ -15,7 +15,7 @@ def test_each_outcome_has_a_cell_for_each_state() -> None:
 
 
 @pytest.mark.parametrize('state', State)
-@pytest.mark.parametrize('tried', [Tried.HERE, Tried.GONE])
+@pytest.mark.parametrize('tried', [Tried.HERE, Tried.GONE, Tried.MAY_RUN])
 def test_a_host_that_contradicts_the_journal_is_never_passed_over(tried: Tried, state: State) -> None:
     assert RETRY[tried][state] is Then.STUCK
 
@@ -40,6 +40,7 @@ def test_a_migration_does_not_wait_for_a_host_that_is_down(tried: Tried) -> None
         (Tried.FAILED, 'again defer defer'),
         (Tried.UNRESTORED, 'again stuck defer'),
         (Tried.PENDING, 'again again defer'),
+        (Tried.MAY_RUN, 'stuck stuck stuck'),
     ],
 )
 def test_the_whole_table(tried: Tried, cells: str) -> None:
