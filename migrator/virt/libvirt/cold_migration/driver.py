@@ -184,7 +184,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if self._records.read(records.INCOMING, instance.uuid) is not None:
             self._let_start_begin()
         self.connection.call('revert_migration_at_destination', lambda each: remove_domain(each, instance.uuid))
-        for kind in (records.INCOMING, records.ARRIVED):
+        # A migration that was abandoned before its checks has made nothing.
+        for kind in (records.INCOMING, records.ARRIVED) if migrate_data.destination else ():
             self._incoming.remove(instance.uuid, kind, _token(migrate_data))
         for _disk, draft in _copied(migrate_data):
             self._remove_drafts('revert_migration_at_destination', draft)

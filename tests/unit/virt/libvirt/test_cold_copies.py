@@ -96,6 +96,15 @@ def test_files_belong_to_the_guest_once_it_is_evacuated_or_checked_anew(local, e
         assert local.files('beta') == ['disk']
 
 
+def test_revert_before_the_checks_keeps_the_files_of_a_live_migration(hosts):
+    disk = hosts.images / 'disk'
+    disk.touch()
+    arrived = {'files': {str(disk): disk.stat().st_ino}, 'directories': []}
+    hosts.destination._records.write(records.INCOMING, INSTANCE.uuid, arrived)
+    hosts.destination.revert_migration_at_destination(INSTANCE, LiveMigrateData())
+    assert disk.exists()
+
+
 def test_start_does_not_take_over_what_an_earlier_migration_has_recorded(local):
     data = local.checked(shared=True)
     other = local.images / 'other'
