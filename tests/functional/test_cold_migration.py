@@ -406,3 +406,18 @@ def test_a_destination_that_dies_while_it_ends_the_guest_is_named_with_the_exits
     cloud.start_compute('host2')
     cloud.wait()
     assert newest(cloud, instance).status == ('failed' if undone else 'reverted')
+
+
+def test_a_guest_that_was_paused_is_written_as_running_once_it_is_started(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].pause(instance.uuid)
+    cloud.database.instances.update(instance.uuid, power_state=3)
+    finish(cloud, instance, 'host2')
+    assert cloud.database.instances.get(instance.uuid).power_state == 1
+    # Its user has shut it off there. A revert starts it.
+    cloud.world.hypervisors['host2'].shut_off(instance.uuid)
+    cloud.database.instances.update(instance.uuid, power_state=4)
+    assert act(cloud, instance, REVERT) == 202
+    cloud.wait()
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    assert cloud.database.instances.get(instance.uuid).power_state == 1

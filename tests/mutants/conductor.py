@@ -299,7 +299,7 @@ MUTANTS = (
     Mutant(
         'a-shut-off-guest-loses-its-state',
         COLD_MIGRATE,
-        "m.writes.instance['vm_state'] = (record.input or {})['vm_state']",
+        "m.writes.instance['vm_state'] = _vm_state(m)",
         "m.writes.instance['vm_state'] = 'active'",
         'An instance that was stopped is shown as active after its cold migration.',
     ),

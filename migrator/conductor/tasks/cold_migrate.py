@@ -17,7 +17,8 @@ from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
-from migrator.objects import RESIZED, GuestState, LiveMigrateData, protocol
+from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol
+from migrator.objects.difference import POWER
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
@@ -289,7 +290,7 @@ def _is_active(m: MigrationContext, host: str) -> bool:
 def update_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host, and free it for the decision of its user, in the commit of the outcome."""
     m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
-    m.writes.instance |= {'vm_state': RESIZED, 'task_state': None}
+    m.writes.instance |= {'vm_state': RESIZED, 'task_state': None, 'power_state': _power_state(m)}
     return Done()
 
 
@@ -335,9 +336,7 @@ def release_source_allocation(m: MigrationContext) -> Verdict:
 
 def give_state_back(m: MigrationContext) -> Verdict:
     """Give the instance its vm_state from before the migration."""
-    record = m.record('migrate_disk_and_power_off')
-    assert record is not None
-    m.writes.instance['vm_state'] = (record.input or {})['vm_state']
+    m.writes.instance['vm_state'] = _vm_state(m)
     return Done()
 
 
@@ -377,7 +376,7 @@ def revert_migration_at_destination(m: MigrationContext) -> Verdict:
 
 def return_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host to the source again, before the source starts the guest."""
-    m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node}
+    m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node, 'power_state': _power_state(m)}
     return Done()
 
 
@@ -398,6 +397,19 @@ def return_source_allocation(m: MigrationContext) -> Verdict:
 
 
 # --- shared by several -----------------------------------------------------------------------------------------------
+
+
+def _vm_state(m: MigrationContext) -> str:
+    """Return the vm_state that the instance had before the migration."""
+    record = m.record('migrate_disk_and_power_off')
+    assert record is not None
+    return str((record.input or {})['vm_state'])
+
+
+def _power_state(m: MigrationContext) -> int:
+    """Return the power_state of the guest after its start, which leaves only a stopped guest shut off."""
+    state = GuestState.SHUTDOWN if _vm_state(m) == STOPPED else GuestState.RUNNING
+    return POWER[state.value][1]
 
 
 def _guest(m: MigrationContext) -> dict[str, Any]:
