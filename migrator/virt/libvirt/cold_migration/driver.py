@@ -60,7 +60,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             facts, disks, obstacle = self.connection.call('check_can_migrate_source', ask)
         except OSError as error:
             raise exception.MigrationPreCheckError(
-                reason=f'cannot examine a disk of guest {instance.uuid}: {error}'
+                reason=f'cannot examine a disk of guest {instance.uuid} at {self.host}: {error}'
             ) from error
         if obstacle:
             raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
@@ -113,7 +113,11 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         phase, there = 'migrate_disk_and_power_off', migrate_data.destination
         guest = self.get_guest(instance.uuid)
         if guest.state not in _MOVABLE or guest.job:
-            raise self._error(phase, f'guest {instance.uuid} is {"being migrated" if guest.job else guest.state}')
+            raise self._error(
+                phase,
+                f'guest {instance.uuid} is {"being migrated" if guest.job else guest.state}: it must be running, '
+                'paused or shut off, without a live migration',
+            )
         checked = storage.defined_disks(migrate_data.source['xml'])
         plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
         copied = _copied(migrate_data)
@@ -222,8 +226,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         :param made: the disks that were copied, by target; None before that, while the guest may run at its source.
         :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest.
         """
-        remedy = f'remove that from its definition, or leave it at {instance.host}'
-        other = 'or move away what has its name there'
+        remedy = f'remove that part from the definition of the guest, or leave the guest at {instance.host}'
+        other = 'or move the file of that name away'
         identities = migrate_data.source.get('files', {})
         checked = {facts['target']: facts for facts in migrate_data.source.get('disks', [])}
 
@@ -237,9 +241,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     facts = checked[disk.target]
                     if facts['kept']:
                         raise exception.MigrationPreCheckError(
-                            reason=f'host {self.host} does not see {disk.path} (disk {disk.target}) of guest '
-                            f'{instance.uuid}, which {facts["kept"]} and is not copied: mount the storage of '
-                            f'{instance.host} there'
+                            reason=f'host {self.host} does not see {disk.path}, disk {disk.target} of guest '
+                            f'{instance.uuid}. The disk is not copied, because it {facts["kept"]}: provide the storage '
+                            f'of {instance.host} there'
                         )
                     copied.append(storage.Disk.of(facts))
                     continue
@@ -297,7 +301,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         def destroy(connection: Any) -> None:
             domain = connection.lookupByUUIDString(instance_uuid)
             if domain.isActive():
-                LOG.info('Powering off guest %s, which has not shut down', instance_uuid)
+                LOG.info('Powering off guest %s, which is still active', instance_uuid)
                 domain.destroy()
 
         try:
@@ -352,8 +356,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 destination.call(phase, functools.partial(copies.delete, draft=draft))
         except exception.MigratorException as error:
             LOG.warning(
-                'Cannot delete the copies of the disks of guest %(guest)s at %(host)s; delete %(drafts)s there unless '
-                'a later migration of the guest does: %(error)s',
+                'Cannot delete the copied disks of guest %(guest)s at %(host)s: %(error)s. The next cold migration of '
+                'the guest to that host deletes them. To delete them now: %(drafts)s',
                 {
                     'guest': instance.uuid,
                     'host': facts['host'],
@@ -384,7 +388,7 @@ def _obstacle(domain: Any) -> str:
     if not domain.isPersistent():
         return 'is transient, and would be gone when it is off: define it first (virsh define)'
     if domain.hasManagedSaveImage(0):
-        return 'has a saved state, which only its host has: start it, or remove that (virsh managedsave-remove)'
+        return 'has a saved state, which only its host has: start the guest, or discard it (virsh managedsave-remove)'
     if domain.snapshotNum(0):
         return 'has snapshots, which only its host knows: delete them first (virsh snapshot-delete)'
     return ''

@@ -194,7 +194,7 @@ def test_guest_is_restored_although_its_copies_cannot_be_deleted_and_a_later_che
     local.reachable = False
     local.source.revert_migration_at_source(INSTANCE, data)
     assert local.states()[0] == 'running'
-    assert 'Cannot delete the copies of the disks' in caplog.text
+    assert 'Cannot delete the copied disks' in caplog.text
     assert len(local.files('beta')) == 1
     local.checked()
     assert local.files('beta') == []

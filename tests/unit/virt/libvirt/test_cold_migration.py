@@ -51,8 +51,11 @@ def test_shared_disk_is_used_also_while_the_guest_runs(local):
 @pytest.mark.parametrize(
     ('disk', 'match'),
     [
-        (a_disk('{}/disk', more='<shareable/>'), 'does not see .*/disk .* is defined as shareable .*mount the storage'),
-        (a_disk('{}/disk', 'block'), 'does not see .*/disk .* is of type block and is not copied'),
+        (
+            a_disk('{}/disk', more='<shareable/>'),
+            'does not see .*/disk.* is defined as shareable: provide the storage',
+        ),
+        (a_disk('{}/disk', 'block'), 'does not see .*/disk.* not copied, because it is of type block: provide'),
     ],
 )
 def test_disk_that_is_never_copied_is_refused_where_it_is_missing(hosts, disk, match):
@@ -64,19 +67,24 @@ def test_disk_that_is_never_copied_is_refused_where_it_is_missing(hosts, disk, m
 
 def test_disk_on_a_file_system_of_several_hosts_is_not_copied(local, monkeypatch):
     monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'nfs4')
-    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see .* is on nfs4 and is not copied'):
+    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see .* not copied, because it is on nfs4'):
         local.checked()
 
 
 def test_other_file_under_the_name_of_a_disk_is_refused(local):
     (local.folder / 'of-beta' / 'disk').touch()
-    with pytest.raises(exception.MigrationPreCheckError, match=r'cannot be shown to be the same .* or move away what'):
+    with pytest.raises(
+        exception.MigrationPreCheckError, match=r'cannot be shown to be the same .* or move the file of that name away'
+    ):
         local.checked()
 
 
 def test_device_of_the_host_is_refused_with_what_to_do(hosts):
     hosts.have("<hostdev type='pci'/>")
-    with pytest.raises(exception.MigrationPreCheckError, match='remove that from its definition, or leave it at alpha'):
+    with pytest.raises(
+        exception.MigrationPreCheckError,
+        match='remove that part from the definition of the guest, or leave the guest at alpha',
+    ):
         hosts.checked()
 
 
@@ -96,7 +104,7 @@ def test_disk_that_another_guest_uses_is_not_copied(local, disk, chain, match):
         names = [{'filename': f'{local.images}/{name}'} for name in chain]
         (local.images / 'overlay.chain').write_text(json.dumps(names))
     other = local.another_guest(local.images / disk)
-    match = f'does not see .*/disk .*which {match.format(other)}.* and is not copied: mount the storage'
+    match = f'does not see .*/disk.* not copied, because it {match.format(other)}.*: provide the storage'
     with pytest.raises(exception.MigrationPreCheckError, match=match):
         local.checked()
     # It leaves the source for no host that sees it.
