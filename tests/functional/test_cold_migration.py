@@ -127,7 +127,7 @@ def test_a_guest_that_runs_again_at_its_source_is_not_started_elsewhere(cloud):
     cloud.wait()
     found = newest(cloud, instance)
     assert found.status == 'failed'
-    assert 'after it had powered it off' in found.failure
+    assert 'although it had powered the guest off' in found.failure
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 

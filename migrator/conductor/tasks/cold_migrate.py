@@ -155,7 +155,7 @@ def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
     if not isinstance(found, protocol.Report):
         return found
     if found.state != protocol.WorkState.DONE:
-        return Failed(f'Host {m.source} could not power the guest off: {found.reason}')
+        return Failed(f'Host {m.source} could not power the guest off, or copy its disks: {found.reason}')
     return Done()
 
 
@@ -179,7 +179,7 @@ def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):
-        return Failed(f'Source {m.source} {source.observed}, after it had powered it off.')
+        return Failed(f'Source {m.source} {source.observed}, although it had powered the guest off.')
     m.will_call()
     return {}
 
@@ -218,7 +218,7 @@ def settle(m: MigrationContext) -> Settlement:
         if found.observed is Observed.DOWN and not found.forced_down:
             return Stuck(
                 f'Destination {host} is down and may have started the guest: start its compute service. Or, if its '
-                'host is fenced, declare it forced down: the guest is started at its source again then.'
+                'host is fenced, declare it forced down; then the guest is restored at its source.'
             )
         if found.observed is Observed.DOWN and not m.replies.settling:
             # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
@@ -360,7 +360,7 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         helps = (
             'start its compute service'
             if source.observed is Observed.DOWN
-            else f'look which host has the guest, and abandon the migration with the guest on {m.destination}'
+            else f'if {m.destination} has the guest, abandon the migration with the guest on that host'
         )
         return Stuck(f'Source {m.source} {source.observed}, so the guest stays at {m.destination}: {helps}.')
     if destination.observed is Observed.DOWN and not destination.forced_down:
