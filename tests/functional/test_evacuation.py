@@ -383,3 +383,15 @@ def test_a_forced_evacuation_copies_the_allocation(cloud, version):
     cloud.wait()
     assert status(cloud, cloud.migrations(instance)[-1]) == 'done'
     assert state.allocations(cloud)[instance.uuid] == {'host2': instance.flavor.resources()}
+
+
+def test_a_start_that_fails_after_the_guest_runs_is_finished(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    fault = faults(cloud, 'host2').fail('evacuate', 'planned: not persisted', after=True)
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    sent = [one for one in cloud.recorder.messages if (one.method, one.kind) == ('evacuate', 'call')]
+    assert (fault.count, len(sent)) == (1, 2)
+    assert cloud.world.active_on(instance.uuid) == ['host2']

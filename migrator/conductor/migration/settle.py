@@ -206,6 +206,30 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
     return None
 
 
+def start_again(
+    m: MigrationContext, failed: protocol.Report, send: Callable[[MigrationContext], Failed | Parked]
+) -> Parked:
+    """Have a destination that has the guest, and has failed to finish its start, try that again.
+
+    The outcome is open until it succeeds. Nothing is undone while the guest may run there.
+
+    :param failed: the destination's report of the step.
+    :param send: sends the step.
+    """
+    wait = m.ledger.of(failed.step, failed.host)
+    wait.reason = failed.reason or 'no reason given'
+    if wait.next_try > m.tools.threads.clock.monotonic():
+        m.ledger.wake_by(wait.next_try)
+        return hosts.next_try(failed.host, wait)
+    wait.tries += 1
+    hosts.back_off(m, wait)
+    # In the same epoch the host would only repeat its report.
+    m.raise_epoch()
+    del m.replies.reports[failed.host, failed.step]
+    sent = send(m)
+    return sent if isinstance(sent, Parked) else Parked(sent.reason)
+
+
 # --- the acts of the table -------------------------------------------------------------------------------------------
 
 

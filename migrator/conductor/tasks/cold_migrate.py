@@ -16,6 +16,7 @@ from migrator import exception
 from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.settle import start_again
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol
 from migrator.objects.difference import POWER
@@ -234,7 +235,7 @@ def settle(m: MigrationContext) -> Settlement:
         if is_there and is_done:
             return Forward()
         if is_there and report is not None and _is_active(m, host):
-            return _finish(m, host, report)
+            return start_again(m, report, finish_migration)
         if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
             # The host has lost the command, and may not have finished it; or it has lost what it had started.
             m.replies.reports.pop((host, 'finish_migration'), None)
@@ -258,25 +259,6 @@ def _settle_at_source(m: MigrationContext) -> Settlement:
             m.ledger.waits_on = {m.source}
             return hosts.wait_for_observation(m, m.source)
     return Back(m.abort_reason)
-
-
-def _finish(m: MigrationContext, host: str, failed: protocol.Report) -> Parked:
-    """Have a destination that runs the guest, and has failed to finish its start, try that again.
-
-    The guest could not go back while it runs there.
-    """
-    wait = m.ledger.of('finish_migration', host)
-    wait.reason = failed.reason or 'no reason given'
-    if wait.next_try > m.tools.threads.clock.monotonic():
-        m.ledger.wake_by(wait.next_try)
-        return hosts.next_try(host, wait)
-    wait.tries += 1
-    hosts.back_off(m, wait)
-    # In the same epoch the host would only repeat its report.
-    m.raise_epoch()
-    del m.replies.reports[host, 'finish_migration']
-    sent = finish_migration(m)
-    return sent if isinstance(sent, Parked) else Parked(sent.reason)
 
 
 def _is_active(m: MigrationContext, host: str) -> bool:
