@@ -138,7 +138,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 'token': _token(migrate_data),
             }
             if guest.state == GuestState.RUNNING:
-                facts['asked_until'] = self._threads.clock.now().timestamp() + self.conf.shutdown_timeout
+                facts['asked_until'] = self._threads.clock.monotonic() + self.conf.shutdown_timeout
             self.jobs.leave(instance.uuid, facts)
             # A start here whose last part failed left this record. What it names are the disks of the guest.
             self._records.remove(records.INCOMING, instance.uuid)
@@ -207,8 +207,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         # What an earlier migration has left does not say whether the guest should run now.
         is_ours = facts.get('token', '') == _token(migrate_data)
         if is_ours and facts['power_on']:
-            # A guest that was asked to shut down may do so later, and would stay off.
-            left = facts.get('asked_until', 0) - self._threads.clock.now().timestamp()
+            # A guest that was asked to shut down may do so later, and would stay off. The clock is that of the system,
+            # also after a restart of this service.
+            left = facts.get('asked_until', 0) - self._threads.clock.monotonic()
             self._wait_for_end(instance.uuid, min(left, self.conf.shutdown_timeout))
             if self.get_guest(instance.uuid).state == GuestState.SHUTDOWN:
                 self._call_start(phase, instance, lambda each: each.lookupByUUIDString(instance.uuid).create())
