@@ -432,10 +432,10 @@ def fill_up(file):
 
 @pytest.fixture
 def small(tmp_path):
-    """A disk of 512 KiB, which only root can have."""
+    """A disk of 1 MiB, which only root can have."""
     folder = tmp_path / 'small'
     folder.mkdir()
-    command = ['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', str(folder)]
+    command = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         backends.left_out(f'a small disk cannot be mounted here: {done.stderr.strip()}')
