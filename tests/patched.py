@@ -38,6 +38,11 @@ _DEPENDENCIES = (
 OPTIONS = (
     '-p',
     'no:xdist',
+    # Plugins that tests/real installs: they import trio, which cannot be imported once sockets are green.
+    '-p',
+    'no:anyio',
+    '-p',
+    'no:schemathesis',
     '-o',
     f'testpaths={" ".join(TESTS)}',
     # If a signal interrupts no thread, a thread of the interpreter's own ends the process.
