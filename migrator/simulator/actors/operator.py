@@ -208,10 +208,6 @@ class Operator:
         self.user.give_up()
         self.cloud.adapter.deliver()
         self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
-        if self._open():
-            # The last host to come back may be the one that a stuck migration waits for.
-            self.user.wait(_SWEEPS)
-            self.user.until(self._is_over, PATIENCE)
         self.user.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
         self.user.until(lambda: not self._can_complete(), PATIENCE)
         with contextlib.suppress(TimedOut):
