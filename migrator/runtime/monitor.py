@@ -114,22 +114,12 @@ class Monitor:
 
     def time_statements(self) -> Callable[[float], None]:
         """Return a function that counts an SQL statement, given its seconds."""
-        return prometheus_client.Histogram(
-            'migrator_database_statement_seconds',
-            'SQL statements, by their duration.',
-            buckets=_BUCKETS,
-            registry=self.registry,
-        ).observe
+        return self._times('migrator_database_statement_seconds', 'SQL statements, by their duration.').observe
 
     def time_requests(self) -> Callable[[str, str, int, float], None]:
         """Return a function that counts an answer of the API, given its method, route, status and seconds."""
-        times = prometheus_client.Histogram(
-            'migrator_http_request_seconds',
-            'Answers of the API, by their duration.',
-            ['method', 'route', 'code'],
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        text, labels = 'Answers of the API, by their duration.', ('method', 'route', 'code')
+        times = self._times('migrator_http_request_seconds', text, *labels)
 
         def observe(method: str, route: str, status: int, seconds: float) -> None:
             # A client chooses the method, and may choose any number of them.
@@ -140,25 +130,18 @@ class Monitor:
 
     def timed_adapter(self, adapter: Any) -> Any:
         """Return Placement's adapter, with the durations of its requests as a metric."""
-        times = prometheus_client.Histogram(
-            'migrator_placement_request_seconds',
-            'Requests to Placement, by their duration; the code "none" is for those without an answer.',
-            ['method', 'code'],
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        text = 'Requests to Placement, by their duration; the code "none" is for those without an answer.'
+        times = self._times('migrator_placement_request_seconds', text, 'method', 'code')
         return _TimedAdapter(adapter, times, self._threads.clock)
 
     def timed_rpc(self, rpc: Any) -> Any:
         """Return an RPC, with the durations of its calls as a metric."""
-        times = prometheus_client.Histogram(
-            'migrator_rpc_call_seconds',
-            'Calls to other services, by their duration, and whether they were answered.',
-            ['method', 'result'],
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        text = 'Calls to other services, by their duration, and whether they were answered.'
+        times = self._times('migrator_rpc_call_seconds', text, 'method', 'result')
         return _TimedRPC(rpc, times, self._threads.clock)
+
+    def _times(self, name: str, text: str, *labels: str) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(name, text, labels, buckets=_BUCKETS, registry=self.registry)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the metric of the checks; the registry calls this at each scrape."""

@@ -7,30 +7,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import threading
 import types
 
 import prometheus_client
 import pytest
 from prometheus_client import parser
 
-from migrator import executors
 from migrator.runtime import monitor
-
-
-class Clock(executors.SystemClock):
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-class Threads(executors.NativeThreads):
-    """Threads whose clock the test sets."""
-
-    def __init__(self):
-        super().__init__()
-        self.clock = Clock()
+from migrator.testing.simulation.threads import Simulation
 
 
 def ask(app, path, method='GET'):
@@ -43,29 +27,20 @@ def ask(app, path, method='GET'):
 
 
 class Service:
-    """A service whose checks run once each."""
+    """A service in simulated threads."""
 
-    def __init__(self):
-        self.threads = Threads()
+    def __init__(self, simulation):
+        self.simulation = simulation
+        self.threads = simulation.process('service')
         self.stopping = self.threads.event()
         self.monitor = monitor.Monitor('migrator-conductor', self.threads, self.stopping)
         self.monitor.started = self.monitor.is_served = True
         self.app = self.monitor.make_app()
 
     def watch(self, what, check, **more):
-        """Watch something, and wait until it is checked once."""
-        checked = threading.Event()
-
-        def run():
-            try:
-                return check()
-            finally:
-                checked.set()
-
-        self.monitor.watch(what, run, **more)
-        assert checked.wait(30)
-        while self.monitor.health()[1]['checks'][what]['result'] == 'unknown':
-            pass  # it has returned, and is being recorded
+        """Watch something, and let it be checked once."""
+        self.monitor.watch(what, check, **more)
+        self.simulation.run_ready()
 
     def health(self):
         status, headers, body = ask(self.app, '/healthcheck')
@@ -75,9 +50,8 @@ class Service:
 
 @pytest.fixture
 def service():
-    made = Service()
-    yield made
-    made.stopping.set()
+    with Simulation(seed=1) as simulation:
+        yield Service(simulation)
 
 
 def fail():
@@ -112,19 +86,25 @@ def test_what_is_needed_and_away_is_named_without_the_reason(service, check):
 
 
 def test_check_that_hangs_counts_as_away(service):
-    begun, go = threading.Event(), threading.Event()
-
-    def hang():
-        begun.set()
-        go.wait(30)
-
-    service.monitor.watch('database', hang)
-    assert begun.wait(30)
+    gate = service.threads.event()
+    service.watch('database', gate.wait)
     assert service.health()[1]['checks']['database']['result'] == 'unknown'
-    service.threads.clock.now += monitor.PATIENCE + 1
+    service.simulation.advance(monitor.PATIENCE + 1)
     status, body = service.health()
     assert (status, body['checks']['database']['result']) == (503, 'away')
-    go.set()
+    gate.set()
+    service.simulation.run_ready()
+    assert service.health()[0] == 200
+
+
+def test_result_follows_the_next_check(service):
+    results = [True, False, True]
+    service.watch('database', lambda: results.pop(0))
+    found = [service.health()[0]]
+    for _ in range(2):
+        service.simulation.advance(monitor.INTERVAL)
+        found.append(service.health()[0])
+    assert found == [200, 503, 200]
 
 
 def test_service_that_has_not_started_or_is_stopping_is_live_and_not_ready(service):
@@ -184,15 +164,15 @@ def test_api_answers_the_health_itself_and_passes_the_rest_on(service):
 class Slow:
     """A remote service that takes two seconds, and then answers or not."""
 
-    def __init__(self, clock, answer):
-        self.clock = clock
+    def __init__(self, threads, answer):
+        self.threads = threads
         self.answer = answer
 
     def call(self, context, target, method, **args):
         return self.request(method, 'call')
 
     def request(self, url, method, **more):
-        self.clock.now += 2
+        self.threads.sleep(2)
         if self.answer is None:
             raise ConnectionError('it is away')
         return self.answer
@@ -200,12 +180,16 @@ class Slow:
 
 @pytest.mark.parametrize(('status', 'code', 'result'), [(200, '200', 'answered'), (None, 'none', 'failed')])
 def test_requests_and_calls_are_measured_also_without_an_answer(service, status, code, result):
-    clock = service.threads.clock
-    remote = Slow(clock, None if status is None else types.SimpleNamespace(status_code=status))
+    remote = Slow(service.threads, None if status is None else types.SimpleNamespace(status_code=status))
     adapter, rpc = service.monitor.timed_adapter(remote), service.monitor.timed_rpc(remote)
-    for send in (lambda: adapter.request('/usages', 'GET'), lambda: rpc.call(None, None, 'ping', a=1)):
-        with contextlib.suppress(ConnectionError):
-            assert send() is remote.answer
+
+    def send():
+        for one in (lambda: adapter.request('/usages', 'GET'), lambda: rpc.call(None, None, 'ping', a=1)):
+            with contextlib.suppress(ConnectionError):
+                assert one() is remote.answer
+
+    service.threads.start(send, name='send')
+    service.simulation.advance(4)
     value = service.monitor.registry.get_sample_value
     assert value('migrator_placement_request_seconds_sum', {'method': 'GET', 'code': code}) == 2
     assert value('migrator_rpc_call_seconds_sum', {'method': 'ping', 'result': result}) == 2

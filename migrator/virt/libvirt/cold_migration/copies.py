@@ -140,7 +140,7 @@ def delete(connection: Any, draft: str) -> None:
 
 
 def _pool(connection: Any, draft: str, user: int, group: int) -> Any:
-    """Return the storage pool of a draft, which is made if there is none."""
+    """Return the storage pool of a draft; create the pool if it does not exist."""
     name = os.path.basename(draft)
     try:
         pool = connection.storagePoolLookupByName(name)

@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def hosts(tmp_path, monkeypatch):
     """Two hosts, see :mod:`tests.unit.virt.libvirt.two_hosts`."""
-    # What is imported needs libvirt, and this file is read without it.
+    # This module needs libvirt. pytest reads this file also where libvirt is not installed.
     from tests.unit.virt.libvirt.two_hosts import Hosts
 
     return Hosts(tmp_path, monkeypatch)
