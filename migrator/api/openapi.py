@@ -2,7 +2,8 @@
 
 """The OpenAPI document of both APIs, made from the table of URLs and from the schemas that validate.
 
-``python -m migrator.api.openapi`` prints it. It describes the newest version of the Compute API.
+``python -m migrator.api.openapi`` prints it. It describes the newest version of the Compute API: a request of an
+older one gets an answer without what later versions have added.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def document() -> dict[str, Any]:
         'paths': _portable(paths),
         'components': {
             'securitySchemes': {'token': {'type': 'apiKey', 'in': 'header', 'name': 'X-Auth-Token'}},
-            'schemas': {'Error': _ERROR, 'Boolean': types.BOOLEAN},
+            'schemas': {'Boolean': types.BOOLEAN},
             'parameters': {'Version': _VERSION},
+            'responses': {'Error': {'description': 'An error.', 'content': {'application/json': {'schema': _ERROR}}}},
         },
     }
 
@@ -115,12 +117,10 @@ def _parameters(prefix: str, route: Route) -> Iterator[dict[str, Any]]:
 
 def _answers(route: Route) -> Iterator[tuple[int | str, dict[str, Any]]]:
     for status, schema in route.answers.items():
-        content = {route.media: {'schema': schema}}
-        yield status, {'description': http.HTTPStatus(status).phrase, 'content': content}
-    if not route.answers:
-        yield '2XX', {'description': 'As in the reference of the Compute API.'}
-    error = {'application/json': {'schema': {'$ref': '#/components/schemas/Error'}}}
-    yield 'default', {'description': 'An error.', 'content': error}
+        content = {} if schema is None else {'content': {route.media: {'schema': schema}}}
+        yield status, {'description': http.HTTPStatus(status).phrase, **content}
+    for statuses in ('4XX', '5XX'):
+        yield statuses, {'$ref': '#/components/responses/Error'}
 
 
 def _portable(part: Any) -> Any:

@@ -20,7 +20,8 @@ class Route:
     :ivar until: the last minor version that has it.
     :ivar query: the schemas of its query by version, as the handler applies them; None: it has no parameters.
     :ivar bodies: the schemas by version of each body that it accepts, as the handler applies them; empty: none.
-    :ivar answers: HTTP status -> the schema of that answer; empty: it is that of the Compute API.
+    :ivar answers: HTTP status -> the schema of that answer at the newest version, or None if it has no body; empty: it
+        always fails, or an older version was the last to have it.
     :ivar media: the media type of its answer.
     """
 
@@ -31,5 +32,5 @@ class Route:
     until: int = 1000
     query: Table | None = None
     bodies: tuple[Table, ...] = ()
-    answers: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    answers: Mapping[int, Mapping[str, Any] | None] = dataclasses.field(default_factory=dict)
     media: str = 'application/json'

@@ -28,6 +28,7 @@ from migrator.api.handlers.derived import availability_zones, diagnostics, flavo
 from migrator.api.own.routes import OWN
 from migrator.api.request import Request, wrong_method
 from migrator.api.route import Route
+from migrator.api.schemas import answers
 
 _S = '/servers/{server_id}'
 _M = '/servers/{server_id}/migrations/{migration_id}'
@@ -35,11 +36,12 @@ _H = '/os-hypervisors/{hypervisor_id}'
 _F = '/flavors/{flavor_id}'
 
 _NONE = schemas.types.NO_PARAMETERS
+_ACCEPTED = {202: answers.NOTHING}
 
 ROUTES = (
-    Route('GET', '/servers', servers.index, query=schemas.servers.INDEX),
-    Route('GET', '/servers/detail', servers.detail, query=schemas.servers.INDEX),
-    Route('GET', f'{_S}', servers.show, query=_NONE),
+    Route('GET', '/servers', servers.index, query=schemas.servers.INDEX, answers={200: answers.SERVERS}),
+    Route('GET', '/servers/detail', servers.detail, query=schemas.servers.INDEX, answers={200: answers.SERVERS_DETAIL}),
+    Route('GET', f'{_S}', servers.show, query=_NONE, answers={200: answers.SERVER}),
     Route(
         'POST',
         f'{_S}/action',
@@ -54,40 +56,90 @@ ROUTES = (
             schemas.server_actions.LOCK,
             schemas.server_actions.UNLOCK,
         ),
+        answers=dict.fromkeys((200, 202, 204), answers.NOTHING),  # evacuate; most; confirmResize
     ),
-    Route('GET', f'{_S}/diagnostics', diagnostics.show, query=_NONE),
-    Route('GET', f'{_S}/migrations', server_migrations.index, since=23, query=_NONE),
-    Route('GET', f'{_M}', server_migrations.show, since=23, query=_NONE),
-    Route('DELETE', f'{_M}', server_migrations.delete, since=24),
-    Route('POST', f'{_M}/action', server_migrations.act, since=22, bodies=(schemas.server_migrations.FORCE_COMPLETE,)),
-    Route('GET', f'{_S}/os-instance-actions', instance_actions.index, query=schemas.instance_actions.INDEX),
-    Route('GET', f'{_S}/os-instance-actions/{{request_id}}', instance_actions.show, query=_NONE),
-    Route('GET', '/os-migrations', migrations.index, query=schemas.migrations.INDEX),
-    Route('GET', '/os-services', services.index, query=schemas.services.INDEX),
+    Route('GET', f'{_S}/diagnostics', diagnostics.show, query=_NONE, answers={200: answers.DIAGNOSTICS}),
+    Route(
+        'GET',
+        f'{_S}/migrations',
+        server_migrations.index,
+        since=23,
+        query=_NONE,
+        answers={200: answers.SERVER_MIGRATIONS},
+    ),
+    Route('GET', f'{_M}', server_migrations.show, since=23, query=_NONE, answers={200: answers.SERVER_MIGRATION}),
+    Route('DELETE', f'{_M}', server_migrations.delete, since=24, answers=_ACCEPTED),
+    Route(
+        'POST',
+        f'{_M}/action',
+        server_migrations.act,
+        since=22,
+        bodies=(schemas.server_migrations.FORCE_COMPLETE,),
+        answers=_ACCEPTED,
+    ),
+    Route(
+        'GET',
+        f'{_S}/os-instance-actions',
+        instance_actions.index,
+        query=schemas.instance_actions.INDEX,
+        answers={200: answers.INSTANCE_ACTIONS},
+    ),
+    Route(
+        'GET',
+        f'{_S}/os-instance-actions/{{request_id}}',
+        instance_actions.show,
+        query=_NONE,
+        answers={200: answers.INSTANCE_ACTION},
+    ),
+    Route('GET', '/os-migrations', migrations.index, query=schemas.migrations.INDEX, answers={200: answers.MIGRATIONS}),
+    Route('GET', '/os-services', services.index, query=schemas.services.INDEX, answers={200: answers.SERVICES}),
     Route(
         'PUT',
         '/os-services/{service_id}',
         services.update,
         bodies=(schemas.services.UPDATE,),
+        answers={200: answers.SERVICE},
     ),
-    Route('DELETE', '/os-services/{service_id}', services.delete),
-    Route('GET', '/os-hypervisors', hypervisors.index, query=schemas.hypervisors.INDEX),
-    Route('GET', '/os-hypervisors/detail', hypervisors.detail, query=schemas.hypervisors.INDEX),
+    Route('DELETE', '/os-services/{service_id}', services.delete, answers={204: answers.NOTHING}),
+    Route(
+        'GET', '/os-hypervisors', hypervisors.index, query=schemas.hypervisors.INDEX, answers={200: answers.HYPERVISORS}
+    ),
+    Route(
+        'GET',
+        '/os-hypervisors/detail',
+        hypervisors.detail,
+        query=schemas.hypervisors.INDEX,
+        answers={200: answers.HYPERVISORS_DETAIL},
+    ),
     Route('GET', '/os-hypervisors/statistics', hypervisors.statistics, until=87),
-    Route('GET', f'{_H}', hypervisors.show, query=schemas.hypervisors.SHOW),
+    Route('GET', f'{_H}', hypervisors.show, query=schemas.hypervisors.SHOW, answers={200: answers.HYPERVISOR}),
     Route('GET', f'{_H}/uptime', hypervisors.uptime, until=87),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
-    Route('GET', '/os-availability-zone', availability_zones.index, query=_NONE),
-    Route('GET', '/os-availability-zone/detail', availability_zones.detail, query=_NONE),
-    Route('GET', '/os-aggregates', groups.list_aggregates, query=_NONE),
-    Route('GET', '/os-server-groups', groups.list_server_groups, query=schemas.groups.SERVER_GROUPS),
+    Route('GET', '/os-availability-zone', availability_zones.index, query=_NONE, answers={200: answers.ZONES}),
+    Route(
+        'GET',
+        '/os-availability-zone/detail',
+        availability_zones.detail,
+        query=_NONE,
+        answers={200: answers.ZONES_DETAIL},
+    ),
+    Route('GET', '/os-aggregates', groups.list_aggregates, query=_NONE, answers={200: answers.AGGREGATES}),
+    Route(
+        'GET',
+        '/os-server-groups',
+        groups.list_server_groups,
+        query=schemas.groups.SERVER_GROUPS,
+        answers={200: answers.SERVER_GROUPS},
+    ),
     Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group, query=_NONE),
-    Route('GET', '/flavors', flavors.index, query=schemas.flavors.INDEX),
-    Route('GET', '/flavors/detail', flavors.detail, query=schemas.flavors.INDEX),
-    Route('GET', _F, flavors.show, query=_NONE),
-    Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs, query=_NONE),
-    Route('GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec, query=_NONE),
+    Route('GET', '/flavors', flavors.index, query=schemas.flavors.INDEX, answers={200: answers.FLAVORS}),
+    Route('GET', '/flavors/detail', flavors.detail, query=schemas.flavors.INDEX, answers={200: answers.FLAVORS_DETAIL}),
+    Route('GET', _F, flavors.show, query=_NONE, answers={200: answers.FLAVOR}),
+    Route('GET', f'{_F}/os-extra_specs', flavors.list_extra_specs, query=_NONE, answers={200: answers.EXTRA_SPECS}),
+    Route(
+        'GET', f'{_F}/os-extra_specs/{{key}}', flavors.show_extra_spec, query=_NONE, answers={200: answers.EXTRA_SPEC}
+    ),
 )
 
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)

@@ -18,6 +18,7 @@ from tests import random_requests
 CHECKS = (
     checks.response_schema_conformance,
     checks.content_type_conformance,
+    checks.status_code_conformance,
 )
 
 HEADERS = {'X-Auth-Token': 'admin', 'OpenStack-API-Version': f'compute {microversions.MAXIMUM}'}

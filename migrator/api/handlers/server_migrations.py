@@ -167,7 +167,8 @@ def _view(request: Request, migration: Migration, shows_hosts: bool) -> dict[str
         'server_uuid': migration.instance_uuid,
         'status': migration.status,
         'created_at': common.iso(migration.created_at),
-        'updated_at': common.iso(migration.updated_at),
+        # Nova's schema does not allow null here.
+        'updated_at': common.iso(migration.updated_at or migration.created_at),
         'memory_total_bytes': migration.memory_total,
         'memory_processed_bytes': migration.memory_processed,
         'memory_remaining_bytes': migration.memory_remaining,

@@ -42,6 +42,19 @@ def closed(properties: Schema, required: list[str] | None = None) -> Schema:
     return schema
 
 
+def whole(**properties: Schema) -> Schema:
+    """Return the schema of an object that has all of these properties, and no other."""
+    return closed(properties, [*properties])
+
+
+def each(names: str, schema: Schema) -> Schema:
+    """Return properties that have the same schema.
+
+    :param names: the names, with spaces between them.
+    """
+    return dict.fromkeys(names.split(), schema)
+
+
 def or_null(schema: Schema) -> Schema:
     """Return the schema of a value that may also be null."""
     kinds = schema['type'] if isinstance(schema['type'], list) else [schema['type']]
@@ -54,12 +67,12 @@ def action(name: str, arguments: Schema) -> Schema:
     return closed({name: arguments}, [name])
 
 
-# --- query parameters: each is a list, because a request may repeat it -----------------------------------------------
-
-
 def many(item: Schema) -> Schema:
-    """Return the schema of a parameter that may be repeated."""
+    """Return the schema of a list, or of a parameter that may be repeated."""
     return {'type': 'array', 'items': item}
+
+
+# --- query parameters: each is a list, because a request may repeat it -----------------------------------------------
 
 
 def once(item: Schema) -> Schema:

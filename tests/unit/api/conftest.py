@@ -21,7 +21,7 @@ from tempest.lib.services.compute import (
 )
 
 from migrator import executors
-from migrator.api import app, devidentity, routes
+from migrator.api import app, devidentity, microversions, routes
 from migrator.api.request import Request
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
@@ -48,6 +48,8 @@ CLIENTS = {
     'flavors': flavors_client.FlavorsClient,
     'groups': server_groups_client.ServerGroupsClient,
 }
+
+FORMATS = jsonschema.FormatChecker(formats=('uuid',))
 
 
 class HandClock(executors.NativeThreads):
@@ -136,7 +138,9 @@ class World:
         request.headers.update({name.replace('_', '-'): value for name, value in headers.items()})
         response = request.get_response(self.app)
         if prefix == '':
-            conforms_to_its_route(method, request.path_info, response)
+            conforms_to_its_route(routes._COMPILED_OWN, method, path.removeprefix('/migrator/v1'), response)
+        elif version in ('latest', str(microversions.MAXIMUM)):
+            conforms_to_its_route(routes._COMPILED, method, path, response)
         return response
 
     def get(self, path, version='2.80', token='admin'):
@@ -262,17 +266,22 @@ class World:
             assert self.rows() == since
 
 
-def conforms_to_its_route(method, path, response):
-    """Check an answer of ``/migrator/v1`` with the schema that its URL declares."""
+def conforms_to_its_route(table, method, path, response):
+    """Check an answer with the schema that its URL declares.
+
+    :param table: the URLs of its API.
+    """
     if response.status_int >= 300:
         return
-    for route, pattern in routes._COMPILED_OWN:
-        if (
-            route.media == 'application/json'
-            and route.method == method
-            and pattern.fullmatch(path.removeprefix('/migrator/v1'))
-        ):
-            jsonschema.Draft202012Validator(route.answers[response.status_int]).validate(response.json)
+    for route, pattern in table:
+        if route.method == method and pattern.fullmatch(path.partition('?')[0]):
+            if route.media != 'application/json':
+                return
+            schema = route.answers[response.status_int]
+            if schema is None:
+                assert response.body == b''
+            else:
+                jsonschema.Draft202012Validator(schema, format_checker=FORMATS).validate(response.json)
             return
 
 

@@ -52,6 +52,13 @@ def test_each_version_has_exactly_its_fields(world, version, fields):
     assert listed == shown
 
 
+def test_an_accepted_migration_has_a_time_of_update_as_novas_schema_demands(world):
+    one = world.migration(world.guest(), 'accepted')
+    assert one.updated_at is None
+    shown = world.get(path(one), '2.104')['migration']
+    assert shown['updated_at'] == shown['created_at']
+
+
 # tempest takes its schema of 2.58 for 2.59 to 2.61 too, which has no uuid.
 @pytest.mark.parametrize('version', ['2.23', '2.58', '2.62', '2.80'])
 def test_list_matches_tempests_schema(world, check_schema, version):
