@@ -352,21 +352,20 @@ class Services:
         """
         cleanup = models.CLEANUPS
         has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
-        guest = models.INSTANCES
-        source_host = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
+        source = sa.select(_SOURCE).join(models.INSTANCES, models.INSTANCES.c.host == _SOURCE.c.host)
+        source = source.where(models.INSTANCES.c.uuid == instance_uuid)
         query = (
             sa.select(
                 _T,
                 _N.c.node,
                 _N.c.hypervisor_type,
                 _N.c.hypervisor_version,
-                _SOURCE.c.hypervisor_type.label('source_type'),
-                _SOURCE.c.hypervisor_version.label('source_version'),
+                source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
+                source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
                 _N.c.uuid.label('root'),
                 has_cleanup.label('has_cleanup'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
-            .outerjoin(_SOURCE, _SOURCE.c.host == source_host)
             .order_by(_N.c.host)
         )
         if uuids is not None:
