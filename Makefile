@@ -152,7 +152,7 @@ test-mutants:
 	$(IN_VENV) $(VENV)/bin/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 bench:
-	@tools/venv.sh demo test postgresql real
+	@tools/venv.sh demo test postgresql mariadb real
 	@$(VENV)/bin/python benchmarks/control_plane.py $(ARGS)
 
 bench-libvirt:

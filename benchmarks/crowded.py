@@ -71,10 +71,7 @@ class Crowded:
         self._insert_hosts()
         self._insert_in_progress(min(IN_PROGRESS, 2 * hosts))
         self._insert_ended(ended)
-        if self.cloud.database.engine.sa_engine.dialect.name != databases.SQLITE:
-            with self.cloud.database.engine.sa_engine.connect() as connection:
-                connection.execute(sa.text('ANALYZE'))
-                connection.commit()
+        databases.analyze(self.cloud.database.engine.sa_engine)
         #: The first sweep of a conductor finds more to do than the later ones.
         self.sweep()
 

@@ -15,12 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import executors
+from migrator.db import models
 from migrator.db.engine import Engine, watch
 from migrator.testing import backends, tables
 from migrator.testing.fake_placement import service
 
-SQLITE, POSTGRESQL = 'sqlite', 'postgresql'
-NAMES = (SQLITE, POSTGRESQL)
+SQLITE, POSTGRESQL, MARIADB = 'sqlite', 'postgresql', 'mariadb'
+NAMES = (SQLITE, POSTGRESQL, MARIADB)
 
 
 class _Backend(backends.Backend):
@@ -95,13 +96,23 @@ class Site:
         return 0.02 if self._server is None else 0.2
 
 
+def analyze(engine: sa.Engine) -> None:
+    """Let a server count the rows of its tables, as it does by itself some time after they were inserted."""
+    if engine.dialect.name == SQLITE:
+        return
+    names = ', '.join(models.Base.metadata.tables)
+    with engine.connect() as connection:
+        connection.exec_driver_sql('ANALYZE' if engine.dialect.name == POSTGRESQL else f'ANALYZE TABLE {names}')
+        connection.commit()
+
+
 def missing(name: str) -> str | None:
     """Say what a database needs that is not installed; None if nothing."""
     if name == SQLITE:
         return None
-    from tests.real.servers import postgresql
+    from tests.real.servers import mariadb, postgresql
 
-    return postgresql.missing()
+    return {POSTGRESQL: postgresql, MARIADB: mariadb}[name].missing()
 
 
 @contextlib.contextmanager
@@ -111,11 +122,11 @@ def site(name: str) -> Iterator[Site]:
         if name == SQLITE:
             yield Site(exits)
             return
-        from tests.real.servers import postgresql, process
+        from tests.real.servers import mariadb, postgresql, process
 
         workspace = process.Workspace()
         exits.callback(workspace.close)
-        server = postgresql.PostgreSQL(workspace)
+        server = {POSTGRESQL: postgresql.PostgreSQL, MARIADB: mariadb.MariaDB}[name](workspace)
         server.start()
         yield Site(exits, server)
 
