@@ -51,7 +51,7 @@ def make_app(
     handle = _with_request_id(handle, services)
 
     # The pipeline has no middleware of oslo.middleware, because its import registers options on the global
-    # configuration. migrator-api behind a proxy wraps this application in HTTPProxyToWSGI.
+    # configuration. migrator.cmd.api wraps this application in HTTPProxyToWSGI.
     return webob.dec.wsgify(handle, RequestClass=Request)  # type: ignore[no-any-return]  # WebOb has no types
 
 

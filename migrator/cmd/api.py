@@ -26,11 +26,14 @@ App = Callable[..., Iterable[bytes]]
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options of the API."""
+    from oslo_middleware import http_proxy_to_wsgi
+
     from migrator.conf import opts
     from migrator.db import engine
 
     opts.register_opts(conf)
     engine.register_opts(conf)
+    conf.register_opts(http_proxy_to_wsgi.OPTS, group='oslo_middleware')
 
 
 def make_app(process: Process) -> App:
@@ -47,8 +50,12 @@ def make_app(process: Process) -> App:
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
     observe = process.monitor.time_requests() if process.monitor.measures else None
-    made = app.make_app(process.conf, database, conductor, process.threads)
-    return process.monitor.around(logged(made, observe))
+    made = logged(app.make_app(process.conf, database, conductor, process.threads), observe)
+    if process.conf.oslo_middleware.enable_proxy_headers_parsing:
+        from oslo_middleware import http_proxy_to_wsgi
+
+        made = http_proxy_to_wsgi.HTTPProxyToWSGI(made, process.conf)
+    return process.monitor.around(made)
 
 
 def logged(app: App, observe: Callable[[str, str, int, float], None] | None = None) -> App:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import backends
+from tests.real.servers import haproxy as haproxies
 from tests.real.servers import keystone as keystones
 from tests.real.servers import mariadb as mariadbs
 from tests.real.servers import placement, process
@@ -17,8 +18,8 @@ from tests.real.servers import postgresql as postgresqls
 from tests.real.servers import rabbitmq as rabbitmqs
 
 HOW = (
-    'to have it: as root `make test-real`, or `apt-get install rabbitmq-server postgresql mariadb-server` (bindep.txt, '
-    "profile real) and `pip install -e '.[demo,test,postgresql,mariadb,real]'`"
+    'to have it: as root `make test-real`, or `apt-get install rabbitmq-server postgresql mariadb-server haproxy` '
+    "(bindep.txt, profile real) and `pip install -e '.[demo,test,postgresql,mariadb,real]'`"
 )
 
 _WORKSPACE = pytest.StashKey[process.Workspace]()
@@ -34,6 +35,7 @@ def missing() -> dict[str, str]:
         'rabbitmq': rabbitmqs.missing(),
         'placement_http': placement.missing(),
         'keystone': keystones.missing(),
+        'haproxy': haproxies.missing(),
     }
     return {name: what for name, what in lacks.items() if what is not None}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tests.real.servers import process
+from tests.real.servers import certificates, process
 
 USER = 'migrator'
 ADMINISTRATOR = 'administrator'
@@ -64,11 +64,15 @@ def missing() -> str | None:
 
 
 class MariaDB(process.Process):
-    """One server. Databases are made at will."""
+    """One server. Databases are made at will.
+
+    :ivar authority: the file of the authority that has signed its certificate, for clients that want TLS.
+    """
 
     def __init__(self, workspace: process.Workspace) -> None:
         super().__init__(workspace, 'mariadb')
         self.data = self.directory / 'data'
+        self.authority, self._certificate = certificates.issue(self.directory, process.unprivileged())
         self.port = process.free_port()
 
     def command(self) -> Sequence[str]:
@@ -82,6 +86,8 @@ class MariaDB(process.Process):
             'socket': str(self.data / 'socket'),
             'pid-file': str(self.data / 'pid'),
             'init-file': str(self.directory / 'users.sql'),
+            'ssl-cert': str(self._certificate),
+            'ssl-key': str(self._certificate),
         }
         return [server, '--no-defaults', *(f'--{key}={value}' for key, value in (settings | SETTINGS).items())]
 

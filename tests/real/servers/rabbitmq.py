@@ -18,7 +18,7 @@ from typing import Any
 import amqp
 import requests
 
-from tests.real.servers import process
+from tests.real.servers import certificates, process
 
 #: What a client says first, and the server answers with a frame.
 _GREETING = b'AMQP\x00\x00\x09\x01'
@@ -58,7 +58,10 @@ class _Epmd(process.Process):
 
 
 class RabbitMQ(process.Process):
-    """One broker."""
+    """One broker.
+
+    :ivar authority: the file of the authority that has signed the certificate of its port with TLS.
+    """
 
     # its good order takes it five seconds
     last_signal = signal.SIGKILL
@@ -70,6 +73,8 @@ class RabbitMQ(process.Process):
         assert found is not None, missing()
         self._binaries = found
         self.port = process.free_port()
+        self.tls_port = process.free_port()
+        self.authority, certificate = certificates.issue(self.directory)
         self._http = process.free_port()
         self._distribution = process.free_port()
         self._node = f'migrator-{secrets.token_hex(4)}@localhost'
@@ -80,6 +85,9 @@ class RabbitMQ(process.Process):
         self._write(
             'rabbitmq.conf',
             f'listeners.tcp.1 = {process.HOST}:{self.port}\n'
+            f'listeners.ssl.1 = {process.HOST}:{self.tls_port}\n'
+            f'ssl_options.certfile = {certificate}\n'
+            f'ssl_options.keyfile = {certificate}\n'
             f'management.tcp.ip = {process.HOST}\n'
             f'management.tcp.port = {self._http}\n'
             'log.console = true\n'
@@ -147,9 +155,16 @@ class RabbitMQ(process.Process):
 
     def short_of_memory(self, short: bool) -> None:
         """Have it believe that it is short of memory, so that it blocks publishers; or no longer."""
-        mark = ['absolute', '1GB'] if not short else ['0']
-        control = [str(self._binaries / 'rabbitmqctl'), 'set_vm_memory_high_watermark', *mark]
-        process.run(control, self.directory, **dict(self.environment()))
+        self._control('set_vm_memory_high_watermark', *(['absolute', '1GB'] if not short else ['0']))
+
+    def ports_in_use(self, vhost: str) -> list[int]:
+        """Return to which of its ports each connection to a virtual host goes."""
+        rows = [line.split('\t') for line in self._control('-q', 'list_connections', 'vhost', 'port').splitlines()]
+        return [int(port) for where, port in rows if where == vhost]
+
+    def _control(self, *words: str) -> str:
+        command = [str(self._binaries / 'rabbitmqctl'), *words]
+        return process.run(command, self.directory, **dict(self.environment()))
 
     # --- virtual hosts -----------------------------------------------------------------------------------------------
 
@@ -158,9 +173,9 @@ class RabbitMQ(process.Process):
         url = f'http://{process.HOST}:{self._http}/api/{path}'
         return requests.request(method, url, json=json or None, auth=('guest', 'guest'), timeout=10)
 
-    def url(self, vhost: str, user: str = 'guest', password: str = 'guest') -> str:
+    def url(self, vhost: str, user: str = 'guest', password: str = 'guest', tls: bool = False) -> str:
         """Return the transport URL of a virtual host."""
-        return f'rabbit://{user}:{password}@{process.HOST}:{self.port}/{vhost}'
+        return f'rabbit://{user}:{password}@{process.HOST}:{self.tls_port if tls else self.port}/{vhost}'
 
     def create_vhost(self, name: str) -> str:
         """Make a virtual host and return its transport URL. A fresh one can have queues of either kind."""

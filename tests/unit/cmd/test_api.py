@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 
+import pytest
 import requests
 
 from migrator.cmd import api
@@ -42,6 +43,15 @@ def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()
+
+
+@pytest.mark.parametrize(('option', 'scheme'), [('', 'http'), ('enable_proxy_headers_parsing = true', 'https')])
+def test_scheme_that_a_proxy_names_is_in_links_only_with_the_option(tmp_path, option, scheme):
+    with running(tmp_path, 'api', *configure(tmp_path, f'[oslo_middleware]\n{option}')) as service:
+        url = url_of(service).removesuffix('v2.1')
+        answer = requests.get(url, headers={'X-Forwarded-Proto': 'https'}, timeout=30)
+        link = answer.json()['versions'][0]['links'][0]['href']
+        assert link == f'{scheme}{url.removeprefix("http")}v2.1/'
 
 
 def test_port_in_use_exits_2_with_one_line(tmp_path):
