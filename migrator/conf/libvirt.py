@@ -230,6 +230,18 @@ Whether QEMU's own TLS encrypts the guests' memory and disks on the network.
 True or false; default false. Both hosts need QEMU's certificates for it; see libvirt's qemu.conf.
 """,
     ),
+    cfg.BoolOpt(
+        'require_encryption',
+        default=False,
+        help="""
+Whether this host refuses every migration that would send anything unencrypted.
+
+True or false; default false. With true, a migration's check fails unless the source's live_migration_uri (or
+live_migration_scheme) uses tls or ssh. A live migration also needs live_migration_with_native_tls on both hosts. A
+connection_uri that leaves the host is held to the same. It is enough if one of the two hosts has this option. Set it on
+every host.
+""",
+    ),
     cfg.IntOpt(
         'live_migration_parallel_connections',
         default=1,

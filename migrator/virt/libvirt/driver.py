@@ -53,6 +53,9 @@ class LibvirtDriver(ColdMigratingDriver):
                 'hypervisor_uuid': host_uuid(connection.getCapabilities()),
             }
 
+        libvirt_conf = self.conf.libvirt
+        if obstacle := libvirt_conf.require_encryption and plans.unencrypted(self.conf, live=True):
+            raise exception.MigrationPreCheckError(reason=obstacle)
         facts = self.connection.call('check_can_live_migrate_destination', ask)
         token = self._threads.new_uuid()
         # An NFS client caches for a minute that a file does not exist. So each check uses a new name.
@@ -64,7 +67,6 @@ class LibvirtDriver(ColdMigratingDriver):
             raise exception.MigrationPreCheckError(
                 reason=f'cannot write to instances_path ({self.conf.instances_path}) of host {self.host}: {error}'
             ) from error
-        libvirt_conf = self.conf.libvirt
         return LiveMigrateData(
             block_migration=block_migration,
             disk_over_commit=disk_over_commit,
@@ -77,6 +79,7 @@ class LibvirtDriver(ColdMigratingDriver):
                 'disk_available': storage.available(self.conf.instances_path),
                 'post_copy': libvirt_conf.live_migration_permit_post_copy,
                 'native_tls': libvirt_conf.live_migration_with_native_tls,
+                'require_encryption': libvirt_conf.require_encryption,
             },
         )
 
@@ -93,6 +96,8 @@ class LibvirtDriver(ColdMigratingDriver):
             checks.uri_host(there)
         except ValueError as error:
             raise exception.MigrationPreCheckError(reason=str(error)) from None
+        if obstacle := plans.must_encrypt(self.conf, there) and plans.unencrypted(self.conf, live=True):
+            raise exception.MigrationPreCheckError(reason=obstacle)
         check_file = str(there.get('check_file', ''))
         sees = _holds(check_file, str(there.get('check_token', '')))
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import urllib.parse
 from typing import Any
 
 import libvirt
@@ -62,6 +63,9 @@ def plan(
         name, uri = checks.uri_host(there), uri_of(conf, there)
     except ValueError as error:
         raise exception.DriverError(host=connection.host, phase='live_migration', reason=str(error)) from None
+    # The configuration may have changed since the checks.
+    if obstacle := must_encrypt(conf, there) and unencrypted(conf, live=True):
+        raise exception.DriverError(host=connection.host, phase='live_migration', reason=obstacle)
     parameters: dict[str, Any] = {}
     if there.get('inbound_addr'):
         parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{name}'
@@ -112,9 +116,54 @@ def uri_of(conf: cfg.ConfigOpts, there: dict[str, Any]) -> str:
     :param there: what the destination's check has returned.
     :raises ValueError: the destination reports neither a host name nor an IP address.
     """
+    return _uri_of_any(conf).replace('%s', checks.uri_host(there))
+
+
+def _uri_of_any(conf: cfg.ConfigOpts) -> str:
+    scheme = conf.libvirt.live_migration_scheme or 'tcp'
+    return str(conf.libvirt.live_migration_uri or f'qemu+{scheme}://%s/system')
+
+
+def must_encrypt(conf: cfg.ConfigOpts, other: dict[str, Any]) -> bool:
+    """Return whether this host or the other one requires encryption.
+
+    :param other: what the check of the other host has returned.
+    """
+    return bool(conf.libvirt.require_encryption or other.get('require_encryption'))
+
+
+def unencrypted(conf: cfg.ConfigOpts, *, live: bool) -> str | None:
+    """Return in words what this host would send unencrypted, or None.
+
+    :param live: whether guests' memory is sent.
+    """
     options = conf.libvirt
-    template: str = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
-    return template.replace('%s', checks.uri_host(there))
+    how = 'live_migration_uri' if options.live_migration_uri else 'live_migration_scheme'
+    for option, uri in (('connection_uri', options.connection_uri), (how, _uri_of_any(conf))):
+        if not is_encrypted(uri):
+            return (
+                f'[libvirt] require_encryption is set, and by {option} host {conf.host} uses {uri}, which is not '
+                'encrypted, or does not check whom it reaches: use the transport tls or ssh without no_verify'
+            )
+    if live and not options.live_migration_with_native_tls:
+        return (
+            '[libvirt] require_encryption is set, and live_migration_with_native_tls is False at host '
+            f"{conf.host}: set it to True on both hosts, which need QEMU's certificates for it"
+        )
+    return None
+
+
+def is_encrypted(uri: str) -> bool:
+    """Return whether libvirt encrypts a connection and checks whom it reaches.
+
+    A connection that stays on the host counts as encrypted.
+
+    :param uri: a URI of libvirt; one with a host and without a transport uses TLS.
+    """
+    parts = urllib.parse.urlsplit(uri.replace('%s', 'host'))
+    transport = parts.scheme.partition('+')[2] or ('tls' if parts.netloc else 'unix')
+    checked = 'no_verify=1' not in parts.query.split('&')
+    return transport == 'unix' or (transport in ('tls', 'ssh', 'libssh', 'libssh2') and checked)
 
 
 def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:

@@ -48,6 +48,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             raise exception.MigrationPreCheckError(
                 reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running, paused or shut off'
             )
+        unencrypted = plans.unencrypted(self.conf, live=False)
+        if self.conf.libvirt.require_encryption and unencrypted:
+            raise exception.MigrationPreCheckError(reason=unencrypted)
         path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
 
         def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk], str]:
@@ -72,6 +75,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             source={
                 **facts,
                 'host': self.host,
+                'unencrypted': unencrypted or '',
                 'disks': [vars(disk) | {'kept': kept[disk.target] or used.get(disk.path, '')} for disk in disks],
             }
         )
@@ -80,6 +84,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
     def check_can_migrate_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_destination`."""
         self._refuse_present(instance)
+        unknown = f'{migrate_data.source.get("host")} does not report whether it encrypts what it sends: upgrade it'
+        if self.conf.libvirt.require_encryption and (obstacle := migrate_data.source.get('unencrypted', unknown)):
+            raise exception.MigrationPreCheckError(reason=str(obstacle))
         files, copied = self._sort('check_can_migrate_destination', instance, migrate_data)
         for disk in copied:
             # What earlier migrations of the guest have left.

@@ -70,6 +70,7 @@ cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
 migration_address = "{address}"
+migrate_tls_x509_cert_dir = "/etc/libvirt/pki"
 migration_port_min = {lowest}
 migration_port_max = {highest}
 keepalive_interval = {keepalive}
@@ -119,6 +120,7 @@ class Host(process.Process):
         self.uuid = str(uuid.uuid4())
         for place in PLACES.values():
             (self.directory / place).mkdir()
+        self.certificates.mkdir()
         self.images.mkdir()
         self.outside(guests.CONSOLES).mkdir()
         (self.directory / 'nothing').touch()
@@ -135,6 +137,11 @@ class Host(process.Process):
         (self.directory / 'orders.json').write_text(json.dumps(self._orders(delay)))
 
     # --- where it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def certificates(self) -> pathlib.Path:
+        """Where its QEMU looks for the certificates of migrations. A test writes them."""
+        return self.directory / 'etc' / 'pki'
 
     @property
     def uri(self) -> str:
