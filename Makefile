@@ -123,13 +123,14 @@ test-real:
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
 	    tests/functional $(ARGS)
 
-# Real guests, on two libvirt hosts of the tests' own. The binding needs libvirt's headers; where they are not to be had
+# Real guests, on two libvirt hosts of each test process. The binding needs libvirt's headers; where they are not to be had
 # these tests are left out, saying so.
 test-libvirt:
 	-@tools/packages.sh real libvirt
 	@tools/venv.sh demo test eventlet postgresql real
 	-@tools/venv.sh libvirt
-	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal \
+	    tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
 	@echo 'The driver by itself again, in a process that eventlet has patched:'
 	$(IN_VENV) $(VENV)/bin/python -m tests.patched tests/unit/virt/libvirt $(ARGS)
 
