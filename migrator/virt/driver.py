@@ -68,7 +68,14 @@ class NeverCancelled(CancelToken):
 
 
 class Reporting:
-    """What a driver may report about its host and its guests for the API. Both methods are optional."""
+    """What a driver may report about its host, its guests and its jobs. All of it is optional.
+
+    :ivar on_copied: the driver calls it when a live migration from this host has completed: with the seconds for which
+        the guest stood still, and the bytes per second that were copied, each None if the hypervisor does not know it.
+        It returns at once, and raises nothing.
+    """
+
+    on_copied: Callable[[float | None, float | None], None] = staticmethod(lambda downtime, rate: None)
 
     def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
         """Return what the hypervisor has counted for a guest that runs here.

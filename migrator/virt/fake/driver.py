@@ -148,7 +148,12 @@ class FakeDriver(EvacuatingDriver, ColdMigratingDriver):
         if job.error is not None:
             raise job.error
         started()
+        began = self._threads.clock.monotonic()
         job.ended.wait()
+        seconds = self._threads.clock.monotonic() - began
+        if job.verdict is Verdict.COMPLETED and seconds > 0:
+            downtime, sent = job.copied()
+            self.on_copied(downtime, sent / seconds)
         return job.verdict or Verdict.FAILED
 
     @phase

@@ -101,6 +101,9 @@ class RunningJob(Protocol):
     def progress(self) -> dict[str, int]:
         """Return the current figures, in bytes."""
 
+    def copied(self) -> tuple[float | None, float]:
+        """Return for how many seconds the guest stood still (None: not arrived), and the bytes sent."""
+
     def wake(self) -> None:
         """Wake the job so that it checks what has changed."""
 

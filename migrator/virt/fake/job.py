@@ -130,6 +130,7 @@ class Job:
         self._transfer.account()
         if self.guest.state in OWNING:
             self.guest.resume_to = self.guest.state
+            self._transfer.stop_guest()
             self.source.set_state(self.guest, GuestState.CUTOVER, 'hypervisor')
 
     def wake(self) -> None:
@@ -141,6 +142,10 @@ class Job:
         if self.ended.is_set() or (self.arrived and not self.in_post_copy):
             return {}
         return self._transfer.progress()
+
+    def copied(self) -> tuple[float | None, float]:
+        """Return for how many seconds the guest stood still (None: not arrived), and the bytes sent."""
+        return self._transfer.copied()
 
     # --- the thread of the job ---------------------------------------------------------------------------------------
 
@@ -238,6 +243,7 @@ class Job:
         arrived.post_copy = post_copy
         arrived.dirty_rate = self.guest.dirty_rate
         self.arrived = True
+        self._transfer.resume_guest()
         self.destination.set_state(arrived, self.guest.resume_to, 'hypervisor')
 
     def _end(self, verdict: Verdict) -> None:

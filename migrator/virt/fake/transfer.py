@@ -32,6 +32,8 @@ class Transfer:
         self._disk_left = disk
         self._memory_left = float(guest.memory_mb)
         self._memory_sent = 0.0
+        self._stopped_at = 0.0
+        self._stood_still: float | None = None
         self._dirtied = 0.0
         #: The share of the guest's processors that is taken from it, so that it dirties less memory.
         self._throttled = 0.0
@@ -79,6 +81,18 @@ class Transfer:
         if dirtied > 0.5 * self.rate * lasted:
             more = self._throttled + _THROTTLE_MORE if self._throttled else _THROTTLE_FIRST
             self._throttled = min(more, _THROTTLE_MOST)
+
+    def stop_guest(self) -> None:
+        """Record that the guest stands still now."""
+        self._stopped_at = self._clock.monotonic()
+
+    def resume_guest(self) -> None:
+        """Record that the guest runs at the destination now."""
+        self._stood_still = self._clock.monotonic() - self._stopped_at
+
+    def copied(self) -> tuple[float | None, float]:
+        """Return for how many seconds the guest stood still (None: not arrived), and the bytes sent."""
+        return self._stood_still, (self._memory_sent + self.disk - self._disk_left) * MIB
 
     def progress(self) -> dict[str, int]:
         """Return the present figures in bytes."""

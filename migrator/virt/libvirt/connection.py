@@ -54,6 +54,9 @@ _EVENTS = (
     libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION,
 )
 
+_TIMES = (libvirt.VIR_DOMAIN_JOB_DOWNTIME, libvirt.VIR_DOMAIN_JOB_TIME_ELAPSED)
+_COPIED = (libvirt.VIR_DOMAIN_JOB_MEMORY_PROCESSED, libvirt.VIR_DOMAIN_JOB_DISK_PROCESSED)
+
 
 class _Loop:
     """Libvirt's event loop, of which a process has one or none."""
@@ -150,12 +153,14 @@ class Connection:
     :param host: the name of this compute host, for errors.
     :param threads: the threads of the compute process.
     :param deadline: seconds within which libvirt must answer a query.
+    :ivar on_copied: see :class:`migrator.virt.driver.Reporting`.
     """
 
     def __init__(self, uri: str, host: str, threads: executors.Threads, deadline: float = DEADLINE) -> None:
         self.uri = uri
         self.host = host
         self.deadline = deadline
+        self.on_copied: Callable[[float | None, float | None], None] = lambda downtime, rate: None
         self.waker = Waker(threads)
         self._threads = threads
         self._pool = executors.BoundedExecutor(POOL_SIZE, threads, name='libvirt')
@@ -341,7 +346,23 @@ class Connection:
         if what == (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED):
             with self._lock:
                 self._moved.add(uuid)
+        if event == libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED:
+            self._report_copy(args[0])
         self.waker.wake(uuid)
+
+    def _report_copy(self, stats: dict[str, Any]) -> None:
+        """Report a job that has ended, if it has moved a guest away.
+
+        :param stats: libvirt's figures: milliseconds and bytes.
+        """
+        is_move = stats.get(libvirt.VIR_DOMAIN_JOB_OPERATION) == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+        if not is_move or not stats.get(libvirt.VIR_DOMAIN_JOB_SUCCESS, True):
+            return
+        downtime, elapsed = (stats.get(name) for name in _TIMES)
+        copied = sum(stats.get(name, 0) for name in _COPIED)
+        self.on_copied(
+            None if downtime is None else downtime / 1000, 1000 * copied / elapsed if elapsed and copied else None
+        )
 
     def _on_close(self, _connection: Any, reason: int, _opaque: Any) -> None:
         if reason == libvirt.VIR_CONNECT_CLOSE_REASON_CLIENT:

@@ -151,6 +151,25 @@ def test_pause_for_switchover_wakes_no_waiting_thread(answers, event, detail, wo
     assert connection.has_moved('guest') == gone
 
 
+@pytest.mark.parametrize(
+    ('changed', 'reported'),
+    [
+        ({}, [(0.045, 2e9)]),
+        ({'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}, []),
+        ({'success': False}, []),
+        ({'downtime': None, 'time_elapsed': 0}, [(None, None)]),
+    ],
+)
+def test_completed_move_is_reported_with_its_downtime_and_rate(answers, changed, reported):
+    connection, found = a_connection(10), []
+    connection.on_copied = lambda downtime, rate: found.append((downtime, rate))
+    stats = {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT, 'downtime': 45, 'time_elapsed': 2000}
+    stats |= {'memory_processed': 10**9, 'disk_processed': 3 * 10**9, **changed}
+    event = libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED
+    connection._on_event(None, Domain(), {name: value for name, value in stats.items() if value is not None}, event)
+    assert found == reported
+
+
 def test_hanging_call_of_each_heartbeat_takes_one_thread(answers):
     # The deadline lets the first call begin. Only that call waits for it.
     connection, released = a_connection(1), native.event()
