@@ -93,7 +93,21 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             options=_options(conf),
         )
         self.runner = Runner(threads, self._pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
-        self.metrics = metrics.Metrics(self.runner.held, reached.away_for, self.runner.ended)
+        self.tools.hosts.on_free = self.runner.wake
+        own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
+        super().__init__(Drains(self.tools, mover or own, self._poll_pool))
+        self.metrics = metrics.Metrics(
+            self.runner.held,
+            reached.away_for,
+            self.runner.ended,
+            lambda: self.tools.options.bounds,
+            self.drains.statuses,
+            self.drains.ended,
+        )
+        self.tools.on_step = lambda step, direction, state, seconds: self.metrics.steps.labels(
+            step, direction, state
+        ).observe(seconds)
+        self.tools.on_next_attempt = self.metrics.next_attempts.inc
         #: The comparisons: the name of each -> its interval in seconds, and what does it.
         self._watches: dict[str, tuple[float, Callable[[], None]]] = {}
         if conf.conductor.audit_interval:
@@ -104,9 +118,6 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             comparison = differences.Watch(self.tools, metrics.Guests(self.metrics.registry))
             self._watches['guests'] = conf.conductor.guests_interval, comparison.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
-        self.tools.hosts.on_free = self.runner.wake
-        own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
-        super().__init__(Drains(self.tools, mover or own, self._poll_pool))
         self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import collections
 import datetime
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
+from migrator.db import slots
 from migrator.db.cleanups import Cleanup
+from migrator.objects import IN_PROGRESS, Migration, MigrationType
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.placement_client.audit import VERDICTS, Finding
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:  # a command that audits does not need RPC
 
 _DONE, _FAILED = 'done', 'failed'
 
+#: The upper bounds of the durations of steps, in seconds. A short one takes milliseconds, and a copy up to hours.
+_STEP_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
+
 
 class Metrics:
     """The metrics of one conductor.
@@ -33,7 +39,12 @@ class Metrics:
     :param held: returns the migrations that the conductor runs. It is called at each scrape.
     :param broker_away: returns for how many seconds the message broker has been unreachable; 0 if it is reachable.
     :param ended: the migrations that have ended, by type and status.
+    :param bounds: returns the bounds of migrations in progress; None: there are none.
+    :param drains: returns the statuses of the drains that the conductor advances, as a user sees them.
+    :param drains_ended: the drains that have ended, by status.
     :ivar registry: the registry, in which others may register more metrics.
+    :ivar steps: the durations of steps, by name, ``do`` or ``undo``, and ``done`` or ``failed``.
+    :ivar next_attempts: the further attempts of migrations.
     """
 
     def __init__(
@@ -41,8 +52,15 @@ class Metrics:
         held: Callable[[], Collection[context.MigrationContext]],
         broker_away: Callable[[], float] = lambda: 0.0,
         ended: Mapping[tuple[str, str], int] = types.MappingProxyType({}),
+        bounds: Callable[[], slots.Bounds | None] = lambda: None,
+        drains: Callable[[], Collection[str]] = tuple,
+        drains_ended: Mapping[str, int] = types.MappingProxyType({}),
     ) -> None:
+        self._held = held
         self._ended = ended
+        self._bounds = bounds
+        self._drains = drains
+        self._drains_ended = drains_ended
         self.registry = prometheus_client.CollectorRegistry()
         self.registry.register(self)
         prometheus_client.Gauge(
@@ -59,6 +77,18 @@ class Metrics:
             'Seconds for which this conductor has not reached the message broker; 0 if it does.',
             registry=self.registry,
         ).set_function(broker_away)
+        self.steps = prometheus_client.Histogram(
+            'migrator_step_seconds',
+            'Steps that have ended at the conductor that began them, from the first try on, by their duration.',
+            ['step', 'direction', 'result'],
+            buckets=_STEP_BUCKETS,
+            registry=self.registry,
+        )
+        self.next_attempts = prometheus_client.Counter(
+            'migrator_next_attempts',
+            'Further attempts of migrations, each with another destination.',
+            registry=self.registry,
+        )
         self._takeovers = prometheus_client.Counter(
             'migrator_takeovers',
             'Migrations that this conductor has taken over: their conductor was gone, or had lost its lease.',
@@ -82,8 +112,8 @@ class Metrics:
         )
         self.count_cleanups([])
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Return the metric of the migrations that have ended; the registry calls this at each scrape."""
+    def collect(self) -> Iterable[Metric]:
+        """Return what follows from the memory of the conductor; the registry calls this at each scrape."""
         found = CounterMetricFamily(
             'migrator_migrations_ended',
             'Migrations that have ended at this conductor, by the type of the migration and its last status.',
@@ -92,6 +122,55 @@ class Metrics:
         for labels, number in list(self._ended.items()):
             found.add_metric(labels, number)
         yield found
+        rows = [one.row for one in self._held()]
+        yield _gauge(
+            'migrator_migrations_in_progress',
+            'Migrations that this conductor runs, by their type and status.',
+            ('type', 'status'),
+            collections.Counter((row.migration_type, row.status) for row in rows),
+            [(type_.value, status.value) for type_ in MigrationType for status in sorted(IN_PROGRESS)],
+        )
+        yield _gauge(
+            'migrator_migrations_waiting',
+            'Migrations that this conductor runs, that are not stuck, and that wait for a slot or for something else.',
+            ('what',),
+            collections.Counter(_wait_of(row) for row in rows),
+            [('slot',), ('other',)],
+        )
+        yield from self._slots(rows)
+        yield _gauge(
+            'migrator_drains',
+            'Drains that this conductor advances, by their status.',
+            ('status',),
+            collections.Counter((status,) for status in self._drains()),
+            [(status,) for status in ('accepted', 'running', 'paused', 'cancelling', 'restoring')],
+        )
+        drains = CounterMetricFamily(
+            'migrator_drains_ended',
+            'Drains that have ended at this conductor, by their last status.',
+            labels=['status'],
+        )
+        for status, number in list(self._drains_ended.items()):
+            drains.add_metric([status], number)
+        yield drains
+
+    def _slots(self, rows: Iterable[Migration]) -> Iterable[Metric]:
+        admitted = [row for row in rows if row.dest_node is not None or row.attempt > 1]
+        yield _gauge(
+            'migrator_slots_used',
+            'Slots that the migrations of this conductor use: those of the cluster, of each source and destination.',
+            ('bound', 'host'),
+            collections.Counter(axis for row in admitted for axis in slots.used_by(row)),
+            [slots.CLUSTER],
+        )
+        bounds = self._bounds() or slots.Bounds()
+        limits = {('cluster',): bounds.cluster, ('inbound',): bounds.inbound}
+        yield _gauge(
+            'migrator_slots_limit',
+            'Bound of the slots of the cluster, and of each destination, if there is one.',
+            ('bound',),
+            {bound: limit for bound, limit in limits.items() if limit},
+        )
 
     def count_takeover(self) -> None:
         """Count a migration that was taken over."""
@@ -113,6 +192,31 @@ class Metrics:
         number_of = collections.Counter(cleanup.alarm is not None for cleanup in deferred)
         for blocked in (False, True):
             self._cleanups.labels('yes' if blocked else 'no').set(number_of[blocked])
+
+
+def _gauge(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    found: Mapping[tuple[str, ...], int],
+    always: Iterable[tuple[str, ...]] = (),
+) -> GaugeMetricFamily:
+    """Return a gauge.
+
+    :param found: the values of the labels -> the number.
+    :param always: the values that exist also with 0.
+    """
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in {**dict.fromkeys(always, 0), **found}.items():
+        if '' not in values or values == slots.CLUSTER:
+            family.add_metric(values, number)
+    return family
+
+
+def _wait_of(row: Migration) -> tuple[str]:
+    if row.waits_for is None or row.stuck_reason is not None:
+        return ('',)
+    return ('slot',) if row.waits_for_slot else ('other',)
 
 
 class Audits:

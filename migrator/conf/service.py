@@ -39,7 +39,7 @@ The address at which {service} serves its metrics and its health, if metrics_por
 
 A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
 0.0.0.0 or :: means every address. There is no authentication: every client that reaches the address may read the
-metrics. They are numbers, and name no guest and no host.
+metrics. They are numbers, and name no guest. Those of a conductor name the hosts with migrations in progress.
 """,
         ),
         cfg.PortOpt(

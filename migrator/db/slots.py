@@ -495,16 +495,24 @@ def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Req
     slots.turn_of(Waiter.of(known), request.was_full).check(fields['dest_compute'])
 
 
+def used_by(row: Any) -> list[Axis]:
+    """Return the axes on which a migration in progress uses a slot.
+
+    :param row: a row of ``migrations``, or a migration, that has chosen a destination once.
+    """
+    found = [into(row.dest_compute)] if row.dest_node is not None and row.status not in ARRIVED else []
+    if row.migration_type == MigrationType.LIVE_MIGRATION:
+        found.append(CLUSTER)
+        if row.outcome is None or row.status == MigrationStatus.RUNNING_POST_COPY:
+            found.append(out_of(row.source_compute))
+    return found
+
+
 def _read(session: Any, bounds: Bounds, source: str | None) -> Slots:
     taken: collections.Counter[Axis] = collections.Counter()
     for row in session.execute(_ADMITTED_ROWS):
-        if row.dest_node is not None and row.status not in ARRIVED:
-            taken[into(row.dest_compute)] += row.number
-        if row.migration_type != MigrationType.LIVE_MIGRATION:
-            continue
-        taken[CLUSTER] += row.number
-        if row.outcome is None or row.status == MigrationStatus.RUNNING_POST_COPY:
-            taken[out_of(row.source_compute)] += row.number
+        for axis in used_by(row):
+            taken[axis] += row.number
     waiters = [Waiter.of(row) for row in session.execute(_WAITERS)]
     sources = {one.source for one in waiters} | ({source} if source is not None else set())
     limits: dict[str, int] = {}

@@ -14,13 +14,14 @@ from migrator.objects.drain import Drain
 LOG = logging.getLogger(__name__)
 
 
-def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> None:
+def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> Drain:
     """Advance a drain as far as possible now. Log an error, and write it as what the drain waits for.
 
     No error is final: the next attempt of the owner tries again.
 
     :param drain: a drain in progress, as its owner has read it.
     :param process: the name of the owner's process in messages, such as ``conductor c1``.
+    :returns: the drain as written; after an error, as given.
     """
     try:
         after = run.advance(store, engine, drain)
@@ -45,6 +46,8 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> None:
     else:
         if after.ended:
             LOG.info('Drain %(drain)s of %(host)s has ended as %(status)s: %(message)s', _named(after))
+        return after
+    return drain
 
 
 def _note(store: Store, drain: Drain, reason: str) -> None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import prometheus_client
@@ -30,7 +30,11 @@ INTERVAL = 10.0
 PATIENCE = 10.0
 
 #: The upper bounds of the histograms, in seconds. A statement takes tenths of a millisecond, and a call up to a minute.
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BUCKETS: Sequence[float] = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+#: The same of the time for which a guest stands still, and of the bytes per second of a copy.
+_DOWNTIMES = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
+_RATES = (1e6, 1e7, 2.5e7, 5e7, 1e8, 2.5e8, 5e8, 1e9, 2.5e9, 5e9, 1e10, 2.5e10)
 
 
 class Check:
@@ -128,6 +132,21 @@ class Monitor:
 
         return observe
 
+    def measure_copies(self) -> Callable[[float | None, float | None], None]:
+        """Return a function that counts a live migration, given its downtime and bytes per second."""
+        name = 'migrator_live_migration_'
+        text = 'Live migrations from this host that have completed, by the time for which the guest stood still.'
+        downtimes = self._times(f'{name}downtime_seconds', text, buckets=_DOWNTIMES)
+        text = 'Live migrations from this host that have completed, by the bytes per second that were copied.'
+        rates = self._times(f'{name}bytes_per_second', text, buckets=_RATES)
+
+        def observe(downtime: float | None, rate: float | None) -> None:
+            for histogram, value in ((downtimes, downtime), (rates, rate)):
+                if value is not None:
+                    histogram.observe(value)
+
+        return observe
+
     def timed_adapter(self, adapter: Any) -> Any:
         """Return Placement's adapter, with the durations of its requests as a metric."""
         text = 'Requests to Placement, by their duration; the code "none" is for those without an answer.'
@@ -140,8 +159,10 @@ class Monitor:
         times = self._times('migrator_rpc_call_seconds', text, 'method', 'result')
         return _TimedRPC(rpc, times, self._threads.clock)
 
-    def _times(self, name: str, text: str, *labels: str) -> prometheus_client.Histogram:
-        return prometheus_client.Histogram(name, text, labels, buckets=_BUCKETS, registry=self.registry)
+    def _times(
+        self, name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS
+    ) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the metric of the checks; the registry calls this at each scrape."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from migrator.saga.log import DO, UNDO, Journal, StepRecord, StepState
@@ -17,6 +18,19 @@ from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Lost, Pa
 
 FORWARD = 'forward'
 BACK = 'back'
+
+
+class Times(Protocol):
+    """The times of the steps of one saga. A step begins with its first try.
+
+    A key has the attempt, the name of the step and the direction; see :attr:`migrator.saga.log.StepRecord.key`.
+    """
+
+    def trying(self, key: tuple[int, str, str]) -> AbstractContextManager[None]:
+        """Return the context in which a step is tried once."""
+
+    def end(self, key: tuple[int, str, str]) -> None:
+        """Take the present as the end of a step. A later commit writes its result."""
 
 
 class Subject(Protocol):
@@ -29,6 +43,10 @@ class Subject(Protocol):
     journal: Journal
     #: Why a step has failed: the abort reason, unless there is a request.
     failure: str | None
+
+    @property
+    def times(self) -> Times:
+        """The times of its steps."""
 
     @property
     def attempt(self) -> int:
@@ -132,7 +150,9 @@ class SagaExecutor(Generic[T]):
         return self._settle(step)
 
     def _do(self, step: Step[T]) -> Parked | Stuck | None:
-        return self._take(step, self._intend(step) or step.do(self.subject))
+        with self._trying(step):
+            verdict = self._intend(step) or step.do(self.subject)
+        return self._take(step, verdict)
 
     def _intend(self, step: Step[T]) -> Verdict | None:
         if step.intent is None or self._find(step) is not None:
@@ -198,7 +218,8 @@ class SagaExecutor(Generic[T]):
         intents: list[StepRecord] = []
         for step in group:
             if step.intent is not None and self._find(step) is None:
-                intent = step.intent(self.subject)
+                with self._trying(step):
+                    intent = step.intent(self.subject)
                 if not isinstance(intent, Mapping):
                     return self._wait(intent)
                 self._enter(step)
@@ -212,7 +233,8 @@ class SagaExecutor(Generic[T]):
         return (stuck or pauses)[0]
 
     def _retry(self, step: Step[T]) -> Parked | Stuck | None:
-        verdict = step.do(self.subject)
+        with self._trying(step):
+            verdict = step.do(self.subject)
         return self._take(step, verdict) if isinstance(verdict, Done) else self._wait(verdict)
 
     @staticmethod
@@ -245,7 +267,9 @@ class SagaExecutor(Generic[T]):
         assert step.undo is not None
         begun = subject.journal.find(subject.attempt, step.name, UNDO) is not None
         self._flush(() if begun else [self._record(step, UNDO, StepState.INTENT)])
-        match step.undo(subject):
+        with self._trying(step, UNDO):
+            undone = step.undo(subject)
+        match undone:
             case Done(result):
                 self._keep(self._record(step, UNDO, StepState.DONE, result))
             case Failed(reason):
@@ -258,6 +282,9 @@ class SagaExecutor(Generic[T]):
         status = step.status_for(self.subject)
         if status is not None:
             self.subject.enter(status)
+
+    def _trying(self, step: Step[T], direction: str = DO) -> AbstractContextManager[None]:
+        return self.subject.times.trying((self.subject.attempt, step.name, direction))
 
     # --- the journal -------------------------------------------------------------------------------------------------
 
@@ -286,6 +313,7 @@ class SagaExecutor(Generic[T]):
 
     def _keep(self, record: StepRecord, outcome: str | None = None) -> None:
         """Have the next commit write a record, which counts from now on, and an outcome."""
+        self.subject.times.end(record.key)
         self._buffer.records.append(record)
         self._buffer.outcome = outcome or self._buffer.outcome
         self.subject.journal.put([record])

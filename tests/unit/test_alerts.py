@@ -17,6 +17,8 @@ from migrator import executors
 from migrator.cmd import compute, manage
 from migrator.conductor import metrics
 from migrator.runtime import process
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 from tests import alerts
 
 NAME = re.compile(r'\b(?:migrator|process)_[a-z_]+|\bup\b')
@@ -35,7 +37,8 @@ def served():
     metrics.Audits(conductor.registry)
     metrics.Guests(conductor.registry)
     monitor.registry.register(conductor.registry)
-    compute._add_metrics(service, executors.BoundedExecutor(1, service.threads))
+    hypervisor = FakeDriver(FakeWorld(service.threads).add('host1'), service.threads)
+    compute._add_metrics(service, executors.BoundedExecutor(1, service.threads), hypervisor)
     suffixes = {'gauge': [''], 'counter': ['_total'], 'histogram': ['_count', '_sum', '_bucket']}
     registry: prometheus_client.CollectorRegistry = monitor.registry
     return {

@@ -7,6 +7,7 @@ It runs at each poll, after a request of a user, and when a migration of a drain
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,6 +81,10 @@ class Drains:
         self._lock = tools.threads.lock()
         #: The drains that are being advanced -> whether each is advanced once more.
         self._advancing: dict[str, bool] = {}
+        #: How many drains have ended here, by their last status.
+        self.ended: collections.Counter[str] = collections.Counter()
+        #: The drains that this conductor advances -> the status of each for a user.
+        self._statuses: dict[str, str] = {}
         #: Whether this conductor may own a drain in progress.
         self._has_any = False
 
@@ -99,8 +104,15 @@ class Drains:
             return
         owned = self._tools.database.drains.owned_by(self._tools.owner)
         self._has_any = bool(owned)
+        with self._lock:
+            self._statuses = {uuid: status for uuid, status in self._statuses.items() if uuid in owned}
         for uuid in owned:
             self.wake(uuid)
+
+    def statuses(self) -> list[str]:
+        """Return the statuses of the drains that this conductor advances, as a user sees them."""
+        with self._lock:
+            return [*self._statuses.values()] if self._tools.owner else []
 
     def wake(self, uuid: str) -> None:
         """Advance a drain soon, and once more if it is being advanced now."""
@@ -135,4 +147,10 @@ class Drains:
             )
             return
         if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
-            attempt(self._tools.database.drains, self.mover.engine, drain, f'conductor {self._tools.server}')
+            drain = attempt(self._tools.database.drains, self.mover.engine, drain, f'conductor {self._tools.server}')
+            with self._lock:
+                if drain.ended:
+                    self._statuses.pop(uuid, None)
+                    self.ended[drain.status] += 1
+                else:
+                    self._statuses[uuid] = drain.shown_status

@@ -9,7 +9,7 @@ runner then reads everything again, or releases ownership.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oslo_log import log as logging
@@ -18,7 +18,7 @@ from migrator import exception, executors
 from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import destinations
-from migrator.conductor.migration.ledger import Ledger
+from migrator.conductor.migration.ledger import Ledger, StepTimes
 from migrator.conductor.migration.replies import Replies
 from migrator.db import slots
 from migrator.db.api import Database
@@ -47,10 +47,12 @@ class Options:
 
 @dataclasses.dataclass
 class Tools:
-    """The services that every saga uses.
+    """The services that every saga uses, and what counts its steps and attempts.
 
     :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
     :ivar server: the RPC server name of this conductor, for events.
+    :ivar on_step: see :class:`StepTimes`.
+    :ivar on_next_attempt: called when a migration begins a further attempt.
     :ivar candidates: the candidates of Placement for the guests that leave.
     :ivar readings: reads what guests that leave hold.
     :ivar writer: sends the writes of allocations of all migrations.
@@ -69,6 +71,8 @@ class Tools:
     broker: broker.Broker
     threads: executors.Threads
     options: Options
+    on_step: Callable[[str, str, str, float], None] = lambda step, direction, state, seconds: None
+    on_next_attempt: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.candidates = SharedCandidates(self.placement, self.database.services.roots, self.threads)
@@ -131,16 +135,17 @@ class MigrationContext:
         self.boots: dict[str, str | None] = dict(owned.boots)
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
+        self.times = StepTimes(tools.threads.clock, tools.on_step)
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
         self.failure: str | None = None
 
     def become(self, fresh: MigrationContext) -> None:
-        """Replace everything by what was read again, except the replies of the hosts and the waits."""
+        """Replace everything by what was read again, except the replies of the hosts, the waits and the times."""
         self.replies.reread(fresh.replies, same_epoch=fresh.row.epoch == self.row.epoch)
         if fresh.attempt == self.attempt:
             fresh.failure = self.failure
-        fresh.replies, fresh.ledger = self.replies, self.ledger
+        fresh.replies, fresh.ledger, fresh.times = self.replies, self.ledger, self.times
         self.ledger.begin_run()
         self.__dict__.update(fresh.__dict__)
 
@@ -231,6 +236,7 @@ class MigrationContext:
             self.instance = self.instance.replace(**write.instance)
         self.journal.commit(records, self.row.epoch)
         self.writes = Write()
+        self.times.committed(records)
 
     def has_next_attempt(self) -> bool:
         """Return whether the migration may try another candidate.
@@ -253,6 +259,7 @@ class MigrationContext:
         self.commit(records)
         self.failure = None
         self.ledger.forget_tries()
+        self.tools.on_next_attempt()
 
     def undone(self, records: Sequence[log.StepRecord] = ()) -> None:
         """Commit the end of a migration whose steps are undone.

@@ -4,12 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from migrator import executors
+from migrator.saga import log
 from migrator.saga.saga import Stuck
+
+#: A step: the attempt, its name and the direction; see :attr:`migrator.saga.log.StepRecord.key`.
+StepKey = tuple[int, str, str]
 
 
 @dataclasses.dataclass
@@ -34,6 +40,41 @@ class Wait:
     next_try: float = -math.inf
     stuck: Stuck | None = None
     reason: str = ''
+
+
+class StepTimes:
+    """How long the steps take that this owner has tried first.
+
+    :param on_step: called with the name, direction, state and seconds of each step whose result is committed.
+    """
+
+    def __init__(self, clock: executors.Clock, on_step: Callable[[str, str, str, float], None]) -> None:
+        self._clock = clock
+        self._on_step = on_step
+        self._began: dict[StepKey, float] = {}
+        self._ended: dict[StepKey, float] = {}
+
+    def trying(self, key: StepKey) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a step is tried once."""
+        self._began.setdefault(key, self._clock.monotonic())
+        return contextlib.nullcontext()
+
+    def end(self, key: StepKey) -> None:
+        """Take the present as the end of a step."""
+        self._ended[key] = self._clock.monotonic()
+
+    def committed(self, records: Iterable[log.StepRecord]) -> None:
+        """Report the steps that have ended, and forget them.
+
+        :param records: what was committed.
+        """
+        for record in records:
+            ended = self._ended.pop(record.key, None)
+            if record.state == log.StepState.INTENT or ended is None:
+                continue
+            began = self._began.pop(record.key, None)
+            if began is not None:
+                self._on_step(record.step, record.direction, record.state, ended - began)
 
 
 class Ledger:

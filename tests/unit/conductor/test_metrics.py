@@ -19,6 +19,23 @@ Stage = stages.Stage
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
+#: What each conductor counts of its migrations and drains.
+COUNTED = {
+    'migrator_drains',
+    'migrator_drains_ended',
+    'migrator_migrations_ended',
+    'migrator_migrations_held',
+    'migrator_migrations_in_progress',
+    'migrator_migrations_stuck',
+    'migrator_migrations_waiting',
+    'migrator_next_attempts',
+    'migrator_slots_limit',
+    'migrator_slots_used',
+    'migrator_step_seconds',
+    'migrator_takeovers',
+}
+
+
 def finding(verdict: str, consumer: str = 'c', provider: str = 'p') -> Finding:
     return Finding(
         consumer=consumer,
@@ -84,10 +101,7 @@ class TestMetrics:
             'migrator_computes_down',
             'migrator_cleanups',
             'migrator_leases_lost',
-            'migrator_migrations_ended',
-            'migrator_takeovers',
-            'migrator_migrations_held',
-            'migrator_migrations_stuck',
+            *COUNTED,
         }
 
     def test_two_conductors_in_one_process_have_separate_registries(self) -> None:
@@ -161,10 +175,7 @@ class TestConductorMetrics:
             'migrator_cleanups',
             'migrator_guest_differences',
             'migrator_leases_lost',
-            'migrator_migrations_ended',
-            'migrator_takeovers',
-            'migrator_migrations_held',
-            'migrator_migrations_stuck',
+            *COUNTED,
         }
 
     def test_conductor_with_audits_has_the_time_of_the_last_one(self, build: Callable[..., Stage]) -> None:

@@ -33,6 +33,18 @@ class TestForward:
         assert toy.run_once(world) is None
         assert 'settle' in world.log, 'nothing is undone unsettled'
 
+    def test_time_of_each_step_begins_with_its_first_try_and_ends_once(self) -> None:
+        world = World()
+        world.scripts['do prepare'] = [Parked('a little')]
+        subject = toy.Subject(world)
+        runs = executor.SagaExecutor(toy.toy(), subject)
+        while runs.run() is not None:
+            pass
+        names = [step.name for step in toy.toy().steps]
+        assert subject.times.ended == [(1, name, 'do') for name in names]
+        assert list(dict.fromkeys(subject.times.tried)) == [(1, name, 'do') for name in names]
+        assert subject.times.tried.count((1, 'prepare', 'do')) > 1
+
     def test_ended_saga_is_not_run(self) -> None:
         world = toy.run(World())
         log = list(world.log)

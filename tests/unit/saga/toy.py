@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -94,12 +95,28 @@ class World:
         return [line.removeprefix('commit ') for line in self.log if line.startswith('commit')]
 
 
+class Times:
+    """The times of the toy: the keys that were tried, and those that have ended."""
+
+    def __init__(self) -> None:
+        self.tried: list[tuple[int, str, str]] = []
+        self.ended: list[tuple[int, str, str]] = []
+
+    def trying(self, key: tuple[int, str, str]) -> contextlib.AbstractContextManager[None]:
+        self.tried.append(key)
+        return contextlib.nullcontext()
+
+    def end(self, key: tuple[int, str, str]) -> None:
+        self.ended.append(key)
+
+
 class Subject:
     """One incarnation of the owner of a toy saga. A new one reads what is stored."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.journal = log.Journal(world.stored.records.values())
+        self.times = Times()
         self.failure: str | None = None
         self.ending: str | None = None
         self.beginning = False
