@@ -11,6 +11,7 @@
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-nova [EVERY=12]             against a stock nova, in a virtual environment of its own (as root: installs its servers)
 #   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
+#   make long-run ARGS='--state DIR'      a piece of the long run: drains on processes that die all the time (as root)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
@@ -58,7 +59,7 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
 .PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
-.PHONY: test-mutants bench bench-libvirt lint docs genconfig genpolicy openapi clean
+.PHONY: test-mutants long-run bench bench-libvirt lint docs genconfig genpolicy openapi clean
 .NOTPARALLEL:
 
 demo:
@@ -151,6 +152,12 @@ test-nova:
 test-mutants:
 	@tools/venv.sh demo test eventlet
 	$(IN_VENV) $(VENV)/bin/python -m tests.mutants --jobs $(JOBS) $(ARGS)
+
+# doc/source/reliability.rst has what it does, and its figures.
+long-run:
+	-@tools/packages.sh real >&2
+	@tools/venv.sh demo test postgresql real
+	@nice -n 5 $(VENV)/bin/python -W ignore -m tests.long_run $(ARGS)
 
 bench:
 	@tools/venv.sh demo test postgresql mariadb real

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The table of a long run."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tests.long_run import audit, faults, measures
+
+#: Seconds at the begin of a process that do not count for the slope of its memory, and the shortest life that counts.
+WARM, LIFE = 300, 900
+#: The fewest samples of a slope.
+_SAMPLES = 20
+GOALS = {'hours': 8, 'migrations': 3000, faults.KILL: 1000, faults.STOP: 200, faults.RESTART: 60}
+#: Seconds, and MB an hour.
+TAKEOVER, GROWTH = 30, 1
+
+
+@dataclasses.dataclass
+class Figures:
+    """What all pieces have done and measured.
+
+    :ivar faults: (kind, target) -> how many.
+    :ivar growth: process -> (MB an hour, minutes that were measured), of its longest life.
+    """
+
+    pieces: int
+    broken_off: int
+    hours: float
+    migrations: collections.Counter[str]
+    drains: collections.Counter[str]
+    faults: collections.Counter[tuple[str, str]]
+    failed: int
+    audits: int
+    findings: collections.Counter[str]
+    takeovers: list[float]
+    alone: list[float]
+    growth: dict[str, tuple[float, float]]
+
+
+def figures(records: Iterable[Mapping[str, Any]]) -> Figures:
+    """Return the figures of a run's records."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = collections.defaultdict(list)
+    for record in records:
+        by_kind[record['kind']].append(record)
+    migrations: collections.Counter[str] = collections.Counter()
+    last = {record['piece']: record for record in by_kind['minute']}
+    for record in last.values():
+        migrations.update(record['migrations'])
+    pieces = {record['piece'] for record in by_kind['piece']}
+    return Figures(
+        pieces=len(pieces),
+        broken_off=len(pieces - {record['piece'] for record in by_kind['end']}),
+        hours=sum(record['seconds'] for record in last.values()) / 3600,
+        migrations=migrations,
+        drains=collections.Counter(record['status'] for record in by_kind['drain']),
+        faults=collections.Counter(
+            (record['fault'], f'{record["target"]} ({record["how"]})' if record['how'] else record['target'])
+            for record in by_kind['fault']
+        ),
+        failed=sum(record['error'] is not None for record in by_kind['fault']),
+        audits=len(by_kind['audit']),
+        findings=collections.Counter(record['sort'] for record in by_kind['finding']),
+        takeovers=[record['seconds'] for record in by_kind['takeover']],
+        alone=[record['seconds'] for record in by_kind['takeover'] if record['alone']],
+        growth=_growth(by_kind['rss']),
+    )
+
+
+def _growth(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    lives: dict[tuple[int, str, int], list[tuple[float, float]]] = collections.defaultdict(list)
+    for record in records:
+        for name, (pid, kib) in record['processes'].items():
+            lives[record['piece'], name, pid].append((record['at'] / 3600, kib / 1024))
+    found: dict[str, tuple[float, float]] = {}
+    for (_piece, name, _pid), points in lives.items():
+        warm = [(at, value) for at, value in points if at - points[0][0] >= WARM / 3600]
+        minutes = 60 * (warm[-1][0] - warm[0][0]) if warm else 0
+        if len(warm) >= _SAMPLES and minutes * 60 >= LIFE - WARM and minutes > found.get(name, (0, 0))[1]:
+            found[name] = (measures.slope(warm), minutes)
+    return found
+
+
+def _group(target: str) -> str:
+    """Return what a process is one of: ``host3`` -> ``host``."""
+    name, space, more = target.partition(' ')
+    return ('database' if name.startswith('db-') else name.rstrip('0123456789')) + space + more
+
+
+def _rows(found: Figures) -> Iterator[tuple[str, str, str]]:
+    kinds: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for (kind, target), count in found.faults.items():
+        kinds[kind][_group(target)] += count
+    broken = f'; {found.broken_off} broken off' if found.broken_off else ''
+    yield 'hours', f'{found.hours:.1f}; pieces: {found.pieces}{broken}', f'{GOALS["hours"]}'
+    ended = ', '.join(f'{count} {status}' for status, count in sorted(found.migrations.items()))
+    yield 'migrations', f'{sum(found.migrations.values())}: {ended}', f'{GOALS["migrations"]}'
+    drains = ', '.join(f'{count} {status}' for status, count in sorted(found.drains.items()))
+    yield 'drains and restores that have ended', f'{sum(found.drains.values())}: {drains}', ''
+    words = {
+        faults.KILL: 'SIGKILL',
+        faults.STOP: 'SIGSTOP for some seconds',
+        faults.RESTART: 'restarts',
+        faults.CUT: 'network cuts towards',
+    }
+    for kind, word in words.items():
+        parts = ', '.join(f'{target} {count}' for target, count in sorted(kinds[kind].items()))
+        yield word, f'{sum(kinds[kind].values())}: {parts}', str(GOALS.get(kind, ''))
+    yield 'audits at rest', str(found.audits), ''
+    for sort in (audit.LOST, audit.STUCK, audit.LEAKED, audit.DOUBLED, 'ended'):
+        name = 'processes that ended by themselves' if sort == 'ended' else sort
+        yield name, str(found.findings[sort]), '0'
+    for name, values, goal in (
+        ('takeovers with no other fault of a conductor or the database', found.alone, f'p99 at most {TAKEOVER} s'),
+        ('all takeovers', found.takeovers, ''),
+    ):
+        late = [measures.quantile(values, share) for share in (0.5, 0.99)]
+        text = f'; p50 {late[0]:.1f} s, p99 {late[1]:.1f} s' if values else ''
+        yield name, f'{len(values)}{text}', goal
+    parts = ', '.join(
+        f'{name} {grown:+.1f} in {minutes:.0f} min' for name, (grown, minutes) in sorted(found.growth.items())
+    )
+    yield 'growth of memory, in MB an hour', parts or 'not measured', f'below {GROWTH} each'
+
+
+def rst(found: Figures) -> str:
+    """Return the table as reStructuredText."""
+    lines = ['.. list-table::', '   :header-rows: 1', '   :widths: 28 54 18', '']
+    for row in (('what', 'so far', 'goal'), *_rows(found)):
+        for number, cell in enumerate(row):
+            lines.append(f'   {"* -" if number == 0 else "  -"} {cell}'.rstrip())
+    return '\n'.join(lines) + '\n'
