@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The alerts for Prometheus, and what each is to fire on."""
+"""The alerts for Prometheus, what each is to fire on, and the dashboard of Grafana."""
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILE = ROOT / 'etc/migrator/alerts.yaml'
+DASHBOARD = ROOT / 'etc/migrator/grafana.json'
 
 #: What a scrape of a site without a fault finds, one value for each minute.
 HEALTHY = {
@@ -55,6 +57,42 @@ CAUSES = {
     'MigratorApiErrors': ('migrator_http_request_seconds_count{instance="a", code="500"}', '0+30x200'),
 }
 
+#: What a site shows besides, on which guests move: each panel of the dashboard has something to show.
+BUSY = {
+    'process_resident_memory_bytes{job="migrator-api", instance="a"}': '1+0x200',
+    'migrator_migrations_in_progress{instance="c", type="live-migration", status="running"}': '2+0x200',
+    'migrator_migrations_waiting{instance="c", what="slot"}': '1+0x200',
+    'migrator_slots_used{instance="c", bound="cluster"}': '2+0x200',
+    'migrator_slots_used{instance="c", bound="inbound", host="h2"}': '2+0x200',
+    'migrator_slots_used{instance="c", bound="source", host="h"}': '2+0x200',
+    'migrator_slots_limit{instance="c", bound="cluster"}': '4+0x200',
+    'migrator_slots_limit{instance="c", bound="inbound"}': '2+0x200',
+    'migrator_drains{instance="c", status="running"}': '1+0x200',
+    'migrator_drains_ended_total{instance="c", status="completed"}': '0+1x200',
+    'migrator_migrations_ended_total{instance="c", type="live-migration", status="failed"}': '0+1x200',
+    'migrator_next_attempts_total{instance="c"}': '0+1x200',
+    'migrator_takeovers_total{instance="c"}': '0+1x200',
+    'migrator_live_migrations_running{instance="h"}': '2+0x200',
+    'migrator_live_migrations_waiting{instance="h"}': '2+0x200',
+    'migrator_step_seconds_count{instance="c", step="live_migration", direction="do", result="failed"}': '0+1x200',
+    'migrator_rpc_call_seconds_count{job="migrator-conductor", method="wake", result="failed"}': '0+1x200',
+    'migrator_placement_request_seconds_count{instance="c", method="GET", code="200"}': '0+1x200',
+    'migrator_database_statement_seconds_count{job="migrator-conductor"}': '0+1x200',
+    **{
+        f'migrator_{name}_bucket{{{labels}, le="{bound}"}}': '0+1x200'
+        for name, labels in (
+            ('step_seconds', 'step="live_migration", direction="do", result="done"'),
+            ('live_migration_downtime_seconds', 'instance="h"'),
+            ('live_migration_bytes_per_second', 'instance="h"'),
+            ('http_request_seconds', 'method="GET", route="/v2.1/servers", code="200"'),
+            ('placement_request_seconds', 'method="GET", code="200"'),
+            ('rpc_call_seconds', 'method="wake", result="answered"'),
+            ('database_statement_seconds', 'job="migrator-api"'),
+        )
+        for bound in ('1', '+Inf')
+    },
+}
+
 #: The minute at which the alerts are judged.
 MINUTE = 180
 
@@ -64,3 +102,19 @@ def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(FILE.read_text())['groups']
     found: list[dict[str, Any]] = group['rules']
     return found
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard."""
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    """Return the panels of the dashboard, without the rows."""
+    return [panel for panel in dashboard()['panels'] if panel['type'] != 'row']
+
+
+def expressions() -> list[str]:
+    """Return the expressions of the dashboard, as Grafana sends them to Prometheus."""
+    return [target['expr'].replace('$__rate_interval', '5m') for panel in panels() for target in panel['targets']]
