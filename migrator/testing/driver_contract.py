@@ -509,6 +509,23 @@ class ColdMigrationContract:
             bench.source.revert_migration_at_source(bench.instance, data)
             assert bench.at_source().state == 'running'
 
+    def test_resized_guest_has_the_new_size_at_its_destination_and_the_old_one_after_a_revert(
+        self, bench: Bench
+    ) -> None:
+        old = bench.instance.flavor
+        new = old.replace(name='resized', vcpus=2 * old.vcpus, memory_mb=2 * old.memory_mb)
+        data = bench.source.check_can_migrate_source(bench.instance, LiveMigrateData(new_flavor=new))
+        data = data.replace(source={**data.source, 'power_on': True})
+        data = bench.destination.check_can_migrate_destination(bench.instance, data)
+        bench.source.migrate_disk_and_power_off(bench.instance, data)
+        bench.destination.finish_migration(bench.instance, data)
+        assert _size(bench.source, bench) == (old.vcpus, old.memory_mb)
+        assert _size(bench.destination, bench) == (new.vcpus, new.memory_mb)
+        bench.destination.revert_migration_at_destination(bench.instance, data)
+        bench.source.revert_migration_at_source(bench.instance, data)
+        assert bench.at_source().state == 'running'
+        assert _size(bench.source, bench) == (old.vcpus, old.memory_mb)
+
     def test_restore_leaves_a_guest_alone_that_was_not_powered_off(self, bench: Bench) -> None:
         data = self._checked(bench)
         bench.source.revert_migration_at_source(bench.instance, data)
@@ -528,3 +545,10 @@ class ColdMigrationContract:
         with pytest.raises(exception.GuestStillHere):
             bench.source.confirm_migration_at_source(bench.instance, data)
         assert bench.at_source().state == 'running'
+
+
+def _size(of: driver.ComputeDriver, bench: Bench) -> tuple[int, int]:
+    """Return the processors and the memory in MiB that a driver reports of the guest."""
+    found = of.get_instance(bench.instance.uuid)
+    assert found is not None
+    return found.flavor.vcpus, found.flavor.memory_mb

@@ -3,7 +3,8 @@
 """The part of a hypervisor driver that moves a guest while it is powered off: optional.
 
 A driver that has it overrides every method. The data that the two checks return is passed to each later call, on either
-host. ``source['power_on']`` of it is whether the guest runs when it is not being moved.
+host. ``source['power_on']`` of it is whether the guest runs when it is not being moved. ``new_flavor`` of it, unless it
+is None, is what the guest gets at the destination. The guest at the source keeps what it has, for a revert.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from migrator import exception
-from migrator.objects import Instance, LiveMigrateData
+from migrator.objects import Flavor, Instance, LiveMigrateData
 
 
 class ColdMigration:
@@ -26,9 +27,10 @@ class ColdMigration:
 
         The check leaves nothing behind.
 
-        :param migrate_data: empty.
+        :param migrate_data: empty, except for the new flavor.
         :returns: the data with ``source`` filled in: what the destination needs to start the guest.
-        :raises migrator.exception.MigrationPreCheckError: the guest cannot leave. The message says why.
+        :raises migrator.exception.MigrationPreCheckError: the guest cannot leave, or cannot get the new flavor. The
+            message says why.
         """
         _refuse(self)
 
@@ -90,6 +92,18 @@ class ColdMigration:
         :raises migrator.exception.GuestNotFound: the guest is not here.
         """
         _refuse(self)
+
+
+def refuse_smaller_disk(instance: Instance, flavor: Flavor) -> None:
+    """Refuse to resize a guest to a flavor with a smaller root disk, as nova's drivers do.
+
+    :raises migrator.exception.MigrationPreCheckError: the root disk of the flavor is smaller.
+    """
+    if flavor.root_gb < instance.flavor.root_gb:
+        raise exception.MigrationPreCheckError(
+            reason=f'Resize error: Unable to resize disk down: flavor {flavor.name} has a root disk of '
+            f'{flavor.root_gb} GiB, and guest {instance.uuid} one of {instance.flavor.root_gb} GiB'
+        )
 
 
 def _refuse(driver: ColdMigration) -> NoReturn:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.virt.cold_migration import refuse_smaller_disk
 from migrator.virt.fake.base import HostDriver, phase
 from migrator.virt.fake.evacuation import LOCAL, SHARED, Start
 from migrator.virt.fake.hypervisor import OWNING, FakeGuest
@@ -24,6 +25,7 @@ class ColdMigratingDriver(HostDriver):
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_source`."""
         shared = self._world.shared_storage
+        refuse_smaller_disk(instance, migrate_data.new_flavor or instance.flavor)
         with self._world.lock:
             guest = self._movable(instance)
             found = {
@@ -38,7 +40,7 @@ class ColdMigratingDriver(HostDriver):
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_destination`."""
         with self._world.lock:
             self._refuse_if_present(instance)
-            self.hypervisor.check_room(instance)
+            self.hypervisor.check_room(_resized(instance, migrate_data))
         return migrate_data.replace(destination={'host': self.hypervisor.host})
 
     @phase
@@ -62,7 +64,8 @@ class ColdMigratingDriver(HostDriver):
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
                 rate = float(migrate_data.source['dirty_rate'])
-                new = start = Start(hypervisor, instance, rate, self.life, state=state, effect='migrated')
+                resized = _resized(instance, migrate_data)
+                new = start = Start(hypervisor, resized, rate, self.life, state=state, effect='migrated')
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')
@@ -120,3 +123,8 @@ class ColdMigratingDriver(HostDriver):
                 reason=f'guest {instance.uuid} is {held} at {self.hypervisor.host}: it must be running or shut off'
             )
         return guest
+
+
+def _resized(instance: Instance, migrate_data: LiveMigrateData) -> Instance:
+    """Return the instance with the flavor that it gets here."""
+    return instance.replace(flavor=migrate_data.new_flavor or instance.flavor)

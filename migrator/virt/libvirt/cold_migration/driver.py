@@ -21,7 +21,7 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt.libvirt import checks, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
-from migrator.virt.libvirt.cold_migration import copies, users
+from migrator.virt.libvirt.cold_migration import copies, resizes, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
 from migrator.virt.libvirt.guest import remove_domain
 
@@ -67,6 +67,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             ) from error
         if obstacle:
             raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
+        if migrate_data.new_flavor is not None:
+            facts |= resizes.plan(instance, migrate_data.new_flavor, facts['xml'], disks)
         named = {disk.target: disk for disk in storage.defined_disks(facts['xml'])}
         kept = {disk.target: _why_kept(disk, named.get(disk.target, disk)) for disk in disks}
         movable = [disk.path for disk in disks if not kept[disk.target]]
@@ -177,6 +179,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 self._incoming.adopt(instance.uuid, disk, draft)
             # The storage may have gone since the check.
             self._sort(phase, instance, migrate_data, migrate_data.destination['copies'])
+            resizes.grow(self.host, migrate_data)
             self._start(phase, instance, migrate_data, power_on)
         self._persist(phase, instance, migrate_data)
         self._incoming.note_arrival(instance.uuid)

@@ -21,9 +21,11 @@ from migrator.virt.libvirt.driver import LibvirtDriver
 INSTANCE = driver_contract.an_instance()
 
 #: It prints the chain that stands in DISK.chain, or fails with the text in DISK.error. With --force-share it does not.
-#: To convert a disk is to copy it.
+#: To convert a disk is to copy it, and its size is that of the file.
 QEMU_IMG = """#!/bin/sh
 if [ "$1" = convert ]; then cp "$7" "$8"; exit; fi
+if [ "$1" = resize ]; then truncate -s "$6" "$5"; exit; fi
+if [ "$3" = -f ]; then echo "{\\"virtual-size\\": $(stat -c %s "$5")}"; exit; fi
 shift 5
 if [ -e "$1.error" ] && [ -z "$2" ]; then cat "$1.error" >&2; exit 1; fi
 if [ -e "$1.chain" ]; then cat "$1.chain"; else echo "[{\\"filename\\": \\"$1\\"}]"; fi

@@ -91,9 +91,9 @@ class Hosts:
         self.alpha.domains.append(Domain(self.alpha, xml, True))
         return uuid
 
-    def checked(self, shared=False, power_on=True):
+    def checked(self, shared=False, power_on=True, new_flavor=None):
         """Return the data of both checks, as it comes out of the database."""
-        data = self.source.check_can_migrate_source(INSTANCE, LiveMigrateData())
+        data = self.source.check_can_migrate_source(INSTANCE, LiveMigrateData(new_flavor=new_flavor))
         data = data.replace(source=json.loads(json.dumps({**data.source, 'power_on': power_on})))
         with self.at_beta() if not shared else contextlib.nullcontext(self.destination) as destination:
             return destination.check_can_migrate_destination(INSTANCE, data)
