@@ -50,6 +50,7 @@ ROUTES = (
             schemas.server_actions.MIGRATE_LIVE,
             schemas.server_actions.EVACUATE,
             schemas.server_actions.MIGRATE,
+            schemas.server_actions.RESIZE,
             schemas.server_actions.CONFIRM_RESIZE,
             schemas.server_actions.REVERT_RESIZE,
             schemas.server_actions.RESET_STATE,

@@ -46,7 +46,7 @@ def create(asked: Asked) -> int:
         user_id=given.user,
         host=given.host,
         node=_node_of(asked, given.host),
-        flavor=_flavor(given),
+        flavor=flavor(given, given.flavor),
         vm_state=given.vm_state,
         power_state=POWER_STATES[given.vm_state],
     )
@@ -100,9 +100,10 @@ def _node_of(asked: Asked, host: str) -> str:
     return nodes[0]
 
 
-def _flavor(given: argparse.Namespace) -> Flavor:
-    flavor = Flavor(
-        name=given.flavor,
+def flavor(given: argparse.Namespace, name: str) -> Flavor:
+    """Return a flavor of the amounts of :func:`flavor_arguments`."""
+    found = Flavor(
+        name=name,
         vcpus=given.vcpus,
         memory_mb=given.memory,
         root_gb=given.disk,
@@ -111,12 +112,12 @@ def _flavor(given: argparse.Namespace) -> Flavor:
         extra_specs=dict(given.property),
     )
     try:
-        flavor.resources()
+        found.resources()
     except ValueError as error:
         value = ' '.join('='.join(pair) for pair in given.property)
         detail = f'an amount of resources:CLASS is not a whole number ({error}).'
         raise exception.ConfigurationError(option='--property', value=value, detail=detail) from None
-    return flavor
+    return found
 
 
 def list_(asked: Asked) -> int:
@@ -249,25 +250,16 @@ def _property(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _create_arguments(parser: argparse.ArgumentParser) -> None:
-    at_least, name = command.at_least, command.name
-    parser.add_argument('--uuid', type=command.uuid, help="the guest's uuid at its hypervisor; default: a new one")
-    parser.add_argument('--name', type=name, help='the name of the instance; default: its uuid')
-    parser.add_argument(
-        '--host', type=name, required=True, help='the compute host of the guest, as "service list" shows it'
-    )
+def flavor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the amounts of a flavor."""
+    at_least = command.at_least
     parser.add_argument('--vcpus', type=at_least(1), required=True, metavar='N', help='virtual processors')
     parser.add_argument('--memory', type=at_least(1), required=True, metavar='MIB', help='memory, in MiB')
     parser.add_argument('--disk', type=at_least(0), required=True, metavar='GIB', help='root disk, in GiB')
-    parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project of the instance')
-    parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user of the instance')
     parser.add_argument(
         '--ephemeral', type=at_least(0), default=0, metavar='GIB', help='ephemeral disk, in GiB; default 0'
     )
     parser.add_argument('--swap', type=at_least(0), default=0, metavar='MIB', help='swap disk, in MiB; default 0')
-    parser.add_argument(
-        '--flavor', type=name, default='custom', metavar='NAME', help='the name of the flavor; default custom'
-    )
     parser.add_argument(
         '--property',
         type=_property,
@@ -276,6 +268,21 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help='an extra spec of the flavor, as in nova, such as resources:CUSTOM_GOLD=1; may be repeated',
     )
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    name = command.name
+    parser.add_argument('--uuid', type=command.uuid, help="the guest's uuid at its hypervisor; default: a new one")
+    parser.add_argument('--name', type=name, help='the name of the instance; default: its uuid')
+    parser.add_argument(
+        '--host', type=name, required=True, help='the compute host of the guest, as "service list" shows it'
+    )
+    parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project of the instance')
+    parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user of the instance')
+    parser.add_argument(
+        '--flavor', type=name, default='custom', metavar='NAME', help='the name of the flavor; default custom'
+    )
+    flavor_arguments(parser)
     parser.add_argument('--force', action='store_true', help='do not check that the host has the guest')
     parser.add_argument(
         '--vm-state', choices=sorted(POWER_STATES), default='active', help='the state of the guest; default active'

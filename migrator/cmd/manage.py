@@ -35,6 +35,7 @@ NOUNS: dict[str, tuple[str, str]] = {
     'db': ('the database schema', 'migrator.cli.db'),
     'service': ('the services that report: computes and conductors', 'migrator.cli.service'),
     'instance': ('the guests in the database of migrator', 'migrator.cli.instance'),
+    'flavor': ('the flavors that guests can be resized to', 'migrator.cli.flavor'),
     'migration': ('the migrations', 'migrator.cli.migration'),
     'drain': ('the drains, which empty hosts', 'migrator.cli.drain'),
     'watch': ('a drain, a host or a migration while it happens, read over REST', 'migrator.watch.commands'),

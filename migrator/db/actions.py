@@ -28,6 +28,7 @@ LIVE_MIGRATION_CANCEL = 'live_migration_cancel'
 LIVE_MIGRATION_FORCE_COMPLETE = 'live_migration_force_complete'
 EVACUATE = 'evacuate'
 MIGRATE = 'migrate'
+RESIZE = 'resize'
 CONFIRM_RESIZE = 'confirmResize'
 REVERT_RESIZE = 'revertResize'
 
@@ -38,6 +39,7 @@ ACTION_OF = {
     MigrationType.LIVE_MIGRATION.value: LIVE_MIGRATION,
     MigrationType.EVACUATION.value: EVACUATE,
     MigrationType.MIGRATION.value: MIGRATE,
+    MigrationType.RESIZE.value: RESIZE,
 }
 
 #: The conditions that a migration is stuck, and that a cold migration waits for its user.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The database as one object, with an attribute for each noun, and the purge of old migrations.
+"""The database as one object, with an attribute for each noun; flavors; the purge of old migrations.
 
 A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
 instance. A host that starts is sent that tenure, and :func:`migrator.db.cleanups.tenure_after_all` counts on from it
@@ -16,15 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_db.exception import DBDuplicateEntry
 
-from migrator import executors, forecast
+from migrator import exception, executors, forecast
 from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
 from migrator.db.engine import Engine, OneSession, retried
-from migrator.objects import FINAL, STOPPED, Migration
+from migrator.objects import FINAL, STOPPED, Flavor, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
-_A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
+_A, _D, _F = models.INSTANCE_ACTIONS, models.CLEANUPS, models.FLAVORS
 _FINAL = [status.value for status in FINAL]
 #: Why the end of a guest that moves while it is shut off is not known, nor that of its drain.
 _COLD = 'A guest that is shut off moves by a cold migration. How long one takes is not recorded.'
@@ -57,6 +58,11 @@ class Database:
         self.actions = actions.Actions(self.engine)
         self.drains = drains.Drains(self.engine)
         self.purge = Purge(self.engine)
+
+    @property
+    def flavors(self) -> Flavors:
+        """The flavors that guests can be resized to, beside those that guests have."""
+        return Flavors(self.engine)
 
     @contextlib.contextmanager
     def one_session(self) -> Iterator[Database]:
@@ -124,6 +130,41 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+class Flavors:
+    """The rows of ``flavors``, beside those that guests have (:meth:`.instances.Instances.flavors`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def list(self) -> list[Flavor]:
+        """Return the flavors, by name."""
+        with self._engine.reader() as session:
+            return [Flavor(**row.flavor) for row in session.execute(sa.select(_F).order_by(_F.c.name))]
+
+    def create(self, flavor: Flavor) -> None:
+        """Add a flavor.
+
+        :raises migrator.exception.Conflict: a flavor has this name.
+        """
+        try:
+            with self._engine.writer() as session:
+                session.execute(sa.insert(_F).values(name=flavor.name, flavor=flavor))
+        except DBDuplicateEntry:
+            raise exception.Conflict(
+                f'Flavor {flavor.name} already exists: delete it first, or choose another name.'
+            ) from None
+
+    def delete(self, name: str) -> None:
+        """Delete a flavor. The guests that have it keep it.
+
+        :raises migrator.exception.NotFound: no flavor has this name.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(sa.delete(_F).where(_F.c.name == name))
+            if not found.rowcount:
+                raise exception.NotFound(f'Flavor {name} could not be found: look at "flavor list".')
 
 
 @dataclasses.dataclass(frozen=True)

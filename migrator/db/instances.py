@@ -82,7 +82,6 @@ class Instances:
         :raises migrator.exception.CleanupInProgress: a cleanup at its host removes the remains of the guest now.
         """
         values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-        values['flavor'] = dataclasses.asdict(instance.flavor)
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['launched_at'] = instance.launched_at or models.now()

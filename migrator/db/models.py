@@ -80,7 +80,7 @@ class Text(sa.types.TypeDecorator[str]):
 class Json(sa.types.TypeDecorator[Any]):
     """A JSON document in which NaN, infinity and values that are nested too deep become null.
 
-    Texts are escaped as in :class:`Text`.
+    Texts are escaped as in :class:`Text`. A flavor is stored as its fields.
     """
 
     impl = sa.JSON
@@ -88,7 +88,7 @@ class Json(sa.types.TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
         """Return the document as it is stored."""
-        return _storable(value, DEEPEST_JSON)
+        return _storable(dataclasses.asdict(value) if isinstance(value, objects.Flavor) else value, DEEPEST_JSON)
 
 
 def _storable(value: Any, depth: int) -> Any:
@@ -305,6 +305,8 @@ class Migration(Listed, Base):
     disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
     drain: orm.Mapped[str | None] = _uuid()
     priority: orm.Mapped[int] = orm.mapped_column(Whole(), server_default='0')
+    old_flavor: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
+    new_flavor: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
 
     strategy: orm.Mapped[str] = orm.mapped_column(Text(32))
     outcome: orm.Mapped[str | None] = orm.mapped_column(Text(16))
@@ -476,6 +478,15 @@ class InstanceAction(Base):
     result: orm.Mapped[str | None] = orm.mapped_column(Text(16))
 
 
+class Flavor(Base):
+    """A flavor that guests can be resized to, beside those that guests have."""
+
+    __tablename__ = 'flavors'
+
+    name: orm.Mapped[str] = orm.mapped_column(Text(255), primary_key=True)
+    flavor: orm.Mapped[dict[str, Any]] = orm.mapped_column()
+
+
 #: The tables for queries. The queries use no ORM objects, so no session tracks changes.
 INSTANCES: Any = Instance.__table__
 MIGRATIONS: Any = Migration.__table__
@@ -487,6 +498,7 @@ COMPUTE_NODES: Any = ComputeNode.__table__
 CLEANUPS: Any = Cleanup.__table__
 GUEST_DEFINITIONS: Any = GuestDefinition.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
+FLAVORS: Any = Flavor.__table__
 
 #: The condition that a migration is in progress, and that it has ended. The column is set and cleared together with the
 #: status. SQLite does not use its index for ``IS NOT NULL``.
@@ -556,7 +568,8 @@ def instance(row: Any, prefix: str = '') -> objects.Instance:
 
 def migration(row: Any) -> objects.Migration:
     """Convert a row of ``migrations`` to a migration."""
-    return _fields(objects.Migration, row)
+    old, new = (flavor and objects.Flavor(**flavor) for flavor in (row.old_flavor, row.new_flavor))
+    return _fields(objects.Migration, row, old_flavor=old, new_flavor=new)
 
 
 def service(row: Any) -> objects.Service:

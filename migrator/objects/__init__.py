@@ -56,6 +56,7 @@ from migrator.objects.service import (
     LISTS_GUESTS,
     MIGRATES_COLD,
     REPORTS_DIAGNOSTICS,
+    RESIZES,
     SERVICE_VERSIONS,
     Service,
 )
@@ -83,6 +84,7 @@ __all__ = [
     'MIGRATES_COLD',
     'REPORTS_DIAGNOSTICS',
     'RESIZED',
+    'RESIZES',
     'SERVICE_VERSIONS',
     'STOPPED',
     'STORABLE',

@@ -11,6 +11,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.objects import base
+from migrator.objects.instance import Flavor
 from migrator.objects.service import MIGRATION_OWNED
 
 
@@ -115,6 +116,11 @@ class MigrationType(enum.StrEnum):
     EVACUATION = 'evacuation'
     #: A cold migration: the guest is powered off, and started at its destination.
     MIGRATION = 'migration'
+    #: A cold migration after which the guest has another flavor.
+    RESIZE = 'resize'
+
+
+_TYPE = MigrationType
 
 
 class Outcome(enum.StrEnum):
@@ -159,8 +165,8 @@ class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
     #: 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history; 1.4: the drain;
-    #: 1.5: the requests to confirm and to revert
-    VERSION = '1.5'
+    #: 1.5: the requests to confirm and to revert; 1.6: the flavors
+    VERSION = '1.6'
 
     id: int = 0
     uuid: str
@@ -188,6 +194,9 @@ class Migration(base.Versioned):
     drain: str | None = None
     #: The priority of that drain.
     priority: int = 0
+    #: The flavors of a resize: the guest's at the source, and the one that it gets at the destination.
+    old_flavor: Flavor | None = None
+    new_flavor: Flavor | None = None
 
     #: The columns of the saga.
     strategy: str = Strategy.MIGRATION_OWNED.value
@@ -247,19 +256,27 @@ class Migration(base.Versioned):
     @property
     def is_cold(self) -> bool:
         """Whether the guest is powered off, and started at its destination."""
-        return self.migration_type == MigrationType.MIGRATION
+        return self.migration_type in (MigrationType.MIGRATION, MigrationType.RESIZE)
 
     @property
     def task(self) -> str:
-        """The name of its saga: its type, or ``revert`` once a user has reverted it."""
-        return 'revert' if self.revert_requested_at is not None else self.migration_type
+        """The name of its saga: its type, that of a cold migration for a resize, or ``revert``."""
+        if self.revert_requested_at is not None:
+            return 'revert'
+        return MigrationType.MIGRATION.value if self.is_cold else self.migration_type
 
     @property
     def action(self) -> str:
         """The action of a server that requests such a migration, by nova's name."""
-        return {MigrationType.EVACUATION: 'evacuate', MigrationType.MIGRATION: 'migrate'}.get(
-            MigrationType(self.migration_type), 'os-migrateLive'
-        )
+        names = {_TYPE.EVACUATION: 'evacuate', _TYPE.MIGRATION: 'migrate', _TYPE.RESIZE: 'resize'}
+        return names.get(MigrationType(self.migration_type), 'os-migrateLive')
+
+    def flavors(self, own: Flavor) -> tuple[Flavor, Flavor]:
+        """Return the flavors of its guest at the source and at the destination.
+
+        :param own: the flavor of the instance.
+        """
+        return self.old_flavor or own, self.new_flavor or own
 
     @property
     def hosts_to_poll(self) -> list[str]:

@@ -20,6 +20,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
     8: 'a host reports the diagnostics of its guests and its uptime; below, the API replies with 501',
     9: 'guests are cold-migrated; below, a host is neither source nor destination of a cold migration',
+    10: 'guests are resized; below, a host is neither source nor destination of a resize',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a migration holds the allocation of its source.
@@ -38,6 +39,8 @@ LISTS_GUESTS = 7
 REPORTS_DIAGNOSTICS = 8
 #: From this version on a host powers guests off to move them, and starts those that were powered off elsewhere.
 MIGRATES_COLD = 9
+#: From this version on a host gives a guest that it starts in a resize the new flavor.
+RESIZES = 10
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

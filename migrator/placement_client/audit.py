@@ -162,41 +162,41 @@ class _Audit:
     # --- an instance -------------------------------------------------------------------------------------------------
 
     def _judge_instance(self, instance: Instance) -> None:
-        flavor = instance.flavor.resources()
         held = self._by_host(instance.uuid)
         legal = self._legal(instance)
-        if any(_matches(held, hosts, flavor) for hosts in legal):
+        if any(_matches(held, wanted) for wanted in legal):
             return
         # Compare with the nearest legal state: during a migration, the side on which the instance holds something.
-        wanted = max(legal, key=lambda hosts: len(set(hosts) & set(held)))
+        wanted = max(legal, key=lambda one: len(set(one) & set(held)))
         if not held:
-            self._missing(instance, wanted[0])
+            self._missing(instance, *next(iter(wanted.items())))
         elif not set(wanted) & set(held):
-            self._elsewhere(instance, held, wanted, WRONG_HOST)
+            self._elsewhere(instance, held, [*wanted], WRONG_HOST)
         elif set(held) - {*wanted, None}:
-            self._elsewhere(instance, held, wanted, DOUBLED)
+            self._elsewhere(instance, held, [*wanted], DOUBLED)
         else:
             self._amount(instance, wanted)
 
-    def _legal(self, instance: Instance) -> list[tuple[str, ...]]:
-        """Return the legal states of an instance, each as the hosts on which it holds its flavor."""
+    def _legal(self, instance: Instance) -> list[Mapping[str, Mapping[str, int]]]:
+        """Return the legal states of an instance, each as the amounts that it holds on each host."""
         migration = self._moving.get(instance.uuid)
         if migration is None:
-            return [(instance.host,)]
+            return [{instance.host: instance.flavor.resources()}]
+        old, new = (flavor.resources() for flavor in migration.flavors(instance.flavor))
         source, destination = migration.source_compute, migration.dest_compute
         if destination is None:
-            return [(source,)]
+            return [{source: old}]
         if migration.strategy == Strategy.DOUBLED:
-            return [(source,), (destination,), (source, destination)]
-        return [(source,), (destination,)]
+            return [{source: old}, {destination: new}, {source: old, destination: new}]
+        return [{source: old}, {destination: new}]
 
-    def _missing(self, instance: Instance, host: str) -> None:
+    def _missing(self, instance: Instance, host: str, resources: Mapping[str, int]) -> None:
         self._findings.append(
             Finding(
                 consumer=instance.uuid,
                 consumer_type=allocation_state.INSTANCE,
                 provider=self._roots.get(host, ''),
-                resources=instance.flavor.resources(),
+                resources=dict(resources),
                 verdict=MISSING,
                 reason=f'instance {instance.name} is on {host} and has no allocation',
                 since=None,
@@ -214,11 +214,12 @@ class _Audit:
             why = f'instance {instance.name} holds this on {_name(host)}, and is on {" and ".join(wanted)}, {besides}'
             self._find(instance.uuid, provider, verdict, why, self._set(instance, wanted[0]))
 
-    def _amount(self, instance: Instance, wanted: Sequence[str]) -> None:
-        flavor = _amounts(instance.flavor.resources())
-        why = f'instance {instance.name} must hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}'
+    def _amount(self, instance: Instance, wanted: Mapping[str, Mapping[str, int]]) -> None:
+        host, amounts = next(iter(wanted.items()))
+        where = ' and '.join(wanted)
+        why = f'instance {instance.name} must hold {_amounts(amounts)}, the amounts of its flavor, on {where}'
         for provider in self._observed.held[instance.uuid]:
-            self._find(instance.uuid, provider, WRONG_AMOUNT, why, self._set(instance, wanted[0]))
+            self._find(instance.uuid, provider, WRONG_AMOUNT, why, self._set(instance, host))
 
     def _set(self, instance: Instance, host: str) -> str:
         """Return the remedy that gives an instance the allocation of its flavor on its host, and nothing else."""
@@ -269,11 +270,11 @@ class _Audit:
         instance = self._instances.get(migration.instance_uuid)
         if instance is None:
             return
-        source, flavor = migration.source_compute, instance.flavor.resources()
+        source, flavor = migration.source_compute, migration.flavors(instance.flavor)[0].resources()
         both = migration.in_progress and source in self._by_host(instance.uuid)
         # An evacuation of the strategy doubled takes the source's part over once its guest runs at the destination.
         is_owner = migration.strategy == Strategy.MIGRATION_OWNED or migration.is_evacuation
-        if is_owner and not both and _matches(self._by_host(migration.uuid), (source,), flavor):
+        if is_owner and not both and _matches(self._by_host(migration.uuid), {source: flavor}):
             return
         for provider in self._observed.held[migration.uuid]:
             host = self._host_of.get(provider)
@@ -337,18 +338,18 @@ class _Audit:
         )
 
 
-def _matches(held: _ByHost, hosts: Sequence[str], flavor: Mapping[str, int]) -> bool:
-    """Return whether a consumer holds exactly the flavor on each of these hosts.
+def _matches(held: _ByHost, wanted: Mapping[str, Mapping[str, int]]) -> bool:
+    """Return whether a consumer holds exactly these amounts on these hosts.
 
-    Sharing providers may hold a part of it.
+    Sharing providers may hold a part of them.
     """
-    if not flavor:
+    if not any(wanted.values()):
         return not held
-    wanted = allocation_state.total([{'': flavor}] * len(hosts))
+    total = allocation_state.total([{'': amounts} for amounts in wanted.values()])
     return (
-        set(hosts) <= set(held) <= {*hosts, None}
-        and allocation_state.total([{'': one} for one in held.values()]) == wanted
-        and all(held[host].get(name, 0) <= amount for host in hosts for name, amount in flavor.items())
+        set(wanted) <= set(held) <= {*wanted, None}
+        and allocation_state.total([{'': one} for one in held.values()]) == total
+        and all(held[host].get(name, 0) <= amount for host, each in wanted.items() for name, amount in each.items())
     )
 
 

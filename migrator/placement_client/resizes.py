@@ -2,8 +2,8 @@
 
 """Allocations of a resize, which a user confirms or reverts later.
 
-The resize may be to another host or on the same host. migrator resizes no guests. This module is for a compute service
-that does, and that writes its allocations with this library::
+The resize may be to another host or on the same host. The resizes of migrator itself write their allocations with their
+saga. This module is for another compute service, which writes its allocations with this library::
 
     resize = resizes.Resize(client, pair, sleep=threads.sleep)
     resize.move()  # before the guest is resized

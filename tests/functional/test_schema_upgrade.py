@@ -80,9 +80,9 @@ def downgrade(cloud):
     connection.execute('DROP TABLE saga_log')
     connection.execute('DROP TABLE guest_definitions')
     connection.execute('DROP TABLE slot_lock')
-    for table in ('drains', 'drain_members', 'drain_log', 'guest_differences'):
+    for table in ('drains', 'drain_members', 'drain_log', 'guest_differences', 'flavors'):
         connection.execute(f'DROP TABLE {table}')
-    for column in ('drain', 'priority', 'confirm_requested_at', 'revert_requested_at'):
+    for column in ('drain', 'priority', 'confirm_requested_at', 'revert_requested_at', 'old_flavor', 'new_flavor'):
         connection.execute(f'ALTER TABLE migrations DROP COLUMN {column}')
     connection.execute('ALTER TABLE services DROP COLUMN slots')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')

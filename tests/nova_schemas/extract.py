@@ -61,7 +61,8 @@ CALLS = (
     *(
         _ACTION + action
         for action in (
-            'confirmResize', 'evacuate', 'lock', 'migrate', 'os-migrateLive', 'os-resetState', 'revertResize', 'unlock',
+            'confirmResize', 'evacuate', 'lock', 'migrate', 'os-migrateLive', 'os-resetState', 'resize', 'revertResize',
+            'unlock',
         )
     ),
 )  # fmt: skip

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrate, confirmResize and revertResize: accept a cold migration, and the decision of its user."""
+"""migrate, resize, confirmResize, revertResize: accept a cold migration, and its user's decision."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import webob
 
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import live_migrations, server_migrations, services
-from migrator.api.policies.server_actions import CONFIRM_RESIZE, MIGRATE, MIGRATE_HOST, REVERT_RESIZE
+from migrator.api.handlers.derived import flavors
+from migrator.api.policies.server_actions import CONFIRM_RESIZE, MIGRATE, MIGRATE_HOST, RESIZE, REVERT_RESIZE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 from migrator.db import actions
 from migrator.objects import (
     COLD_MIGRATABLE_VM_STATES,
     COMPUTE_BINARY,
+    CONDUCTOR_BINARY,
     RESIZED,
+    RESIZES,
+    Flavor,
     Instance,
     Migration,
     MigrationStatus,
@@ -44,13 +50,54 @@ def migrate(request: Request, server_id: str) -> webob.Response:
             raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
         if not request.services.database.services.list(COMPUTE_BINARY, host):
             raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
+    return _accept(request, instance, actions.MIGRATE, host, migration_type=MigrationType.MIGRATION.value)
+
+
+def resize(request: Request, server_id: str) -> webob.Response:
+    """Cold-migrate a server to another host and to another flavor. The checks come in nova's order.
+
+    ``OS-DCF:diskConfig`` has no effect: no driver changes a file system inside a guest.
+    """
+    wanted = schemas.body(request, server_actions.RESIZE)['resize']
+    instance = common.get_instance(request, server_id)
+    request.authorize(RESIZE, common.target(instance))
+    common.check_unlocked(request, instance)
+    live_migrations.check_state(request, instance, 'resize', COLD_MIGRATABLE_VM_STATES)
+    _check_is_up(request, instance.host, 'resize')
+    flavor = _new_flavor(request, instance, str(wanted['flavorRef']))
+    database = request.services.database
+    now = database.services.now()
+    old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < RESIZES]
+    if any(services.is_up(request, one, now) for one in old):
+        raise exception.Conflict(
+            'A conductor that resizes no servers is up: upgrade the conductors, then resize again.'
+        )
+    more = {'old_flavor': instance.flavor, 'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
+    return _accept(request, instance, actions.RESIZE, None, **more)
+
+
+def _new_flavor(request: Request, instance: Instance, flavor_id: str) -> Flavor:
+    """Return the flavor to resize a server to.
+
+    :raises migrator.exception.Invalid: it is unknown, is the server's own, or has no root disk.
+    """
+    try:
+        flavor = flavors.find(request, flavor_id)
+    except exception.NotFound as error:
+        raise exception.Invalid(error.message) from error
+    if flavor.root_gb == 0 and instance.flavor.root_gb != 0:
+        reason = 'Resize to zero disk flavor is not allowed.'
+        raise exception.Invalid(f'Server disk was unable to be resized because: {reason}')
+    if flavor.name == instance.flavor.name:
+        raise exception.Invalid('When resizing, instances must change flavor!')
+    return flavor
+
+
+def _accept(request: Request, instance: Instance, action: str, host: str | None, **more: Any) -> webob.Response:
     lowest = request.services.database.services.lowest_version()
-    migration = live_migrations.new_migration(
-        request, instance, host, lowest, migration_type=MigrationType.MIGRATION.value
-    )
-    live_migrations.accept(
-        request, migration, actions.MIGRATE, task_state='resize_prep', vm_states=COLD_MIGRATABLE_VM_STATES
-    )
+    migration = live_migrations.new_migration(request, instance, host, lowest, **more)
+    states = {'task_state': 'resize_prep', 'vm_states': COLD_MIGRATABLE_VM_STATES}
+    live_migrations.accept(request, migration, action, **states)
     live_migrations.wake(request, migration)
     return accepted()
 
@@ -108,5 +155,5 @@ def _check_is_up(request: Request, host: str, action: str) -> None:
     database = request.services.database
     now = database.services.now()
     if not any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, host)):
-        which = 'of the server' if action == 'migrate' else 'from which the server was migrated'
+        which = 'from which the server was migrated' if action.endswith('Resize') else 'of the server'
         raise exception.Conflict(f'The compute service of the host {which} is down: start it, then {action} again.')

@@ -15,7 +15,7 @@ from migrator.api.policies.instance_actions import DETAILS, EVENTS, LIST, SHOW
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
 from migrator.api.schemas.instance_actions import INDEX
-from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, Action
+from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
 from migrator.objects import Instance, Migration
 
 #: The steps that a compute host does. The conductor does the others.
@@ -34,6 +34,7 @@ _WHOLE = {
     LIVE_MIGRATION: 'conductor_live_migrate_instance',
     EVACUATE: 'rebuild_server',
     MIGRATE: 'conductor_migrate_server',
+    RESIZE: 'conductor_migrate_server',
 }
 _RESULTS = {'done': 'Success', 'failed': 'Error'}
 

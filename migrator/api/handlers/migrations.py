@@ -76,13 +76,14 @@ _CHANGES = ('changes-since', 'changes-before')
 
 
 def _view(request: Request, migration: Migration, shows_hosts: bool, flavors: Mapping[str, Flavor]) -> dict[str, Any]:
-    flavor = None if migration.is_evacuation else flavors.get(migration.instance_uuid)
+    own = None if migration.is_evacuation else flavors.get(migration.instance_uuid)
+    old, new = (migration.old_flavor or own, migration.new_flavor or own)
     view: dict[str, Any] = {
         'id': migration.id,
         'status': migration.status,
         'instance_uuid': migration.instance_uuid,
-        'old_instance_type_id': flavor and flavor.number,
-        'new_instance_type_id': flavor and flavor.number,
+        'old_instance_type_id': old and old.number,
+        'new_instance_type_id': new and new.number,
         'created_at': common.iso(migration.created_at),
         'updated_at': common.iso(migration.updated_at),
         **hosts(migration, shows_hosts),

@@ -129,7 +129,7 @@ _ACTIONS = """
 addFixedIp addFloatingIp addSecurityGroup changePassword createBackup createImage
 forceDelete injectNetworkInfo os-getConsoleOutput os-getRDPConsole os-getSPICEConsole
 os-getSerialConsole os-getVNCConsole os-start os-stop pause reboot rebuild removeFixedIp
-removeFloatingIp removeSecurityGroup rescue resetNetwork resize restore resume shelve
+removeFloatingIp removeSecurityGroup rescue resetNetwork restore resume shelve
 shelveOffload suspend trigger_crash_dump unpause unrescue unshelve
 """
 

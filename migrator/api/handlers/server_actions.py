@@ -74,6 +74,7 @@ ACTIONS: dict[str, Callable[[Request, str], webob.Response]] = {
     'os-migrateLive': live_migrations.migrate_live,
     'evacuate': evacuations.evacuate,
     'migrate': cold_migrations.migrate,
+    'resize': cold_migrations.resize,
     'confirmResize': cold_migrations.confirm,
     'revertResize': cold_migrations.revert,
     'os-resetState': reset_state,

@@ -10,6 +10,7 @@ MIGRATE_LIVE = 'os_compute_api:os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = 'os_compute_api:os-migrate-server:migrate_live:host'
 MIGRATE = 'os_compute_api:os-migrate-server:migrate'
 MIGRATE_HOST = 'os_compute_api:os-migrate-server:migrate:host'
+RESIZE = 'os_compute_api:servers:resize'
 CONFIRM_RESIZE = 'os_compute_api:servers:confirm_resize'
 REVERT_RESIZE = 'os_compute_api:servers:revert_resize'
 EVACUATE = 'os_compute_api:os-evacuate'
@@ -36,12 +37,13 @@ RULES = [
     base.rule(
         MIGRATE_HOST, base.ADMIN, 'Cold-migrate a server to a host that the request names.', f'{_ACTION} (migrate)'
     ),
+    base.rule(RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Resize a server.', f'{_ACTION} (resize)'),
     base.rule(
-        CONFIRM_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Confirm the cold migration of a server.',
+        CONFIRM_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Confirm the resize or cold migration of a server.',
         f'{_ACTION} (confirmResize)',
     ),
     base.rule(
-        REVERT_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Revert the cold migration of a server.',
+        REVERT_RESIZE, base.PROJECT_MEMBER_OR_ADMIN, 'Revert the resize or cold migration of a server.',
         f'{_ACTION} (revertResize)',
     ),
     base.rule(EVACUATE, base.ADMIN, 'Evacuate a server from a host that is down.', f'{_ACTION} (evacuate)'),

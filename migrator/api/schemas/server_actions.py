@@ -56,6 +56,11 @@ MIGRATE = {
         },
     ),
 }
+_RESIZE = {
+    'flavorRef': {'type': ['string', 'integer'], 'minLength': 1, 'description': 'the id of a flavor'},
+    'OS-DCF:diskConfig': {'type': 'string', 'enum': ['AUTO', 'MANUAL'], 'description': 'AUTO or MANUAL; has no effect'},
+}
+RESIZE = {1: types.action('resize', types.closed(_RESIZE, ['flavorRef']))}
 CONFIRM_RESIZE = {1: types.action('confirmResize', _ANYTHING)}
 REVERT_RESIZE = {1: types.action('revertResize', _ANYTHING)}
 

@@ -16,7 +16,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.conductor.migration import allocations, hosts, settle_table, waiting
+from migrator.conductor.migration import allocations, destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import MigrationType, base
@@ -36,6 +36,7 @@ _CLEANS = {
     MigrationType.LIVE_MIGRATION.value: ('post_live_migration_at_source', 'rollback_live_migration_at_destination'),
     MigrationType.EVACUATION.value: ('post_evacuation_at_source', 'rollback_evacuation_at_destination'),
     MigrationType.MIGRATION.value: ('confirm_migration_at_source', 'revert_migration_at_destination'),
+    MigrationType.RESIZE.value: ('confirm_migration_at_source', 'revert_migration_at_destination'),
 }
 
 #: Something at the source could still move the guest.
@@ -252,6 +253,7 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     m.writes.cleanups_run.append((m.row.uuid, guest_on, _cleans(m, guest_on)))
     node = m.row.source_node if guest_on == m.source else m.row.dest_node
     m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
+    m.writes.instance |= destinations.flavor_at(m.row, guest_on)
     m.writes.keeps_definition = m.row.is_evacuation and guest_on != m.source
     m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Turn
-from migrator.objects import EVACUATES, MIGRATES_COLD, Instance, Migration
+from migrator.objects import EVACUATES, MIGRATES_COLD, RESIZES, Instance, Migration, MigrationType
 from migrator.placement_client import allocation_state, candidates
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
@@ -40,6 +41,12 @@ def chosen(journal: log.Journal, attempt: int) -> Destination | None:
     """Return the destination that an attempt has chosen; None: it has chosen none yet."""
     record = journal.find(attempt, 'move_allocation')
     return Destination(**record.input) if record is not None and record.input else None
+
+
+def flavor_at(migration: Migration, host: str | None) -> dict[str, Any]:
+    """Return the column of an instance with the flavor of its guest at a host; {} without a resize."""
+    flavor = migration.old_flavor if host == migration.source_compute else migration.new_flavor
+    return {} if flavor is None else {'flavor': flavor}
 
 
 def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
@@ -115,7 +122,8 @@ def _choose(
     named = _check_named(database, migration, host, tried, by_state) if host is not None else None
     root = named.uuid if named is not None else None
     sent = shared.sent()
-    found = None if migration.force and named is not None else shared.get(instance.flavor, root, asked_after)
+    flavor = migration.flavors(instance.flavor)[1]
+    found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
     held = readings.read(instance, migration.source_compute)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
@@ -128,7 +136,7 @@ def _choose(
     chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
     if chosen is None:
         # The list may be old, or cut off by its limit.
-        found = shared.get(instance.flavor, root, sent, whole=True)
+        found = shared.get(flavor, root, sent, whole=True)
         chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))
@@ -219,11 +227,15 @@ def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None
     return None
 
 
-def refusal_of_version(version: int) -> str | None:
-    """Return why a compute service of a version takes no part in cold migrations, or None if it does."""
-    if version >= MIGRATES_COLD:
+def refusal_of_version(version: int, kind: str = MigrationType.MIGRATION) -> str | None:
+    """Return why a compute service of a version takes no part in cold migrations, or None if it does.
+
+    :param kind: the type of the migration: a cold migration, or a resize.
+    """
+    needed, what = (RESIZES, 'resizes') if kind == MigrationType.RESIZE else (MIGRATES_COLD, 'cold migrations')
+    if version >= needed:
         return None
-    return f'its compute service has version {version}, and cold migrations need {MIGRATES_COLD}: upgrade it'
+    return f'its compute service has version {version}, and {what} need {needed}: upgrade it'
 
 
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
@@ -244,7 +256,7 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'it is disabled'
     if migration.is_evacuation and place.service.version < EVACUATES:
         return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
-    refused = refusal_of_version(place.service.version) if migration.is_cold else None
+    refused = refusal_of_version(place.service.version, migration.migration_type) if migration.is_cold else None
     if refused is not None:
         return refused
     if place.has_cleanup:

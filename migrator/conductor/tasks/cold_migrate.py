@@ -5,6 +5,8 @@
 The source powers the guest off, and then the destination starts it. The migration is ``finished`` then, until a user
 confirms or reverts it. To confirm it is the rest of the first saga. To revert it is a saga of its own, without an undo:
 once the guest has ended at the destination, it can only be restored at the source.
+
+A resize is a cold migration to another flavor, with the same sagas.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import cleanups
-from migrator.conductor.migration import abandon, allocations, hosts
+from migrator.conductor.migration import abandon, allocations, destinations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle import start_again
 from migrator.conductor.migration.settle_table import Observed
@@ -121,7 +123,11 @@ def check_can_migrate_source(m: MigrationContext) -> Verdict:
 
     The journal keeps what the destination needs to start it.
     """
-    return _check(m, m.source, 'check_can_migrate_source', LiveMigrateData())
+    version = m.tools.database.services.get_compute(m.source).version
+    refused = destinations.refusal_of_version(version, m.row.migration_type)
+    if refused is not None:
+        return Failed(f'Source {m.source} cannot take part: {refused}')
+    return _check(m, m.source, 'check_can_migrate_source', LiveMigrateData(new_flavor=m.row.new_flavor))
 
 
 def check_can_migrate_destination(m: MigrationContext) -> Verdict:
@@ -270,8 +276,9 @@ def _is_active(m: MigrationContext, host: str) -> bool:
 
 
 def update_instance_host(m: MigrationContext) -> Verdict:
-    """Set the instance's host, and free it for the decision of its user, in the commit of the outcome."""
+    """Set the instance's host and flavor, and free it for its user, in the commit of the outcome."""
     m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
+    m.writes.instance |= destinations.flavor_at(m.row, m.destination)
     m.writes.instance |= {'vm_state': RESIZED, 'task_state': None, 'power_state': _power_state(m)}
     return Done()
 
@@ -357,8 +364,9 @@ def revert_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 def return_instance_host(m: MigrationContext) -> Verdict:
-    """Set the instance's host to the source again, before the source starts the guest."""
+    """Set the instance's host and flavor to those of the source again, before the source starts the guest."""
     m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node, 'power_state': _power_state(m)}
+    m.writes.instance |= destinations.flavor_at(m.row, m.source)
     return Done()
 
 

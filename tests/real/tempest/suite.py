@@ -24,7 +24,6 @@ from tests.real.tempest import front
 
 TABLE = pathlib.Path(__file__).resolve().parents[3] / 'doc/source/tempest.csv'
 #: What runs of ``tempest/api/compute``: what is about migrations, and the hosts and servers that an operator looks at.
-#: test_resize_server_confirm_from_stopped does not: where there is no resize it waits in vain until its timeout.
 SELECTED = (
     'admin/test_availability_zone.py',
     'admin/test_availability_zone_negative.py',
@@ -44,6 +43,7 @@ SELECTED = (
     'servers/test_list_server_filters.py',
     'servers/test_server_actions.py::ServerActionsTestJSON::test_lock_unlock_server',
     'servers/test_server_actions.py::ServerActionsTestJSON::test_resize_server_confirm',
+    'servers/test_server_actions.py::ServerActionsTestJSON::test_resize_server_confirm_from_stopped',
     'servers/test_server_actions.py::ServerActionsTestJSON::test_resize_server_revert',
     'servers/test_server_actions.py::ServerActionsTestOtherA::test_resize_volume_backed_server_confirm',
     'servers/test_server_actions.py::ServerActionsTestOtherB::test_resize_server_revert_with_volume_attached',

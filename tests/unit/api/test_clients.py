@@ -307,6 +307,23 @@ def test_openstack_command_prints_the_reason(served, cli):
     assert 'Compute host nowhere could not be found' in text
 
 
+def test_the_openstack_command_resizes_and_confirms_or_reverts(served, cli):
+    served.database.flavors.create(instance.Flavor(name='large', vcpus=4, memory_mb=2048, root_gb=20))
+    for name, decision in (('one', 'confirm'), ('two', 'revert')):
+        guest = served.guest(name)
+        said = cli('server', 'resize', '--flavor', 'm1', name, fails=True)
+        assert 'When resizing, instances must change flavor!' in said
+        cli('server', 'resize', '--flavor', 'large', name)
+        (row,) = served.database.migrations.list({'instance_uuid': guest.uuid})
+        assert (row.migration_type, row.new_flavor.name) == ('resize', 'large')
+        served.move(row.uuid, status='finished', dest_compute='dest', outcome='forward')
+        served.database.instances.update(guest.uuid, vm_state='resized', task_state=None, host='dest')
+        assert json.loads(cli('server', 'show', name, '-f', 'json'))['status'] == 'VERIFY_RESIZE'
+        cli('server', 'resize', decision, name)
+        assert getattr(served.database.migrations.get(row.uuid), f'{decision}_requested_at') is not None
+    assert len(json.loads(cli('server', 'migration', 'list', '--type', 'resize', '-f', 'json'))) == 2
+
+
 def test_the_openstack_command_evacuates_and_resets_a_state(served, cli):
     named, free = served.guest('named'), served.guest('free', vm_state='error')
     text = cli('server', 'evacuate', 'free', fails=True)

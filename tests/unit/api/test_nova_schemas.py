@@ -148,6 +148,7 @@ class Requests:
             'os-migrateLive': {'host': None, 'block_migration': False, 'disk_over_commit': False},
             'evacuate': {} if minor >= 14 else {'onSharedStorage': False},
             'os-resetState': {'state': 'active'},
+            'resize': {'flavorRef': 'm2'},
         }.get(action)
         if action == 'os-migrateLive' and minor >= 25:
             del arguments['disk_over_commit']

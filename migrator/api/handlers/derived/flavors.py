@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The flavors that guests have, and their extra specs.
+"""The flavors that guests have or can be resized to, and their extra specs.
 
-migrator stores a flavor with each guest and nowhere else, so a flavor's id is its name. An administrator gets the
-flavors of all guests, and other users those of their project's guests.
+A flavor's id is its name. The flavors of ``migrator-manage flavor`` are public. Each guest has its own flavor, too:
+administrators get the flavors of all guests, and other users those of their project's guests. If a guest's flavor has
+the name of a public one, the latter is listed.
 """
 
 from __future__ import annotations
@@ -62,19 +63,21 @@ def show_extra_spec(request: Request, flavor_id: str, key: str) -> webob.Respons
 def find(request: Request, flavor_id: str) -> Flavor:
     """Return the flavor with an id.
 
-    :raises migrator.exception.NotFound: no guest that the caller may see has it.
+    :raises migrator.exception.NotFound: it is not public, and no guest that the caller may see has it.
     """
     for flavor in _all(request):
         if flavor.name == flavor_id:
             return flavor
     raise exception.NotFound(
-        f'Flavor {flavor_id} could not be found: only the flavors of guests that migrator has are listed here.'
+        f'Flavor {flavor_id} could not be found: "migrator-manage flavor create" adds one, beside those of guests.'
     )
 
 
 def _all(request: Request) -> list[Flavor]:
     project = None if request.context.is_admin else request.context.project_id or ''
-    return request.services.database.instances.flavors(project)
+    database = request.services.database
+    by_name = {flavor.name: flavor for flavor in (*database.instances.flavors(project), *database.flavors.list())}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _list(request: Request) -> tuple[list[Flavor], dict[str, Any]]:

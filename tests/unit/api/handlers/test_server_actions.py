@@ -75,7 +75,7 @@ def test_another_projects_server_is_a_404_and_a_reader_may_not(roles):
         )
 
 
-@pytest.mark.parametrize('action', ['reboot', 'resize', 'rebuild', 'os-start', 'createImage', 'forceDelete', 'shelve'])
+@pytest.mark.parametrize('action', ['reboot', 'rebuild', 'os-start', 'createImage', 'forceDelete', 'shelve'])
 def test_action_of_nova_that_is_not_served_returns_501_with_its_name(world, action):
     guest = world.guest()
     before = world.rows()

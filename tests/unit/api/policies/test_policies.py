@@ -70,6 +70,7 @@ DEFAULTS = {
     'os_compute_api:os-migrate-server:migrate': MANAGER,
     'os_compute_api:os-migrate-server:migrate:host': ADMIN,
     'os_compute_api:servers:confirm_resize': MEMBER,
+    'os_compute_api:servers:resize': MEMBER,
     'os_compute_api:servers:revert_resize': MEMBER,
     'os_compute_api:os-admin-actions:reset_state': ADMIN,
     'os_compute_api:os-lock-server:lock': MEMBER,

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""migrator-manage flavor: the flavors that guests can be resized to."""
+
+from __future__ import annotations
+
+SIZE = ('--vcpus', 2, '--memory', 256, '--disk', 1)
+
+
+def test_a_flavor_is_created_listed_and_deleted(operator):
+    document = operator.json('flavor', 'create', 'small', *SIZE, '--property', 'resources:CUSTOM_GOLD=1')
+    assert document['flavor']['extra_specs'] == {'resources:CUSTOM_GOLD': '1'}
+    assert 'Guests of every project can be resized to it' in operator.observed('flavor', 'create', 'big', *SIZE)
+    assert [row['NAME'] for row in operator.rows('flavor', 'list')] == ['big', 'small']
+    assert operator.json('flavor', 'list')['flavors'][1] == document['flavor']
+    status, _out = operator.status('flavor', 'create', 'small', *SIZE)
+    assert (status, 'Flavor small already exists' in operator.err) == (1, True)
+    assert 'Guests that have it keep it' in operator.observed('flavor', 'delete', 'small')
+    status, _out = operator.status('flavor', 'delete', 'small')
+    assert (status, 'Flavor small could not be found' in operator.err) == (1, True)
+    assert [one['name'] for one in operator.json('flavor', 'list')['flavors']] == ['big']
+
+
+def test_an_amount_that_is_no_number_is_refused(operator):
+    status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', 'resources:GOLD=much')
+    assert (status, 'is not a whole number' in operator.err) == (2, True)
+    assert operator.json('flavor', 'list')['flavors'] == []
