@@ -10,7 +10,7 @@ from typing import Any
 
 from migrator.api.handlers import cold_migrations
 from migrator.conductor import registry
-from migrator.conductor.migration import hosts
+from migrator.conductor.migration import destinations, hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.settle_table import Host
 from migrator.conductor.tasks import cold_migrate
@@ -117,6 +117,25 @@ def decision_is_taken_twice() -> Iterator[object]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(cold_migrations, '_finished', finished))
         yield stack.enter_context(patched(actions, '_WAITS_FOR_USER', actions._M.c.status == 'finished'))
+
+
+@SHELF.plant('I4', 'resize')
+def destination_is_chosen_for_the_old_flavor() -> Iterator[object]:
+    """The instance holds the amounts of its old flavor at the destination of a resize."""
+    with patched(Migration, 'flavors', lambda _migration, own: (own, own)) as there:
+        yield there
+
+
+@SHELF.plant('I4', 'resize')
+def revert_keeps_the_new_flavor() -> Iterator[object]:
+    """The instance has the new flavor after a revert, and holds the amounts of the old one."""
+    at = destinations.flavor_at
+
+    def new(migration: Migration, _host: str | None) -> dict[str, Any]:
+        return at(migration, migration.dest_compute)
+
+    with patched(destinations, 'flavor_at', new) as there:
+        yield there
 
 
 @SHELF.plant('nova 34', 'cold | host2: rpc poll_live_migrations handled #1 | killed for ever')

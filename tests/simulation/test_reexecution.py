@@ -48,6 +48,7 @@ DONE = {
     'cold reverted': (6, 5),
     'cold fails': (5, 3),
     'cold power-off fails': (3, 2),
+    'resize': (15, 5),
 }
 #: The paths with every step and every undo of their saga.
 SHORTEST = ('success', 'driver fails', 'evacuation', 'evacuation fails')

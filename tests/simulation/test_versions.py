@@ -24,6 +24,7 @@ SPACING = int(os.environ.get('MIGRATOR_FLOORS', '1'))
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
 #: The paths of cold migrations. Old computes are neither source nor destination of one.
 COLD = [path.name for path in cold_migrations.PATHS]
+RESIZES = ('resize',)
 #: The paths on which a host is lost. Old computes are no destination, so its guests stay, and nothing moves them.
 EVACUATIONS = [path.name for path in scenarios.PATHS[scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]]
 #: The paths of single migrations. Of a drain, only the last check depends on the version of the computes.
@@ -62,7 +63,7 @@ def of_version(path, version):
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
     if version < service.EVACUATES and path.name in EVACUATIONS:
         ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
-    if version < service.MIGRATES_COLD and path.name in COLD:
+    if (version < service.MIGRATES_COLD and path.name in COLD) or path.name in RESIZES:
         ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
     options = {**path.options, 'compute.service_version_cap': version}
     return dataclasses.replace(path, options=options, ends=ends)

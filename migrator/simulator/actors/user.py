@@ -122,6 +122,14 @@ class User:
             lambda: self.newest(instance) != before and not self.ended(instance),
         )
 
+    def resize(self, instance: Instance, flavor: str) -> webob.Response | None:
+        """Request a resize until it is accepted, refused or in progress."""
+        before, body = self.newest(instance), {'resize': {'flavorRef': flavor}}
+        return self.ask(
+            lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
+            lambda: self.newest(instance) != before and not self.ended(instance),
+        )
+
     def decide(self, instance: Instance, action: str) -> webob.Response | None:
         """Request to confirm or to revert a migration until it is accepted, refused or recorded.
 

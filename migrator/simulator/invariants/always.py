@@ -110,6 +110,7 @@ def during(world: World) -> Iterator[str]:
       the instance holds the allocation of the named host.
     - Step hold_source_allocation of an evacuation changes the strategy to migration-owned.
     - An instance that was deleted meanwhile is not checked.
+    - In a resize, the instance has the flavor of the side that it is on.
     """
     for migration in world.migrations.values():
         if not migration.in_progress or migration.instance_uuid not in world.instances:
@@ -138,6 +139,7 @@ def during(world: World) -> Iterator[str]:
                 f'the instance holds {instance}, the migration {mine}'
             )
     yield from evacuations.during(world)
+    yield from cold_migrations.flavors(world)
 
 
 def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> set[PairState]:

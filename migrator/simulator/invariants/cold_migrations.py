@@ -109,6 +109,26 @@ def location(world: World, migration: Migration) -> Iterator[str]:
         yield f'migration {migration.uuid} went forward, but {migration.source_compute} runs the guest'
 
 
+def flavors(world: World) -> Iterator[str]:
+    """Yield the instances with the flavor of the other side of their resize, and wrong amounts.
+
+    While a resize waits for its user, each consumer holds the amounts of one flavor.
+    """
+    for instance in world.instances.values():
+        migration = world.newest(instance.uuid)
+        if migration is None or migration.old_flavor is None or migration.new_flavor is None:
+            continue
+        # I2 has the right host.
+        right = migration.new_flavor if instance.host == migration.dest_compute else migration.old_flavor
+        if instance.flavor != right:
+            yield f'instance {instance.uuid} has flavor {instance.flavor.name} on {instance.host}, not {right.name}'
+        waits = migration.confirm_requested_at is None and migration.revert_requested_at is None
+        if migration.status == _S.FINISHED and waits and migration.abandon_requested_at is None:
+            for uuid, flavor in ((instance.uuid, migration.new_flavor), (migration.uuid, migration.old_flavor)):
+                if [*world.held(uuid).values()] != [flavor.resources()]:
+                    yield f'consumer {uuid} holds {world.held(uuid)}, not the amounts of flavor {flavor.name}'
+
+
 def one_way(world: World) -> Iterator[str]:
     """Yield the migrations that were confirmed and reverted, or confirmed without a request."""
     for uuid, records in world.journal.items():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths of cold migrations; see :class:`migrator.simulator.paths.Path`."""
+"""The paths of cold migrations and resizes; see :class:`migrator.simulator.paths.Path`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator.objects import Instance, MigrationStatus
+from migrator.objects import Flavor, Instance, MigrationStatus
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.paths import Path
@@ -14,6 +14,8 @@ from migrator.simulator.paths import Path
 _S = MigrationStatus
 
 CONFIRM, REVERT = 'confirmResize', 'revertResize'
+#: The flavor that guests are resized to.
+LARGE = Flavor(name='large', vcpus=2, memory_mb=1024, root_gb=2)
 
 
 def _ends(operator: Operator, instance: Instance) -> None:
@@ -140,6 +142,18 @@ def then_moved_live(operator: Operator, begin: Callable[[], None]) -> None:
     _ends(operator, instance)
 
 
+def resized(operator: Operator, begin: Callable[[], None]) -> None:
+    """Resize a guest, revert that, resize it again, and confirm that."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.database.flavors.create(LARGE)
+    begin()
+    for decision in (REVERT, CONFIRM):
+        operator.user.resize(instance, LARGE.name)
+        _finishes(operator, instance)
+        operator.user.decide(instance, decision)
+        _ends(operator, instance)
+
+
 PATHS = (
     Path('cold', confirmed, (_S.CONFIRMED,)),
     Path('cold reverted', reverted, (_S.REVERTED,)),
@@ -153,6 +167,7 @@ PATHS = (
         (_S.CONFIRMED, _S.COMPLETED),
         options={'conductor.post_max_attempts': 2},
     ),
+    Path('resize', resized, (_S.REVERTED, _S.CONFIRMED)),
 )
 
 #: Paths without cells in the matrix; see :data:`migrator.simulator.scenarios.APART`.
