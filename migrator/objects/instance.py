@@ -96,6 +96,11 @@ class Instance(base.Versioned):
     tenure: int = 0
 
     @property
+    def hostname(self) -> str:
+        """The host name of the guest, derived from its name."""
+        return re.sub(r'[^a-z0-9-]+', '-', self.name.lower()).strip('-') or f'server-{self.uuid}'
+
+    @property
     def locked(self) -> bool:
         """Whether a user has locked it against actions."""
         return self.locked_by is not None

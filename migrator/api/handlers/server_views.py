@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,11 +54,6 @@ def status(instance: Instance) -> str:
     if instance.task_state == 'resize_reverting' and instance.vm_state == 'resized':
         return 'REVERT_RESIZE'
     return STATUSES.get(instance.vm_state, 'UNKNOWN')
-
-
-def hostname(instance: Instance) -> str:
-    """Return the host name of the guest, derived from its name."""
-    return re.sub(r'[^a-z0-9-]+', '-', instance.name.lower()).strip('-') or f'server-{instance.uuid}'
 
 
 def basic(request: Request, instance: Instance) -> dict[str, Any]:
@@ -138,7 +132,7 @@ class Details:
             (26, 'tags', []),
             (63, 'trusted_image_certificates', None),
             (73, 'locked_reason', instance.locked_reason),
-            (90, 'OS-EXT-SRV-ATTR:hostname', hostname(instance)),
+            (90, 'OS-EXT-SRV-ATTR:hostname', instance.hostname),
             (96, 'pinned_availability_zone', None),
             (100, 'scheduler_hints', {}),
         ]
@@ -158,7 +152,7 @@ class Details:
             location |= {
                 'reservation_id': None,
                 'launch_index': 0,
-                'hostname': hostname(instance),
+                'hostname': instance.hostname,
                 'kernel_id': '',
                 'ramdisk_id': '',
                 'root_device_name': None,

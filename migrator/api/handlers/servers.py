@@ -45,7 +45,7 @@ _PATTERNS: dict[str, Callable[[Instance], Any]] = {
     'node': lambda instance: instance.node,
     'locked_by': lambda instance: instance.locked_by,
     'power_state': lambda instance: instance.power_state,
-    'hostname': lambda instance: server_views.hostname(instance),
+    'hostname': lambda instance: instance.hostname,
     'availability_zone': lambda instance: server_views.ZONE,
     'created_at': lambda instance: _in_words(instance.created_at),
     'launched_at': lambda instance: _in_words(instance.launched_at),

@@ -7,7 +7,6 @@ import hashlib
 
 import pytest
 
-from migrator.api.handlers import server_views
 from migrator.objects import instance
 
 
@@ -157,12 +156,12 @@ def test_links_lead_back_to_the_server(world):
 
 @pytest.mark.parametrize(('name', 'hostname'), [('Web 1', 'web-1'), ('übung', 'bung'), ('--a--', 'a')])
 def test_a_hostname_has_only_what_hostnames_have(world, name, hostname):
-    assert server_views.hostname(world.guest(name)) == hostname
+    assert world.guest(name).hostname == hostname
 
 
 def test_a_name_without_any_letter_becomes_the_uuid(world):
     guest = world.guest('???')
-    assert server_views.hostname(guest) == f'server-{guest.uuid}'
+    assert guest.hostname == f'server-{guest.uuid}'
 
 
 def test_hostname_is_for_all_users_from_2_90(world):
