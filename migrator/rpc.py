@@ -22,6 +22,7 @@ import kombu.exceptions
 import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
+from oslo_messaging import opts
 
 from migrator import exception, executors
 from migrator.conf import values
@@ -60,6 +61,28 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
     :param url: a transport URL; None: the value of ``conf.transport_url``.
     :raises migrator.exception.ConfigurationError: the URL is not valid.
     """
+    make = functools.partial(oslo_messaging.get_rpc_transport, allowed_remote_exmods=[exception.__name__])
+    return _make_transport(make, conf, url, 'url' if url else None)
+
+
+def register_notification_opts(conf: cfg.ConfigOpts) -> None:
+    """Register ``[oslo_messaging_notifications]``."""
+    group = 'oslo_messaging_notifications'
+    conf.register_opts(next(found for name, found in opts.list_opts() if name == group), group=group)
+
+
+def get_notification_transport(conf: Any) -> Any:
+    """Return an oslo.messaging transport for notifications. The caller has to clean it up.
+
+    :raises migrator.exception.ConfigurationError: the URL is not valid.
+    """
+    register_notification_opts(conf)
+    url = conf.oslo_messaging_notifications.transport_url
+    option = '[oslo_messaging_notifications] transport_url' if url else None
+    return _make_transport(oslo_messaging.get_notification_transport, conf, url, option)
+
+
+def _make_transport(make: Callable[..., Any], conf: Any, url: str | None, option: str | None) -> Any:
     # oslo.messaging registers these two groups only on the global ConfigOpts. Without them its first call would fail.
     for name in ('metrics', 'tracing'):
         try:
@@ -68,7 +91,7 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
             continue  # this release of oslo.messaging does not have the group
         conf.register_opts(getattr(module, f'oslo_messaging_{name}', []), group=f'oslo_messaging_{name}')
     try:
-        return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
+        return make(conf, url)
     except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as error:
         reason = ' '.join(str(error).split())
     except cfg.Error:
@@ -77,7 +100,7 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
         # Its text is not used: it quotes the supposed port, which may be a part of the password.
         reason = 'its port is not a number, or a / or @ in the user or password is not written as %2F or %40'
     raise exception.ConfigurationError(
-        option='url' if url else '[DEFAULT] transport_url',
+        option=option or '[DEFAULT] transport_url',
         value=values.without_credentials(url or conf.transport_url or ''),
         detail=f'{reason}; write it as {TRANSPORT_EXAMPLE}.',
     )
@@ -249,6 +272,23 @@ def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]
     return handle
 
 
+def send_within(
+    seconds: float, threads: executors.Threads, senders: executors.BoundedExecutor, send: Callable[[], None]
+) -> None:
+    """Send a message in a thread of a pool. It may still arrive after an error.
+
+    :raises migrator.exception.ServiceUnreachable: the broker has not accepted it within these seconds.
+    """
+    ended = threads.event()
+    sent = senders.submit(send)
+    sent.add_done_callback(lambda _: ended.set())
+    if not ended.wait(seconds):
+        sent.cancel()
+        reason = f'it did not accept a message within {seconds:g} s (it may be short of memory or disk, or down)'
+        raise exception.ServiceUnreachable(service='The message broker', reason=reason)
+    sent.result()
+
+
 class OsloRPC:
     """RPC over an oslo.messaging transport.
 
@@ -310,20 +350,10 @@ class OsloRPC:
         """Send a message without an answer; see :meth:`RPC.cast`. It may still arrive after an error."""
         client = self._client(target, retry=_RETRIES)
         try:
-            self._within(_ACCEPTED_WITHIN, lambda: client.cast(context, method, **args))
+            send_within(_ACCEPTED_WITHIN, self._threads, self._senders, lambda: client.cast(context, method, **args))
         except _NO_BROKER as error:
             raise _unreachable(error) from error
         self._reached = True
-
-    def _within(self, seconds: float, send: Callable[[], None]) -> None:
-        ended = self._threads.event()
-        sent = self._senders.submit(send)
-        sent.add_done_callback(lambda _: ended.set())
-        if not ended.wait(seconds):
-            sent.cancel()
-            reason = f'it did not accept a message within {seconds:g} s (it may be short of memory or disk, or down)'
-            raise exception.ServiceUnreachable(service='The message broker', reason=reason)
-        sent.result()
 
     def _reach(self, context: RequestContext, retries: int) -> None:
         """Check once that the broker can be reached, with a message that no server receives.

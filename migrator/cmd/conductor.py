@@ -17,6 +17,7 @@ from migrator.runtime.process import Process
 
 if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.conductor.drains.periodic import Mover
+    from migrator.conductor.notifications.periodic import Send
     from migrator.db.api import Database
     from migrator.executors import Threads
     from migrator.nova.client import Nova
@@ -57,7 +58,8 @@ def begin(process: Process) -> None:
     mover = None
     if uses_nova(conf):
         mover = make_mover(client_from_conf(conf), placement, database, process.threads, conf.drain.spread)
-    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover)
+    send = make_sender(process)
+    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover, send)
     process.monitor.registry.register(manager.metrics.registry)
     try:
         process.wait_for('The database', manager.start)
@@ -91,6 +93,20 @@ def make_mover(
         return plan.plan(nova, placement, [drain], threads.clock)[0]
 
     return Mover(engine, make_plan)
+
+
+def make_sender(process: Process) -> Send | None:
+    """Return what puts notifications on the bus, or None if they are off.
+
+    :raises migrator.exception.ConfigurationError: the URL of the bus is not valid.
+    """
+    from migrator.runtime import notifier
+
+    if not notifier.is_on(process.conf):
+        return None
+    made = notifier.Notifier(process.conf, process.threads)
+    process.on_stop(made.close)
+    return made.send
 
 
 def check_placement(placement: client.PlacementClient) -> None:

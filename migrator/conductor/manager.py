@@ -19,6 +19,7 @@ from migrator.conductor.compute_client import Hosts
 from migrator.conductor.drains.periodic import Drains, Endpoint, Mover, own_mover
 from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
+from migrator.conductor.notifications.periodic import Notifications, Send
 from migrator.conductor.operator.endpoint import OperatorEndpoint
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import sagas
@@ -48,6 +49,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
     :param server: the name of its RPC server and of its service record.
     :param client: its RPC client and server.
     :param mover: what moves the guests of drains; None: the migrations of this control plane.
+    :param send: puts a notification on the bus; None: there are no notifications.
     :ivar metrics: its metrics. The embedding process serves them.
     """
 
@@ -60,6 +62,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         client: rpc.RPC,
         threads: executors.Threads,
         mover: Mover | None = None,
+        send: Send | None = None,
     ) -> None:
         self.conf = conf
         self._rpc = client
@@ -108,8 +111,8 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             step, direction, state
         ).observe(seconds)
         self.tools.on_next_attempt = self.metrics.next_attempts.inc
-        #: The comparisons: the name of each -> its interval in seconds, and what does it.
-        self._watches: dict[str, tuple[float, Callable[[], None]]] = {}
+        #: The comparisons and the notifications: the name of each -> its interval in seconds, and what does it.
+        self._watches: dict[str, tuple[float | Callable[[], float], Callable[[], None]]] = {}
         if conf.conductor.audit_interval:
             audits = metrics.Audits(self.metrics.registry)
             watch = audit.Watch(database, placement_client, threads.clock, audits)
@@ -117,6 +120,9 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         if conf.conductor.guests_interval:
             comparison = differences.Watch(self.tools, metrics.Guests(self.metrics.registry))
             self._watches['guests'] = conf.conductor.guests_interval, comparison.look
+        if send is not None:
+            notifications = Notifications(self.tools, send, self._stopping)
+            self._watches['notifications'] = notifications.interval, notifications.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all

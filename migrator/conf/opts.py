@@ -9,9 +9,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from migrator.conf import api, compute, conductor, keystone, libvirt, upgrade_levels
+from migrator.conf import api, compute, conductor, keystone, libvirt, notifications, upgrade_levels
 
-_SECTIONS = (api, compute, conductor, libvirt, keystone.PLACEMENT, keystone.NOVA, upgrade_levels)
+_SECTIONS = (api, compute, conductor, libvirt, keystone.PLACEMENT, keystone.NOVA, notifications, upgrade_levels)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -25,7 +25,7 @@ from migrator.objects import FINAL, STOPPED, Flavor, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
-_A, _D, _F = models.INSTANCE_ACTIONS, models.CLEANUPS, models.FLAVORS
+_A, _D, _F, _N = models.INSTANCE_ACTIONS, models.CLEANUPS, models.FLAVORS, models.NOTIFIED
 _FINAL = [status.value for status in FINAL]
 #: Why the end of a guest that moves while it is shut off is not known, nor that of its drain.
 _COLD = 'A guest that is shut off moves by a cold migration. How long one takes is not recorded.'
@@ -229,4 +229,5 @@ class Purge:
             uuids = [row.uuid for row in found if row.uuid is not None]
             which = (_T.c.id.in_([row.id for row in found]), _L.c.migration.in_(uuids), _A.c.migration_uuid.in_(uuids))
             gone: list[Any] = [session.execute(sa.delete(each.left.table).where(each)) for each in which]
+            session.execute(sa.delete(_N).where(_N.c.migration.in_(uuids)))
             return Purged(*(each.rowcount for each in gone))

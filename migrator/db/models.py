@@ -360,6 +360,19 @@ class SagaLog(Base):
     payload: orm.Mapped[dict[str, Any]] = orm.mapped_column()
 
 
+class Notified(Base):
+    """How far the notifications about each migration were sent; see :mod:`migrator.db.saga_log`."""
+
+    __tablename__ = 'notified'
+
+    migration: orm.Mapped[str] = _uuid(primary_key=True)
+    #: The ``seq`` of the newest entry of the log whose notifications were sent.
+    seq: orm.Mapped[int] = orm.mapped_column()
+    #: Whether more may follow; NULL: no more follows, so the index finds the few rows that are open.
+    open: orm.Mapped[bool | None] = orm.mapped_column(index=True)
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now(), onupdate=now())
+
+
 class Conductor(Base):
     """An incarnation of a conductor, and its lease."""
 
@@ -491,6 +504,7 @@ class Flavor(Base):
 INSTANCES: Any = Instance.__table__
 MIGRATIONS: Any = Migration.__table__
 SAGA_LOG: Any = SagaLog.__table__
+NOTIFIED: Any = Notified.__table__
 CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
 SLOT_LOCK: Any = SlotLock.__table__

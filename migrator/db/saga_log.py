@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of each migration's saga, and the events of all logs.
+"""The log of each migration's saga, the events of all logs, and how far notifications were sent.
 
 The log is read in order, and appended to in the guard's transaction.
 """
@@ -16,7 +16,8 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
 from migrator.db import drains, models
-from migrator.objects import Migration
+from migrator.db.engine import Engine, retried
+from migrator.objects import FINAL, Migration
 from migrator.saga.log import Entry, EntryKind
 
 _L = models.SAGA_LOG
@@ -154,3 +155,97 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
         Event(row.at, row.uuid, row.seq, row.of, row.kind, row.step or None, row.payload)
         for row in session.execute(query)
     ]
+
+
+# --- how far the notifications were sent ------------------------------------------------------------------------------
+
+_N, _T = models.NOTIFIED, models.MIGRATIONS
+#: The row of ``notified`` with this uuid has the time up to which every migration that has changed has a row.
+_LOOKED = '00000000-0000-0000-0000-000000000000'
+#: Migrations that get a row in one transaction.
+_AT_ONCE = 1000
+
+
+class Unsent(NamedTuple):
+    """A migration whose log has entries without their notifications.
+
+    :ivar seq: the ``seq`` of the last entry whose notifications were sent; 0: none.
+    """
+
+    migration: Migration
+    seq: int
+
+
+def _is_open(status: str) -> bool | None:
+    return None if status in FINAL else True
+
+
+class Notified:
+    """How far the notifications about each migration were sent: one row for each, beside its log.
+
+    The rows are found without a search of the log. Every migration in progress gets a row, and so does every one that
+    has changed since the last look. A row is open until the end of its migration was sent.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @retried
+    def look(self) -> bool:
+        """Give a row to each migration that has none and is in progress, or has changed since the last look.
+
+        The first look begins at the present ends of their logs, so that nothing of the past is sent.
+
+        :returns: whether there may be more such migrations.
+        """
+        with self._engine.reader() as session:
+            looked = session.execute(sa.select(_N.c.at).where(_N.c.migration == _LOOKED)).scalar()
+            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
+            since = (looked or now) - datetime.timedelta(seconds=_MARGIN)
+            without = sa.and_(_T.c.uuid.is_not(None), ~sa.exists().where(_N.c.migration == _T.c.uuid))
+            parts = [
+                sa.select(_T.c.uuid, _T.c.log_seq, _T.c.status).where(which, without)
+                for which in (models.IN_PROGRESS, _T.c.changed_at >= since)
+            ]
+            found = session.execute(sa.union(*parts).limit(_AT_ONCE)).all()
+        is_whole = len(found) < _AT_ONCE
+        if not found and looked is not None and now - looked < datetime.timedelta(seconds=_MARGIN):
+            return False
+        rows = [
+            {'migration': row.uuid, 'seq': 0, 'open': True, 'at': now}
+            if looked is not None
+            else {'migration': row.uuid, 'seq': row.log_seq, 'open': _is_open(row.status), 'at': now}
+            for row in found
+        ]
+        try:
+            with self._engine.writer() as session:
+                if is_whole and looked is None:
+                    rows.append({'migration': _LOOKED, 'seq': 0, 'open': None, 'at': now})
+                elif is_whole:
+                    session.execute(sa.update(_N).where(_N.c.migration == _LOOKED).values(at=now))
+                if rows:
+                    session.execute(sa.insert(_N), rows)
+        except DBDuplicateEntry:
+            return True  # another conductor has looked at the same moment
+        return not is_whole
+
+    def unsent(self, limit: int) -> list[Unsent]:
+        """Return the migrations with entries whose notifications were not sent, the longest waiting first."""
+        query = sa.select(_T, _N.c.seq.label('sent_seq')).join(_N, _N.c.migration == _T.c.uuid)
+        query = query.where(_N.c.open == sa.true(), _T.c.log_seq > _N.c.seq).order_by(_N.c.at)
+        with self._engine.reader() as session:
+            return [Unsent(models.migration(row), row.sent_seq) for row in session.execute(query.limit(limit))]
+
+    @retried
+    def advance(self, unsent: Unsent) -> bool:
+        """Record that the notifications up to the newest entry of a migration were sent.
+
+        :param unsent: the migration as it was read before.
+        :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
+        """
+        row = unsent.migration
+        values = {'seq': row.log_seq, 'open': _is_open(row.status), 'at': models.now()}
+        query = sa.update(_N).where(_N.c.migration == row.uuid, _N.c.seq == unsent.seq).values(values)
+        with self._engine.writer() as session:
+            written: Any = session.execute(query)
+            return bool(written.rowcount)

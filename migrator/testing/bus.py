@@ -9,6 +9,7 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from migrator import exception, executors, rpc
 
@@ -62,6 +63,7 @@ class DirectBus:
     :param threads: the threads of delayed messages. A message outlives its sender, so that these are the threads of a
         simulation's ``world``.
     :ivar faults: returns the fault for a message. For a reply only 'lose' and a number of seconds are possible.
+    :ivar notify: puts a notification on the bus of notifications; None: conductors that start send none.
     :ivar away: 'lose' or 'refuse' while the broker is unreachable: the fault of every message. None: the broker works.
     """
 
@@ -69,6 +71,7 @@ class DirectBus:
         self.threads: executors.Threads = threads or executors.NativeThreads()
         self.faults: Callable[[Message], Fault] = lambda message: None
         self.away: Fault = None
+        self.notify: Callable[[Any], None] | None = None
         # A native lock that is never held across a crossing: a paused or killed process must not delay the messages of
         # other processes.
         self._lock = threading.Lock()

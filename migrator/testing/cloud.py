@@ -22,6 +22,7 @@ from migrator import executors
 from migrator.api import app
 from migrator.compute.manager import ComputeManager
 from migrator.conductor.manager import ConductorManager
+from migrator.conductor.notifications.periodic import Send
 from migrator.conductor.rpcapi import ConductorAPI, ConductorEvents
 from migrator.conf import opts
 from migrator.db.api import Database
@@ -50,6 +51,7 @@ class Cloud(Face):
     :param versions: compute host -> the service version with which it starts. A later start reads :attr:`versions`.
     :param start: whether to start the services. A cloud that is not started has its schema and nothing else.
     :param backend: the database and the Placement. By default the cloud makes its own in ``directory``.
+    :param send: puts the notifications of conductors on the bus; None: there are none.
     :param knobs: the knobs of the hypervisors; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`.
     """
 
@@ -64,6 +66,7 @@ class Cloud(Face):
         versions: Mapping[str, int] | None = None,
         start: bool = True,
         backend: backends.Backend | None = None,
+        send: Send | None = None,
         **knobs: Any,
     ) -> None:
         super().__init__()
@@ -76,6 +79,7 @@ class Cloud(Face):
         self.world = FakeWorld(self.threads_for('world'), **knobs)
         self.recorder = RpcRecorder()
         self.bus = DirectBus(self.world.threads)
+        self.bus.notify = send
         self.placement = self.backend.placement()
         self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
         self.conductors: dict[str, ConductorManager] = {}
@@ -130,6 +134,7 @@ class Cloud(Face):
             PlacementClient(self.adapter),
             self._rpc(name, f'conductor:{name}'),
             threads,
+            send=self.bus.notify,
         )
         manager.start()
         self.conductors[name] = manager

@@ -80,7 +80,7 @@ def downgrade(cloud):
     connection.execute('DROP TABLE saga_log')
     connection.execute('DROP TABLE guest_definitions')
     connection.execute('DROP TABLE slot_lock')
-    for table in ('drains', 'drain_members', 'drain_log', 'guest_differences', 'flavors'):
+    for table in ('drains', 'drain_members', 'drain_log', 'guest_differences', 'flavors', 'notified'):
         connection.execute(f'DROP TABLE {table}')
     for column in ('drain', 'priority', 'confirm_requested_at', 'revert_requested_at', 'old_flavor', 'new_flavor'):
         connection.execute(f'ALTER TABLE migrations DROP COLUMN {column}')

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from migrator import executors
 from migrator.db import models
 from migrator.db.api import Database
+from migrator.db.saga_log import Notified
 from migrator.db.schema import sync
 from migrator.db.slots import Bounds
 from migrator.objects import protocol
@@ -57,6 +58,8 @@ OPERATIONS = {
     'purge, nothing left': lambda database: database.purge.next(database.services.now(), ENDED + IN_PROGRESS, 100),
     'what a forecast follows from': lambda database: database.slots.recorded(['host7']),
     'places in the queue': lambda database: database.places(Bounds(), [database.migrations.get('p7')]),
+    'a look for notifications': lambda database: Notified(database.engine).look(),
+    'notifications to send': lambda database: Notified(database.engine).unsent(100),
     'a service is deleted': lambda database: database.services.delete(database.services.get_compute('host9')),
 }
 
@@ -76,7 +79,7 @@ def database(request, tmp_path_factory):
         fill(session)
     if request.param != 'sqlite':  # SQLite chooses its plans without statistics
         with made.engine.sa_engine.connect().execution_options(isolation_level='AUTOCOMMIT') as connection:
-            for table in ('instances', 'migrations'):
+            for table in ('instances', 'migrations', 'notified'):
                 connection.exec_driver_sql(f'ANALYZE {"" if request.param == "postgresql" else "TABLE"} {table}')
     yield made
     made.close()
@@ -110,6 +113,7 @@ def fill(session):
     ended = sa.case((n % 10 == 0, 'failed'), else_='completed')
     of = {'instance_uuid': name('g', n % GUESTS), 'tenure': n // GUESTS + 1}
     insert(models.MIGRATIONS, ENDED, uuid=name('m', n), status=ended, **of, **one)
+    insert(models.NOTIFIED, ENDED, migration=name('m', n), seq=sa.literal(0), at=ago)
     moving = {'instance_uuid': name('g', n), 'in_progress_instance_uuid': name('g', n)}
     insert(models.MIGRATIONS, IN_PROGRESS, uuid=name('p', n), status=sa.literal('running'), **moving, **one)
 

@@ -14,7 +14,7 @@ from migrator import exception
 from migrator.db import models
 from migrator.db.schema import sync
 
-NEW_IN_MIGRATIONS = {'drain', 'priority', 'confirm_requested_at', 'revert_requested_at'}
+NEW_IN_MIGRATIONS = {'drain', 'priority', 'confirm_requested_at', 'revert_requested_at', 'old_flavor', 'new_flavor'}
 DRAINS = ('drains', 'drain_members', 'drain_log')
 
 
@@ -42,7 +42,8 @@ def test_an_upgrade_adds_columns_and_keeps_rows_and_lists_them_by_their_last_cha
     assert sync.sync(made.engine) == sync.head()
 
     after = columns_of(made)
-    assert after.keys() - columns.keys() == {'guest_definitions', 'guest_differences', 'slot_lock', *DRAINS}
+    new = {'flavors', 'guest_definitions', 'guest_differences', 'notified', 'slot_lock', *DRAINS}
+    assert after.keys() - columns.keys() == new
     added = {table: {name for name, *_ in after[table] - found} for table, found in columns.items()}
     wanted = {'instances': {'changed_at'}, 'migrations': {'changed_at', *NEW_IN_MIGRATIONS}, 'services': {'slots'}}
     assert {table: names for table, names in added.items() if names} == wanted

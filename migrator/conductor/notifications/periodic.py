@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The periodic task that sends the notifications.
+
+It reads the logs, so a migration does not know of it. One living conductor does the work. It records what was sent
+only after the bus has accepted it. So after a crash some are sent again, with the same ids, and none is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor.migration.context import Tools
+from migrator.conductor.notifications.payload import Notification, notification
+from migrator.conductor.notifications.phases import phases
+from migrator.db.saga_log import Notified, Unsent
+from migrator.objects import Instance
+from migrator.objects.instance import stand_in
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at the logs.
+INTERVAL = 1.0
+#: The longest such time while the bus is away.
+LONGEST = 60.0
+#: Seconds after which a notification that could not be sent is dropped.
+OLDEST = 24 * 3600.0
+#: The migrations of one look.
+_AT_ONCE = 100
+
+#: Puts a message on the bus.
+Send = Callable[[Notification], None]
+
+
+class Notifications:
+    """What sends the notifications of all migrations, if this conductor is the one that has to.
+
+    :param send: puts a message on the bus; it raises :class:`migrator.exception.ServiceUnreachable` if the bus has not
+        accepted it.
+    :param stopping: set when the conductor has to stop.
+    """
+
+    def __init__(self, tools: Tools, send: Send, stopping: executors.Event) -> None:
+        self._tools = tools
+        self._notified = Notified(tools.database.engine)
+        self._send = send
+        self._stopping = stopping
+        self._interval = INTERVAL
+
+    def interval(self) -> float:
+        """Return the seconds until the next look: more after each failure."""
+        return self._interval
+
+    def look(self) -> None:
+        """Send the notifications that follow from new entries of the logs.
+
+        :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
+        """
+        tools = self._tools
+        if not tools.owner or tools.database.conductors.first() != tools.owner:
+            return
+        while self._notified.look():
+            pass
+        try:
+            for unsent in self._notified.unsent(_AT_ONCE):
+                if self._stopping.is_set() or not self._send_all(unsent):
+                    return
+        except exception.DatabaseUnreachable:
+            raise
+        except exception.ServiceUnreachable as error:
+            if self._interval == INTERVAL:
+                LOG.warning('Could not send a notification; migrations go on, and it is sent later: %s', error)
+            self._interval = min(2 * self._interval, LONGEST)
+        else:
+            if self._interval != INTERVAL:
+                LOG.info('The bus accepts notifications again')
+            self._interval = INTERVAL
+
+    def _send_all(self, unsent: Unsent) -> bool:
+        """Send what follows from the new entries of one log.
+
+        :returns: whether this conductor still does the work.
+        """
+        database, row = self._tools.database, unsent.migration
+        entries = [one for one in database.migrations.read_log(row.uuid) if one.seq <= row.log_seq]
+        found = [one for one in phases(row, entries) if one.seq > unsent.seq]
+        if found:
+            now, instance = database.services.now(), self._instance(unsent)
+            for one in found:
+                if (now - one.at).total_seconds() < OLDEST:
+                    self._send(notification(row, instance, one, self._tools.server))
+                else:
+                    LOG.warning(
+                        'Dropped notification %(event)s of migration %(migration)s, which is older than a day',
+                        {'event': one.event_type, 'migration': row.uuid},
+                    )
+        return self._notified.advance(unsent)
+
+    def _instance(self, unsent: Unsent) -> Instance:
+        row = unsent.migration
+        try:
+            return self._tools.database.instances.get(row.instance_uuid)
+        except exception.InstanceNotFound:
+            found = stand_in(row.instance_uuid, row.source_compute)
+            return found.replace(project_id=row.project_id, user_id=row.user_id)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The options of notifications, by nova's names. Those of the bus are oslo.messaging's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+GROUP = 'notifications'
+
+OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        'notification_format',
+        default='versioned',
+        choices=[
+            ('versioned', 'the versioned notifications of nova'),
+            ('both', 'the same, since migrator has no unversioned ones'),
+            ('unversioned', 'none'),
+        ],
+        help="""
+Which notifications conductors send, if [oslo_messaging_notifications] driver is set.
+
+One word; default versioned. Without that driver, or with noop, conductors send none.
+""",
+    ),
+    cfg.ListOpt(
+        'versioned_notifications_topics',
+        default=['versioned_notifications'],
+        help="""
+The topics to which conductors send each notification.
+
+Names, separated by commas; default versioned_notifications. With messagingv2 on RabbitMQ, a notification goes to the
+queue TOPIC.info, or TOPIC.error for an error. [oslo_messaging_notifications] topics has no effect.
+""",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
+    """Return the options for the sample configuration."""
+    return [(GROUP, OPTS)]

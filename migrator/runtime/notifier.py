@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The bus of notifications: oslo.messaging's Notifier, which reports here what the bus did not accept.
+
+The Notifier drops a message that it could not send, and gives each a random id. So its transport is replaced by one
+that keeps the error and sets the id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oslo_messaging
+from oslo_config import cfg
+from oslo_messaging.transport import NotificationTransport
+
+from migrator import exception, executors, rpc
+from migrator.conductor.notifications.payload import Notification
+
+#: The further attempts to reach the bus. The conductor itself tries again later.
+_RETRIES = 1
+#: Seconds in which the bus has to accept a message.
+_ACCEPTED_WITHIN = 5.0
+
+
+def is_on(conf: cfg.ConfigOpts) -> bool:
+    """Return whether there are notifications: a driver other than noop, and a format that migrator has."""
+    rpc.register_notification_opts(conf)
+    drivers = {*conf.oslo_messaging_notifications.driver} - {'noop'}
+    return bool(drivers) and conf.notifications.notification_format != 'unversioned'
+
+
+class _Transport(NotificationTransport):  # type: ignore[misc]  # oslo.messaging has no types
+    """A transport that sends one notification at a time.
+
+    :ivar sending: the notification.
+    :ivar error: why the bus has not accepted it, or None.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner._driver)
+        self.sending: Notification | None = None
+        self.error: Exception | None = None
+
+    def _send_notification(self, target: Any, ctxt: Any, message: Any, version: Any, retry: Any = None) -> None:
+        assert self.sending is not None
+        message |= {'message_id': self.sending.message_id, 'timestamp': str(self.sending.at.replace(tzinfo=None))}
+        try:
+            super()._send_notification(target, ctxt, message, version, retry)
+        except Exception as error:  # noqa: BLE001 -- the driver would log it and drop the message
+            self.error = error
+
+
+class Notifier:
+    """What puts notifications on the bus, as the configuration says.
+
+    :raises migrator.exception.ConfigurationError: the URL of the bus is not valid.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, threads: executors.Threads) -> None:
+        self._threads = threads
+        self._transport = _Transport(rpc.get_notification_transport(conf))
+        self._sender = executors.BoundedExecutor(1, threads, 'notifier')
+        self._notifier = oslo_messaging.Notifier(
+            self._transport,
+            serializer=rpc.ObjectSerializer(),
+            retry=_RETRIES,
+            topics=conf.notifications.versioned_notifications_topics,
+        )
+
+    def send(self, notification: Notification) -> None:
+        """Put a notification on the bus, and wait until the bus has accepted it.
+
+        It may still arrive after an error.
+
+        :raises migrator.exception.ServiceUnreachable: the bus has not accepted it.
+        """
+        if self._sender.running:
+            raise _unreachable('it has not yet accepted the notification before')
+        try:
+            rpc.send_within(_ACCEPTED_WITHIN, self._threads, self._sender, lambda: self._send(notification))
+        except exception.ServiceUnreachable as error:
+            raise _unreachable(exception.message_of(error)) from error
+        if self._transport.error is not None:
+            raise _unreachable(str(self._transport.error)) from self._transport.error
+
+    def _send(self, notification: Notification) -> None:
+        self._transport.sending, self._transport.error = notification, None
+        notifier = self._notifier.prepare(publisher_id=notification.publisher_id)
+        emit = notifier.error if notification.priority == 'ERROR' else notifier.info
+        emit(notification.context, notification.event_type, notification.payload)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._sender.shutdown(wait=False)
+        self._transport.cleanup()
+
+
+def _unreachable(reason: str) -> exception.ServiceUnreachable:
+    return exception.ServiceUnreachable(service='The bus of notifications', reason=reason)

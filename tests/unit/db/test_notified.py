@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""How far the notifications about each migration were sent."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from migrator.db import models, saga_log
+from migrator.db.migrations import Write
+from migrator.objects import Migration
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+
+
+def end(scene: Scene, migration: Migration, status: str = 'failed') -> None:
+    scene.database.migrations.commit(migration, Write(fields={'status': status}))
+
+
+def rows(scene: Scene) -> saga_log.Notified:
+    return saga_log.Notified(scene.database.engine)
+
+
+def unsent(scene: Scene) -> dict[str, int]:
+    """Look, and return the migrations with something to send, with the entry after which it begins."""
+    while rows(scene).look():
+        pass
+    return {one.migration.uuid: one.seq for one in rows(scene).unsent(100)}
+
+
+def test_the_first_look_begins_at_the_present_ends_of_the_logs(scene: Scene) -> None:
+    ended, moving = scene.owned(), scene.owned()
+    end(scene, ended)
+    assert unsent(scene) == {}
+    end(scene, moving)
+    assert unsent(scene) == {moving.uuid: moving.log_seq}
+    assert unsent(scene).keys() == {moving.uuid}, 'until it is recorded'
+
+
+def test_a_migration_that_began_and_ended_between_two_looks_is_found(scene: Scene) -> None:
+    assert unsent(scene) == {}
+    scene.clock.seconds += 3600
+    one = scene.owned()
+    end(scene, one)
+    assert unsent(scene) == {one.uuid: 0}
+
+
+def test_what_is_recorded_is_not_found_again(scene: Scene) -> None:
+    assert unsent(scene) == {}
+    one = scene.owned()
+    assert unsent(scene) == {one.uuid: 0}
+    (found,) = rows(scene).unsent(100)
+    assert rows(scene).advance(found)
+    assert unsent(scene) == {}
+    end(scene, one)
+    (found,) = rows(scene).unsent(100)
+    assert found.seq == one.log_seq
+    assert rows(scene).advance(found)
+    assert not rows(scene).advance(found), 'another conductor has recorded it'
+    scene.clock.seconds += 3600
+    assert unsent(scene) == {}
+
+
+def test_a_look_takes_some_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saga_log, '_AT_ONCE', 2)
+    before = [scene.owned().uuid for _ in range(3)]
+    assert unsent(scene) == {}
+    after = [scene.owned().uuid for _ in range(3)]
+    assert unsent(scene) == dict.fromkeys(after, 0)
+    assert not unsent(scene).keys() & set(before)
+
+
+def test_the_purge_of_a_migration_removes_its_row(scene: Scene) -> None:
+    assert unsent(scene) == {}
+    instance = scene.instance()
+    first, last = scene.owned(instance=instance), None
+    end(scene, first)
+    last = scene.owned(instance=instance)
+    end(scene, last)
+    assert unsent(scene).keys() == {first.uuid, last.uuid}
+    scene.clock.seconds += 60
+    before = scene.database.services.now()
+    assert scene.database.purge.delete(before, [first.id, last.id]).migrations == 1
+    with scene.database.engine.reader() as session:
+        left = session.execute(sa.select(models.NOTIFIED.c.migration).where(models.NOTIFIED.c.open)).scalars().all()
+    assert left == [last.uuid]
