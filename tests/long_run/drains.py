@@ -11,15 +11,19 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.long_run.journal import Journal
 
 #: Seconds between two looks, and until a request without a reply is repeated.
 LOOK = 1.0
+#: The statuses with which a drain or a restore ends.
+ENDS = ('completed', 'incomplete', 'cancelled', 'restored')
 #: How often a guest may be tried: what fails here is what the faults broke off.
 ATTEMPTS = 20
+#: The share of drains that are cancelled with their running migrations, and after how many seconds at most.
+CANCELLED, AFTER = 0.15, 40
 #: How often a restore that left guests elsewhere is repeated.
 RESTORES = 5
 
@@ -86,11 +90,15 @@ class Operator:
                 continue
             host = self._dice.choice(self._hosts)
             uuid = self._begin(host)
+            if uuid is not None and self._dice.random() < CANCELLED:
+                self._closed.wait(self._dice.uniform(1, AFTER))
+                self._until(lambda uuid=uuid: self._act(uuid, {'cancel': {'abort_running': True}}))
             if uuid is None or self._end_of(uuid, host) is None:
                 continue
             for _ in range(RESTORES):
-                # 409: it was accepted, and the reply was lost
-                if self._until(lambda uuid=uuid: self._act(uuid, 'restore')) is None:
+                answer = self._until(lambda uuid=uuid: self._act(uuid, {'restore': None}))
+                # 409: no guest has to come back, or the request was accepted and the reply was lost
+                if answer is None or (answer == 409 and self._until(lambda uuid=uuid: self._look(uuid)) in ENDS):
                     break
                 if self._end_of(uuid, host) != 'incomplete':
                     break
@@ -110,9 +118,13 @@ class Operator:
             self.accepted.add(uuid)
         return uuid
 
-    def _act(self, uuid: str, action: str) -> bool | None:
-        status, _said = self._ask('POST', f'/drains/{uuid}/action', {action: None})
-        return True if status in (202, 409) else None
+    def _act(self, uuid: str, action: Mapping[str, Any]) -> int | None:
+        status, _said = self._ask('POST', f'/drains/{uuid}/action', action)
+        return status if status in (202, 409) else None
+
+    def _look(self, uuid: str) -> str | None:
+        status, answer = self._ask('GET', f'/drains/{uuid}')
+        return str(answer['drain']['status']) if status == 200 else None
 
     def _end_of(self, uuid: str, host: str) -> str | None:
         """Return the status with which a drain ends; None if it does not in time."""
@@ -124,7 +136,7 @@ class Operator:
             status, answer = self._ask('GET', f'/drains/{uuid}')
             said = answer['drain'] if status == 200 else said
             status_of = said.get('status')
-            return status_of if status_of in ('completed', 'incomplete', 'cancelled', 'restored') else None
+            return status_of if status_of in ENDS else None
 
         status = self._until(ended)
         if status is None and not self._closed.is_set():

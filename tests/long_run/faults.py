@@ -26,7 +26,11 @@ RATES = {KILL: 150, STOP: 30, RESTART: 12, CUT: 60}
 RESTARTS = ('broker', 'placement', 'database primary', 'database standby', 'database failover')
 FAIL_OVER = RESTARTS[-1]
 #: How many faults may be active at once.
-_AT_ONCE = 6
+_AT_ONCE = 8
+#: One fault of this number lasts several times longer than the others: a host counts as down meanwhile.
+_LONG, _TIMES = 10, 3
+#: What there is only one of.
+_SHARED = ('broker', 'database', 'placement', 'db-a>db-b', 'db-b>db-a')
 #: The processes with which a takeover waits, too.
 _NEEDED = ('conductor', 'database', 'db-')
 
@@ -60,7 +64,7 @@ def plan(
     :param seconds: how long the piece is.
     :param targets: kind -> what it may hit; one that stands there twice is hit twice as often.
     :param rates: kind -> how many an hour.
-    :param longest: seconds that a stop or a cut lasts at most.
+    :param longest: seconds that a stop or a cut lasts at most, except for the few long ones.
     """
     dice = random.Random(seed)  # noqa: S311 -- to be repeated, not secret
     made = [Fault(seconds / 2, RESTART, FAIL_OVER)]
@@ -69,13 +73,12 @@ def plan(
         for number in range(count):
             at = (number + dice.random()) * seconds / count
             target = dice.choice(targets[kind])
-            if kind == KILL:
-                made.append(Fault(at, kind, target, dice.choice((0, 0, 0.5, 2, longest / 2))))
-            elif kind == CUT:
-                how = dice.choice((links.REFUSED, links.STALLED))
-                made.append(Fault(at, kind, target, dice.uniform(1, longest), how))
-            else:
-                made.append(Fault(at, kind, target, dice.uniform(1, longest)))
+            lasts = dice.choice((0, 0, 0.5, 2, longest / 2)) if kind == KILL else dice.uniform(1, longest)
+            # what all services need must not be away for that long
+            if kind != RESTART and dice.randrange(_LONG) == 0 and target not in _SHARED:
+                lasts = _TIMES * longest
+            how = dice.choice((links.REFUSED, links.STALLED)) if kind == CUT else ''
+            made.append(Fault(at, kind, target, lasts, how))
     return sorted(made)
 
 

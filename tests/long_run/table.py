@@ -11,10 +11,8 @@ from typing import Any
 
 from tests.long_run import audit, faults, measures
 
-#: Seconds at the begin of a process that do not count for the slope of its memory, and the shortest life that counts.
-WARM, LIFE = 300, 900
-#: The fewest samples of a slope.
-_SAMPLES = 20
+#: Seconds of the shortest life of a process whose memory counts. The first half of it is left out: it loads modules.
+LIFE = 900
 GOALS = {'hours': 8, 'migrations': 3000, faults.KILL: 1000, faults.STOP: 200, faults.RESTART: 60}
 #: Seconds, and MB an hour.
 TAKEOVER, GROWTH = 30, 1
@@ -25,7 +23,7 @@ class Figures:
     """What all pieces have done and measured.
 
     :ivar faults: (kind, target) -> how many.
-    :ivar growth: process -> (MB an hour, minutes that were measured), of its longest life.
+    :ivar growth: process -> (MB an hour in the second half of its longest life, minutes of that life).
     """
 
     pieces: int
@@ -78,10 +76,10 @@ def _growth(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, floa
             lives[record['piece'], name, pid].append((record['at'] / 3600, kib / 1024))
     found: dict[str, tuple[float, float]] = {}
     for (_piece, name, _pid), points in lives.items():
-        warm = [(at, value) for at, value in points if at - points[0][0] >= WARM / 3600]
-        minutes = 60 * (warm[-1][0] - warm[0][0]) if warm else 0
-        if len(warm) >= _SAMPLES and minutes * 60 >= LIFE - WARM and minutes > found.get(name, (0, 0))[1]:
-            found[name] = (measures.slope(warm), minutes)
+        middle = (points[0][0] + points[-1][0]) / 2
+        minutes = 60 * (points[-1][0] - points[0][0])
+        if minutes * 60 >= LIFE and minutes > found.get(name, (0, 0))[1]:
+            found[name] = (measures.slope([point for point in points if point[0] >= middle]), minutes)
     return found
 
 
@@ -122,9 +120,13 @@ def _rows(found: Figures) -> Iterator[tuple[str, str, str]]:
         text = f'; p50 {late[0]:.1f} s, p99 {late[1]:.1f} s' if values else ''
         yield name, f'{len(values)}{text}', goal
     parts = ', '.join(
-        f'{name} {grown:+.1f} in {minutes:.0f} min' for name, (grown, minutes) in sorted(found.growth.items())
+        f'{name} {grown:+.1f} of {minutes:.0f} min' for name, (grown, minutes) in sorted(found.growth.items())
     )
-    yield 'growth of memory, in MB an hour', parts or 'not measured', f'below {GROWTH} each'
+    yield (
+        'growth of memory in MB an hour, in the second half of the longest life',
+        parts or 'not measured',
+        f'below {GROWTH} each',
+    )
 
 
 def rst(found: Figures) -> str:
