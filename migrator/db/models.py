@@ -366,7 +366,6 @@ class Notified(Base):
     __tablename__ = 'notified'
 
     migration: orm.Mapped[str] = _uuid(primary_key=True)
-    #: The ``seq`` of the newest entry of the log whose notifications were sent.
     seq: orm.Mapped[int] = orm.mapped_column()
     #: Whether more may follow; NULL: no more follows, so the index finds the few rows that are open.
     open: orm.Mapped[bool | None] = orm.mapped_column(index=True)
