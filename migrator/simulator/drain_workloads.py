@@ -60,11 +60,25 @@ def _drain(dice: random.Random, host: str, hosts: list[str]) -> list[Deed]:
     return deeds
 
 
+def _shut_off(
+    dice: random.Random, guests: tuple[Guest, ...], deeds: list[Deed]
+) -> tuple[tuple[Guest, ...], list[Deed]]:
+    """Return guests of which some are shut off, and deeds in which most drains take those along."""
+
+    def taking_along(deed: Deed) -> Deed:
+        if deed.name != 'drain' or dice.random() < 0.2:
+            return deed
+        return dataclasses.replace(deed, more={**deed.more, 'include_stopped': True})
+
+    some = (dataclasses.replace(guest, power_state=4) if dice.random() < 0.5 else guest for guest in guests)
+    return tuple(some), [taking_along(deed) for deed in deeds]
+
+
 def of_drains(seed: int) -> Plan:
     """Return a seed's plan in which hosts are drained, beside whatever else happens to their guests.
 
     The drains are paused, resumed, cancelled and restored. Guests are started on the hosts, are locked and deleted, and
-    migrate at the request of their users.
+    migrate at the request of their users. In some plans guests are shut off, and most drains take them along.
     """
     plan = of(seed)
     dice = random.Random(f'drains of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
@@ -88,6 +102,9 @@ def of_drains(seed: int) -> Plan:
     for _ in range(dice.choice((0, 0, 1, 2))):
         whom = dice.choice(('conductor1', 'conductor2', *hosts, 'api'))
         deeds.append(Deed(dice.uniform(0, 20), 'kill', whom, dice.choice((0.5, 3.0, 20.0, 70.0))))
+    # Drawn last, so that the plans of the other seeds do not change.
+    if dice.random() < 0.4:
+        guests, deeds = _shut_off(dice, guests, deeds)
     deeds = [dataclasses.replace(deed, at=round(max(deed.at, 0.0), 3)) for deed in deeds]
     return dataclasses.replace(
         plan,
