@@ -30,7 +30,8 @@ LONG_SEEDS ?= 100000
 # what waits for servers most of the time, each process for its own
 WAITING ?= 3
 FIRST ?= 1
-# every Nth of the functional tests that test-real runs again on other parts; above 1, test-nova leaves out the slow tests,
+# test-real sends an Nth of 20,000 requests to each database, and runs every Nth of the functional tests again on other
+# parts; above 1, test-nova leaves out the slow tests,
 # and kills a drain before every Nth of its writes
 EVERY ?= 1
 
@@ -112,7 +113,7 @@ test-eventlet:
 test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql mariadb real
-	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
+	$(IN_VENV) MIGRATOR_REQUESTS=$${MIGRATOR_REQUESTS:-$$((20000 / $(EVERY)))} $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
 	    --ignore=tests/real/libvirt --ignore=tests/real/nova $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(WITH_DRIVER) $(ARGS)

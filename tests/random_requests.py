@@ -4,7 +4,7 @@
 
 They go straight to the WSGI application, in the form in which a server hands requests to it. ``run`` returns what was
 wrong with the answers. It is run on SQLite (``tests/unit/api/test_random_requests.py``) and on PostgreSQL
-(``tests/real/test_random_requests.py``); MIGRATOR_REQUESTS in the environment says how many requests.
+(``tests/real/test_random_requests.py``); MIGRATOR_REQUESTS in the environment says how many each database gets.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import random
 import re
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from migrator import context, executors
+from migrator import context, exception, executors
 from migrator.api import app as api_app
 from migrator.api import devidentity, microversions, routes, schemas
 from migrator.api.handlers import server_actions
+from migrator.api.own.routes import OWN
 from migrator.api.route import Route
 from migrator.cmd import api
 from migrator.conf import api as api_conf
@@ -94,8 +95,13 @@ HEADERS = (
 PARAMETERS = ('limit', 'marker', 'sort_key', 'sort_dir', 'name', 'unknown', '', '\x00', 'a[]', 'é')
 
 _IDENTITY = Route('POST', '/v3/auth/tokens', routes.dispatch)
+#: Without the stream of events, which is no JSON.
+_OWN = tuple(route for route in OWN if route.media == 'application/json')
 #: Those that read a body more often, for there is most to get wrong.
-_ROUTES = (*routes.ROUTES, *6 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY)
+_ROUTES = (
+    *routes.ROUTES, *6 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY,
+    *_OWN, *2 * [route for route in _OWN if route.method == 'POST'],
+)  # fmt: skip
 
 
 class _Clock(executors.NativeThreads):
@@ -130,6 +136,17 @@ class _Conductor:
 
     def wake(self, *_args: Any) -> None:
         """Take the call."""
+
+    def wake_drains(self, *_args: Any) -> None:
+        """Take the call."""
+
+    def plan_drain(self, *_args: Any) -> None:
+        """Do not answer in time."""
+        raise exception.ServiceUnreachable(service='conductor', method='plan_drain', timeout=60)
+
+    def read_allocations(self, *_args: Any) -> None:
+        """Do not answer in time."""
+        raise exception.ServiceUnreachable(service='conductor', method='read_allocations', timeout=60)
 
     def get_diagnostics(self, *_args: Any) -> dict[str, Any]:
         """Reply as a host whose driver has no diagnostics."""
@@ -193,6 +210,12 @@ class Site:
             'name': ['source', 'dest'],
             'marker': ['m1', guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
         }
+
+    def begin_migrations(self) -> None:
+        """Let the migrations that are accepted run, as a conductor does."""
+        table = models.MIGRATIONS
+        with self.database.engine.writer() as session:
+            session.execute(sa.update(table).where(table.c.status == 'accepted').values(status='running'))
 
     def _host(self, name: str, id_: str) -> None:
         root = compute_node.ProviderInventory(uuid=id_, name=name, inventory={'VCPU': {'total': 8}})
@@ -270,7 +293,7 @@ class Random:
         pick = self._random
         route = pick.choice(_ROUTES)
         method = route.method if self._mostly() else pick.choice(METHODS)
-        path = self._path(route.path)
+        path = self._path('/migrator/v1' if route in _OWN else '/v2.1', route.path)
         headers = self._headers(route)
         if method in ('POST', 'PUT', 'PATCH') or self._seldom():
             body = self._body(route)
@@ -290,16 +313,17 @@ class Random:
             return pick.choice(TEXTS)
         return ''.join(chr(pick.randrange(0x110000)) for _ in range(pick.randrange(20)))
 
-    def _path(self, template: str) -> str:
+    def _path(self, prefix: str, template: str) -> str:
         pick = self._random
         if self._seldom():
             parts = [self._text() for _ in range(pick.randrange(6))]
-            return _latin_1('/' + '/'.join(['v2.1', *parts] if pick.random() < 0.8 else parts))
+            return _latin_1('/' + '/'.join([prefix[1:], *parts] if pick.random() < 0.8 else parts))
 
         def part(found: re.Match[str]) -> str:
-            return pick.choice(self._site.ids[found[1]]) if pick.random() < 0.85 else self._text()
+            known = self._site.ids.get(found[1])
+            return pick.choice(known) if known and pick.random() < 0.85 else self._text()
 
-        return _latin_1('/v2.1' + re.sub(r'\{(\w+)\}', part, template))
+        return _latin_1(prefix + re.sub(r'\{(\w+)\}', part, template))
 
     def _headers(self, route: Route) -> list[tuple[str, str]]:
         pick = self._random
@@ -359,6 +383,8 @@ class Random:
                 'status': pick.choice(('enabled', 'disabled')),
             }  # fmt: skip
             return {name: wanted[name] for name in wanted if pick.random() < 0.6}
+        if route in _OWN:
+            return self._fitting(route.bodies[0][1]) if route.bodies else {}
         if route is _IDENTITY:
             user, scope = {'name': 'ada', 'password': 'any'}, {'project': {'name': 'blue'}}
             return {'auth': {'identity': {'methods': ['password'], 'password': {'user': user}}, 'scope': scope}}
@@ -375,6 +401,26 @@ class Random:
         }
         name = pick.choice([*server_actions.ACTIONS, 'reboot'])
         return {name: bodies.get(name)}
+
+    def _fitting(self, schema: Mapping[str, Any]) -> Any:
+        """Return a document that a schema of migrator's own API allows."""
+        pick = self._random
+        if 'enum' in schema:
+            return pick.choice(schema['enum'])
+        kind = schema['type'] if isinstance(schema['type'], str) else schema['type'][0]
+        if kind == 'object':
+            properties = schema.get('properties', {})
+            names = [name for name in properties if name in schema.get('required', ()) or pick.random() < 0.3]
+            if schema.get('maxProperties') == 1:
+                names = [pick.choice([*properties])]
+            return {name: self._fitting(properties[name]) for name in names}
+        if kind == 'array':
+            return [self._fitting(schema['items'])]
+        if kind == 'string':
+            return (
+                '2026-12-24T18:00:00Z' if schema.get('format') == 'date-time' else pick.choice(self._site.ids['name'])
+            )
+        return {'integer': pick.choice((1, 2, 1000)), 'boolean': pick.random() < 0.5}[kind]
 
     def _spoilt(self, document: Any) -> Any:
         """Return a document with one part of it replaced, added, or renamed."""
@@ -425,9 +471,12 @@ class _Errors(logging.Handler):
         self.last = logging.Formatter().format(record)
 
 
-def count(default: int) -> int:
-    """Return how many requests are wanted."""
-    return int(os.environ.get('MIGRATOR_REQUESTS', default))
+def count(share: float = 1.0, default: int = 1600) -> int:
+    """Return how many requests a test sends.
+
+    :param share: its share of MIGRATOR_REQUESTS, or of the default.
+    """
+    return round(share * int(os.environ.get('MIGRATOR_REQUESTS', default)))
 
 
 def run(site: Site, seed: int, requests: int) -> Iterator[tuple[Request, int, str]]:

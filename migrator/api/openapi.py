@@ -46,6 +46,21 @@ _VERSION = {
     'schema': {'const': f'{microversions.SERVICE_TYPE} {microversions.MAXIMUM}'},
 }
 
+#: An answer that has the id of a resource below its URL -> the parameter of the resource, and where the id is.
+_NAMED = {
+    'GET /v2.1/flavors': ('flavor_id', '/flavors/0/id'),
+    'GET /v2.1/os-hypervisors': ('hypervisor_id', '/hypervisors/0/id'),
+    'GET /v2.1/os-services': ('service_id', '/services/0/id'),
+    'GET /v2.1/servers': ('server_id', '/servers/0/id'),
+    'GET /v2.1/servers/{server_id}/migrations': ('migration_id', '/migrations/0/id'),
+    'GET /v2.1/servers/{server_id}/os-instance-actions': ('request_id', '/instanceActions/0/request_id'),
+    'GET /migrator/v1/cleanups': ('cleanup_id', '/cleanups/0/id'),
+    'GET /migrator/v1/drains': ('uuid', '/drains/0/uuid'),
+    'GET /migrator/v1/hosts': ('name', '/hosts/0/name'),
+    'GET /migrator/v1/migrations': ('uuid', '/migrations/0/uuid'),
+    'POST /migrator/v1/drains': ('uuid', '/drain/uuid'),
+}
+
 
 def serve(request: Request) -> webob.Response:
     """Answer a request for :data:`PATH`, which needs no token.
@@ -66,10 +81,8 @@ def text() -> str:
 def document() -> dict[str, Any]:
     """Return the document."""
     paths: dict[str, dict[str, Any]] = {}
-    current = [route for route in routes.ROUTES if route.since <= _LATEST <= route.until]
-    for prefix, table in (('/v2.1', current), ('/migrator/v1', OWN)):
-        for route in table:
-            paths.setdefault(f'{prefix}{route.path}', {})[route.method.lower()] = _operation(prefix, route)
+    for path, route in _current():
+        paths.setdefault(path, {})[route.method.lower()] = _operation(path, route)
     return {
         'openapi': '3.1.0',
         'info': {
@@ -89,14 +102,27 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(prefix: str, route: Route) -> dict[str, Any]:
-    words = re.findall(r'\w+', f'{prefix}{route.path}'.replace('/v2.1', '').replace('/migrator/v1', 'migrator'))
+def _current() -> Iterator[tuple[str, Route]]:
+    """Yield the path of each URL, and its route."""
+    for route in routes.ROUTES:
+        if route.since <= _LATEST <= route.until:
+            yield f'/v2.1{route.path}', route
+    for route in OWN:
+        yield f'/migrator/v1{route.path}', route
+
+
+def _id(path: str, route: Route) -> str:
+    words = re.findall(r'\w+', path.replace('/v2.1', '').replace('/migrator/v1', 'migrator'))
+    return '_'.join([route.method.lower(), *words])
+
+
+def _operation(path: str, route: Route) -> dict[str, Any]:
     summary = (route.handler.__doc__ or '').partition('\n')[0]
     found: dict[str, Any] = {
-        'operationId': '_'.join([route.method.lower(), *words]),
+        'operationId': _id(path, route),
         'summary': summary,
-        'parameters': [*_parameters(prefix, route)],
-        'responses': {str(status): answer for status, answer in _answers(route)},
+        'parameters': [*_parameters(path, route)],
+        'responses': {str(status): answer for status, answer in _answers(path, route)},
     }
     bodies = [schemas.at(table, _LATEST) for table in route.bodies]
     if bodies:
@@ -105,22 +131,45 @@ def _operation(prefix: str, route: Route) -> dict[str, Any]:
     return found
 
 
-def _parameters(prefix: str, route: Route) -> Iterator[dict[str, Any]]:
-    if prefix == '/v2.1':
+def _parameters(path: str, route: Route) -> Iterator[dict[str, Any]]:
+    if path.startswith('/v2.1'):
         yield {'$ref': '#/components/parameters/Version'}
-    for name in re.findall(r'\{(\w+)\}', route.path):
+    for name in re.findall(r'\{(\w+)\}', path):
         yield {'name': name, 'in': 'path', 'required': True, 'schema': {'type': 'string', 'minLength': 1}}
     known = schemas.at(route.query, _LATEST)['properties'] if route.query else {}
     for name, schema in known.items():
         yield {'name': name, 'in': 'query', 'schema': schema}
 
 
-def _answers(route: Route) -> Iterator[tuple[int | str, dict[str, Any]]]:
+def _answers(path: str, route: Route) -> Iterator[tuple[int | str, dict[str, Any]]]:
     for status, schema in route.answers.items():
-        content = {} if schema is None else {'content': {route.media: {'schema': schema}}}
-        yield status, {'description': http.HTTPStatus(status).phrase, **content}
+        answer: dict[str, Any] = {'description': http.HTTPStatus(status).phrase}
+        if schema is not None:
+            answer['content'] = {route.media: {'schema': schema}}
+        links = _links(path, route)
+        # Beside others, 200 is the answer to a dry run, which creates nothing.
+        if links and (status != 200 or len(route.answers) == 1):
+            answer['links'] = links
+        yield status, answer
     for statuses in ('4XX', '5XX'):
         yield statuses, {'$ref': '#/components/responses/Error'}
+
+
+def _links(path: str, route: Route) -> dict[str, Any]:
+    """Return what a client may request with the ids of a request and of its answer."""
+    given = {name: f'$request.path.{name}' for name in re.findall(r'\{(\w+)\}', path)}
+    if path.endswith('}/action'):  # what it has changed
+        below = path.removesuffix('/action')
+    elif f'{route.method} {path}' in _NAMED:
+        name, pointer = _NAMED[f'{route.method} {path}']
+        below, given[name] = f'{path}/{{{name}}}', f'$response.body#{pointer}'
+    else:
+        return {}
+    return {
+        _id(other, one): {'operationId': _id(other, one), 'parameters': given}
+        for other, one in _current()
+        if (other == below or other.startswith(f'{below}/')) and {*re.findall(r'\{(\w+)\}', other)} <= {*given}
+    }
 
 
 def _portable(part: Any) -> Any:

@@ -2,6 +2,8 @@
 
 """Requests made from the OpenAPI document get no server error, and answers as it describes them."""
 
+import collections
+import contextlib
 import random
 
 import hypothesis
@@ -24,6 +26,22 @@ CHECKS = (
 HEADERS = {'X-Auth-Token': 'admin', 'OpenStack-API-Version': f'compute {microversions.MAXIMUM}'}
 
 
+#: The hosts of the site.
+HOSTS = ('source', 'dest')
+#: The requests of one sequence.
+STEPS = 50
+#: Requests that are accepted only after others of the sequence.
+REACHED = (
+    ('POST', '/v2.1/servers/{server_id}/action', 202),
+    ('DELETE', '/v2.1/servers/{server_id}/migrations/{migration_id}', 202),
+    ('POST', '/migrator/v1/drains', 202),
+    ('GET', '/migrator/v1/drains/{uuid}/members', 200),
+    ('POST', '/migrator/v1/drains/{uuid}/action', 202),
+)
+#: A stream of events does not end.
+ENDLESS = '/migrator/v1/events'
+
+
 @pytest.fixture
 def site(server_url):
     made = random_requests.Site(server_url)
@@ -32,40 +50,137 @@ def site(server_url):
     made.close()
 
 
-@pytest.mark.timeout(1200)
-def test_no_request_by_the_document_returns_a_server_error(site, server, record_property):
+@pytest.fixture
+def document(site):
     written = openapi.document()
+    del written['paths'][ENDLESS]
     for path in written['paths'].values():
         for operation in path.values():
             # An answer at another version is none of a fault.
             operation['parameters'] = [one for one in operation['parameters'] if '$ref' not in one]
-    document = schemathesis.openapi.from_dict(written)
-    document.app = site.app
+    found = schemathesis.openapi.from_dict(written)
+    found.app = site.app
+    return found
+
+
+def every(operation, mode, number, do):
+    """Call a function with random requests of an operation."""
+
+    @hypothesis.settings(
+        max_examples=max(1, number), deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    def each(case):
+        do(case)
+
+    each()
+
+
+def check(case, answer):
+    assert answer.status_code < 500 or answer.status_code in random_requests.NO_FAULTS, answer.text
+    case.validate_response(answer, checks=CHECKS)
+
+
+def _name_what_is_there(parameters, site, dice):
+    """Replace most parameters of a path, so that the request gets further."""
+    for name in parameters:
+        if dice.random() < 0.7 and name in site.ids:
+            parameters[name] = dice.choice(site.ids[name])
+
+
+@pytest.mark.timeout(3600)
+def test_no_request_by_the_document_returns_a_server_error(site, document, record_property):
     dice = random.Random(5)  # noqa: S311 -- a test's dice
-    # A stream of events does not end.
-    operations = [found.ok() for found in document.get_all_operations() if not found.ok().path.endswith('/v1/events')]
-    each = random_requests.count({'postgresql': 600, 'mariadb': 200}[server.name]) // len(operations)
     sent = 0
+
+    def ask(case):
+        nonlocal sent
+        sent += 1
+        _name_what_is_there(case.path_parameters, site, dice)
+        if sent % random_requests.FILL_EVERY == 0:
+            site.fill()
+        check(case, case.call(headers=HEADERS))
+
+    operations = [found.ok() for found in document.get_all_operations()]
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-
-            @hypothesis.settings(
-                max_examples=max(1, each // 2), deadline=None, database=None, derandomize=True,
-                suppress_health_check=list(hypothesis.HealthCheck),
-            )  # fmt: skip
-            @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-            def ask(case):
-                nonlocal sent
-                sent += 1
-                # A path that names what is there gets further.
-                for name in case.path_parameters:
-                    if dice.random() < 0.7 and name in site.ids:
-                        case.path_parameters[name] = dice.choice(site.ids[name])
-                if sent % random_requests.FILL_EVERY == 0:
-                    site.fill()
-                answer = case.call(headers=HEADERS)
-                assert answer.status_code < 500 or answer.status_code in random_requests.NO_FAULTS, answer.text
-                case.validate_response(answer, checks=CHECKS)
-
-            ask()
+            every(operation, mode, random_requests.count(0.2) // len(operations) // 2, ask)
     record_property('requests', sent)
+
+
+class Sequence:
+    """Requests, most of which name what the links of earlier answers lead to.
+
+    :ivar known: operation id -> the parameters of paths that it can be called with.
+    """
+
+    def __init__(self, site, document, cases, dice):
+        site.fill()
+        self.known, self.sent = {}, []
+        self._paths, self._site, self._cases, self._dice = document.raw_schema['paths'], site, cases, dice
+
+    def ask(self):
+        """Send one request, and return its method, the path of its URL, and the status of the answer."""
+        dice = self._dice
+        name = dice.choice([*self.known] if self.known and dice.random() < 0.5 else [*self._cases])
+        if name.startswith('get') and dice.random() < 0.5:  # there are more of them, and they change nothing
+            return self.ask()
+        case = dice.choice(self._cases[name])
+        case.headers.update(HEADERS)
+        if name in self.known:
+            case.path_parameters |= dice.choice(self.known[name])
+        else:
+            _name_what_is_there(case.path_parameters, self._site, dice)
+        for one in (case.body, *case.body.values()) if isinstance(case.body, dict) else ():
+            # A body that names hosts gets further.
+            if isinstance(one, dict) and dice.random() < 0.7:
+                one |= {'host': dice.choice(HOSTS)} if one.get('host') else {}
+                one |= {'destinations': [dice.choice(HOSTS)]} if one.get('destinations') else {}
+                one |= {'priorities': None} if one.get('priorities') else {}
+        if dice.random() < 0.1:
+            self._site.begin_migrations()
+        answer = case.call(headers=HEADERS)
+        self.sent.append(f'{case.method} {case.formatted_path} {case.query} {case.body!r}: {answer.status_code}')
+        try:
+            check(case, answer)
+        except (AssertionError, BaseExceptionGroup) as error:
+            error.add_note('\n'.join(['The requests were:', *self.sent]))
+            raise
+        self._learn(case, answer)
+        return case.method, case.path, answer.status_code
+
+    def _learn(self, case, answer):
+        responses = self._paths[case.path][case.method.lower()]['responses']
+        for link in responses.get(str(answer.status_code), {}).get('links', {}).values():
+            with contextlib.suppress(IndexError):  # the list is empty
+                found = {name: self._value(text, case, answer) for name, text in link['parameters'].items()}
+                self.known.setdefault(link['operationId'], []).append(found)
+
+    def _value(self, expression, case, answer):
+        where, _, pointer = expression.partition('#/')
+        if where != '$response.body':
+            return case.path_parameters[where.removeprefix('$request.path.')]
+        found = answer.json()
+        for part in pointer.split('/'):
+            # Not only the first: any of a list will do.
+            found = self._dice.choice(found) if isinstance(found, list) else found[part]
+        return str(found)
+
+
+@pytest.mark.timeout(3600)
+def test_no_sequence_of_requests_returns_a_server_error(site, document, record_property):
+    wanted, answers = random_requests.count(0.2), collections.Counter()
+    operations = [found.ok() for found in document.get_all_operations()]
+    cases = {}
+    for operation in operations:
+        keep = cases.setdefault(operation.definition.raw['operationId'], []).append
+        every(operation, GenerationMode.POSITIVE, wanted // len(operations), keep)
+        every(operation, GenerationMode.NEGATIVE, wanted // len(operations) // 4, keep)
+    dice = random.Random(6)  # noqa: S311 -- a test's dice
+    while answers.total() < wanted:
+        sequence = Sequence(site, document, cases, dice)
+        answers.update(sequence.ask() for _ in range(STEPS))
+    record_property('requests', answers.total())
+    missing = [one for one in REACHED if not answers[one]]
+    assert not missing, f'never answered so: {missing}; these were: {sorted(answers)}'
