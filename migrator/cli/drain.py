@@ -49,10 +49,10 @@ def show_plan(asked: Asked) -> int:
 
 
 def answer_plans(asked: Asked, plans: Sequence[dict[str, Any]]) -> int:
-    """Print plans, and return the exit status: 1 if a guest cannot move."""
+    """Print plans, and return the exit status: 1 if a guest cannot move, or an old copy of one stays."""
     text = '\n'.join(_plan_text(one) for one in plans)
     asked.answer(plans[0] if len(plans) == 1 else {'plans': plans}, text)
-    return command.WRONG if any(one['cannot_move'] for one in plans) else command.RIGHT
+    return command.WRONG if any(one['cannot_move'] or one['copies'] for one in plans) else command.RIGHT
 
 
 def _plan_text(found: dict[str, Any]) -> str:
@@ -65,7 +65,9 @@ def _plan_text(found: dict[str, Any]) -> str:
     text = command.table(_PLAN_COLUMNS, rows)
     text += f'\n{base.count(found["can_move"], "guest")} of {found["host"]} can move, {found["cannot_move"]} cannot.'
     cold = sum(guest['can_move'] and guest['migration_type'] == MigrationType.MIGRATION for guest in found['guests'])
-    return f'{text} {_takes(found["expected_seconds"], cold)}' if found['can_move'] else text
+    text = f'{text} {_takes(found["expected_seconds"], cold)}' if found['can_move'] else text
+    copies = [f'\n{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
+    return text + ''.join(copies)
 
 
 def _takes(seconds: Mapping[str, int] | None, cold: int) -> str:

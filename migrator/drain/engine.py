@@ -70,6 +70,14 @@ class MoveState(enum.StrEnum):
     GONE = 'gone'
 
 
+def to_decide(uuid: str) -> str:
+    """Return what ends the VERIFY_RESIZE of a guest, as a sentence."""
+    return (
+        f'Its user has to confirm or to revert its cold migration: openstack server migration confirm {uuid}, or '
+        f'openstack server migration revert {uuid}.'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Move:
     """A requested migration.

@@ -60,7 +60,18 @@ def plan(
     chosen = [list(_choose(site, room, drain, servers)) for drain, servers in zip(drains, found, strict=True)]
     past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
     now = clock.now()
-    return rooms.documents(room, drains, chosen, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past))
+    copies = {drain.host: list(_copies(nova, drain.host)) for drain in drains}
+    return rooms.documents(
+        room, drains, chosen, copies, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past)
+    )
+
+
+def _copies(nova: Nova, host: str) -> Iterator[rooms.Copy]:
+    """Yield the old copies at a host of the guests that wait in VERIFY_RESIZE elsewhere."""
+    for row in nova.migrations(source=host, status='finished'):
+        server = nova.server(row.instance_uuid)
+        if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
+            yield rooms.Copy(server.uuid, server.name, server.host)
 
 
 def _choose(site: Site, room: rooms.Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[rooms.Choice]:

@@ -122,12 +122,13 @@ class PlanDrain(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the plan, and return the columns and the rows."""
         body = _body(parsed_args) | {'dry_run': True}
-        guests = _client(self.app).request('POST', '/drains', body)['plan']['guests']
-        rows = []
+        plan = _client(self.app).request('POST', '/drains', body)['plan']
+        rows, guests = [], plan['guests']
         for guest in guests:
             seconds = (guest['expected_seconds'] or {'p50': None})['p50']
             flat = guest | {'seconds': seconds} | (guest['obstacle'] or {'reason': None, 'remedy': None})
             rows.append(tuple(flat[name] for name in _PLAN))
+        rows += [tuple(one.get(name) for name in _PLAN) for one in plan['copies']]
         return _PLAN_HEADINGS, rows
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any
 
 from migrator import exception, forecast
-from migrator.drain.engine import Guest, Obstacle, ObstacleKind
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind, to_decide
 from migrator.objects import Flavor, MigrationType
 from migrator.objects.drain import Drain, Member, place
 from migrator.placement_client import candidates
@@ -66,6 +66,18 @@ class Choice:
     destination: str | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """The old copy of a guest that waits in VERIFY_RESIZE at another host. It stays until a user decides.
+
+    :ivar guest_on: the host that the guest is on.
+    """
+
+    instance_uuid: str
+    name: str
+    guest_on: str
+
+
 def in_order(drain: Drain, guests: Iterable[Guest]) -> list[Guest]:
     """Return guests in the order in which a drain moves them."""
     members = [
@@ -78,18 +90,29 @@ def documents(
     rooms: Rooms,
     drains: Sequence[Drain],
     chosen: Sequence[Sequence[Choice]],
+    copies: Mapping[str, Sequence[Copy]],
     outlook_of: Callable[[Drain], forecast.Outlook],
 ) -> list[dict[str, Any]]:
     """Return the plans of drains as JSON, once all room is given out.
 
     :param chosen: the guests of each drain, in their order.
+    :param copies: host -> the old copies that keep it from being empty.
     :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
         ``destination``, ``migration_type``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and
         ``expected_seconds`` (how long its copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``,
-        the numbers of guests; ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
+        the numbers of guests; ``copies``, each with the fields of :class:`Copy`, ``reason`` and ``remedy``;
+        ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
     """
     outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
-    return [_document(rooms, *one) for one in zip(drains, chosen, outlooks, strict=True)]
+    return [
+        _document(rooms, *one) | {'copies': [_copy(one[0].host, copy) for copy in copies.get(one[0].host, ())]}
+        for one in zip(drains, chosen, outlooks, strict=True)
+    ]
+
+
+def _copy(host: str, copy: Copy) -> dict[str, Any]:
+    reason = f'It is in VERIFY_RESIZE at {copy.guest_on}, and {host} keeps its old copy.'
+    return dataclasses.asdict(copy) | {'reason': reason, 'remedy': to_decide(copy.instance_uuid)}
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:

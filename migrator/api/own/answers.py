@@ -256,6 +256,7 @@ DRAIN_PLAN = whole(
                 expected_seconds=_SECONDS,
             )
         ),
+        copies=many(whole(instance_uuid=_TEXT, **each('name guest_on reason remedy', _TEXT))),
     )
 )
 _CALIBRATED: Schema = {'samples': _NUMBER, **each('median_error p50_held p80_held', _SHARE)}

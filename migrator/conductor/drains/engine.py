@@ -16,7 +16,7 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.db import actions, slots
 from migrator.db.api import Database
-from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
+from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused, to_decide
 from migrator.objects import (
     COMPUTE_BINARY,
     MIGRATABLE_VM_STATES,
@@ -173,7 +173,7 @@ class ConductorEngine:
         except _NO_LIST as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
-        decides = {row.instance_uuid: f', and {_to_decide(row.instance_uuid)}' for row in undecided}
+        decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid)}' for row in undecided}
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         return [f'{guest.instance_uuid} ({guest.state}{decides.get(guest.instance_uuid, "")})' for guest in left]
 
@@ -229,8 +229,7 @@ def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
         remedy = f'Unlock it: openstack server unlock {instance.uuid}.'
         return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
     if instance.vm_state == RESIZED:
-        decide = _to_decide(instance.uuid)
-        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', f'{decide[0].upper()}{decide[1:]}.')
+        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', to_decide(instance.uuid))
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
         remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
         if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:
@@ -240,13 +239,6 @@ def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
         reason = f'It is busy: its task_state is {instance.task_state}.'
         return Obstacle(ObstacleKind.BUSY, reason, _WAITS)
     return None
-
-
-def _to_decide(uuid: str) -> str:
-    return (
-        f'its user has to confirm or to revert its cold migration: openstack server migration confirm {uuid}, or '
-        f'openstack server migration revert {uuid}'
-    )
 
 
 def _requester(drain: Drain, by: str | None) -> context.RequestContext:

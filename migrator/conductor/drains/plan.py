@@ -19,7 +19,7 @@ from migrator.db.api import Database
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain.engine import Obstacle, ObstacleKind
-from migrator.objects import Flavor
+from migrator.objects import Flavor, MigrationStatus
 from migrator.objects.drain import Drain
 from migrator.placement_client import rooms
 from migrator.placement_client.client import PlacementClient
@@ -50,8 +50,20 @@ def plan_together(
         room,
         drains,
         chosen,
+        _copies(database, [drain.host for drain in drains]),
         lambda drain: forecast.Outlook(now, bounds.at_once(limits.get(drain.host, 1)), past, running, inbound),
     )
+
+
+def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[rooms.Copy]]:
+    """Return the old copies of cold-migrated guests at some hosts, which stay until a user decides."""
+    rows = database.migrations.list({'source_compute': hosts, 'status': MigrationStatus.FINISHED.value}, True)
+    names = {one.uuid: one.name for one in database.instances.list({'uuid': [row.instance_uuid for row in rows]})}
+    found: dict[str, list[rooms.Copy]] = {}
+    for row in reversed(rows):
+        copy = rooms.Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '')
+        found.setdefault(row.source_compute, []).append(copy)
+    return found
 
 
 def _choose(database: Database, places: Mapping[str, Place], room: rooms.Rooms, drain: Drain) -> Iterator[rooms.Choice]:

@@ -88,3 +88,19 @@ def test_shut_off_guests_are_included_if_requested(operator):
     started = operator.json('drain', 'start', 'host2', '--include-stopped')
     assert started['include_stopped'] is True
     cloud.wait()
+
+
+def test_plan_shows_the_old_copy_of_a_guest_that_waits_for_its_user(operator):
+    cloud = operator.cloud
+    guest = cloud.boot('left', 'host1')
+    body = {'migrate': {'host': 'host2'}}
+    assert cloud.request('POST', f'/servers/{guest.uuid}/action', body, version='2.56').status_int == 202
+    cloud.simulation.run_until(lambda: cloud.database.migrations.list()[0].status == 'finished')
+    status, out = operator.status('drain', 'plan', 'host1')
+    assert status == 1
+    shown = (
+        f'left ({guest.uuid}): It is in VERIFY_RESIZE at host2, and host1 keeps its old copy. Its user has to confirm'
+    )
+    assert out.splitlines()[-1].startswith(shown)
+    columns, rows = openstack(cloud, osc.PlanDrain, 'host1')
+    assert [row[columns.index('Name')] for row in rows] == ['left']

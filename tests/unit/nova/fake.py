@@ -352,7 +352,14 @@ class FakeNova:
     def _show(self, server, version):
         shown = dict(server)
         host, vm_state, task_state = (shown.pop(name) for name in ('host', 'vm_state', 'task_state'))
-        status = {'active': 'ACTIVE', 'stopped': 'SHUTOFF', 'paused': 'PAUSED', 'error': 'ERROR'}[vm_state]
+        statuses = {
+            'resized': 'VERIFY_RESIZE',
+            'active': 'ACTIVE',
+            'stopped': 'SHUTOFF',
+            'paused': 'PAUSED',
+            'error': 'ERROR',
+        }
+        status = statuses[vm_state]
         shown |= {
             'status': 'MIGRATING' if task_state == 'migrating' else status,
             'OS-EXT-STS:vm_state': vm_state,

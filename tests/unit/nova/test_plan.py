@@ -164,6 +164,19 @@ def test_busy_guest_gets_a_destination(cloud):
     assert (guest['can_move'], guest['obstacle']['kind']) == (True, 'busy')
 
 
+def test_old_copy_of_a_resized_guest_is_in_the_plan_until_its_user_decides(cloud):
+    for name, vm_state in (('resized', 'resized'), ('long ago', 'active')):
+        one = cloud.guest(name)
+        cloud.fake._add_row(one, 'host2', 'req-1')
+        cloud.fake.rows[-1] |= {'status': 'finished', 'migration_type': 'resize', 'dest_compute': 'host2'}
+        cloud.fake.servers[one] |= {'host': 'host2', 'vm_state': vm_state}
+    planned = cloud.plan()
+    assert planned['guests'] == []
+    (copy,) = planned['copies']
+    assert (copy['name'], copy['guest_on']) == ('resized', 'host2')
+    assert f'openstack server migration revert {copy["instance_uuid"]}' in copy['remedy']
+
+
 def test_guests_of_a_host_that_is_down_cannot_move(cloud):
     cloud.guest()
     cloud.fake.kill('host1')
