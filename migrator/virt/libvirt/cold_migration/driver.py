@@ -90,6 +90,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if self.conf.libvirt.require_encryption and (obstacle := migrate_data.source.get('unencrypted', unknown)):
             raise exception.MigrationPreCheckError(reason=str(obstacle))
         files, copied = self._sort('check_can_migrate_destination', instance, migrate_data)
+        resizes.refuse_read_only(self.host, migrate_data)
         for disk in copied:
             # What earlier migrations of the guest have left.
             self._remove_drafts('check_can_migrate_destination', copies.draft_of(disk, instance.uuid, '*'))

@@ -44,7 +44,7 @@ class Domain:
     def __init__(self, daemon, xml, persistent):
         self.daemon, self.xml, self.persistent, self.starts = daemon, xml, persistent, 0
         self.uuid = re.search('<uuid>(.*)</uuid>', xml)[1]
-        self.reported, self.obstacle = [libvirt.VIR_DOMAIN_SHUTOFF, 0], ''
+        self.reported, self.obstacle, self.size = [libvirt.VIR_DOMAIN_SHUTOFF, 0], '', 64
 
     def UUIDString(self):  # noqa: N802 -- libvirt's name
         return self.uuid
@@ -77,7 +77,7 @@ class Domain:
         return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
 
     def blockInfo(self, _target):  # noqa: N802 -- libvirt's name
-        return 64, 32, 32
+        return self.size, 32, 32
 
     def hasManagedSaveImage(self, _flags):  # noqa: N802 -- libvirt's name
         return self.obstacle == 'saved'
