@@ -18,11 +18,17 @@ class RequestContext(oslo_context.context.RequestContext):
 
     This is oslo.context's context with :meth:`from_primitive` and :meth:`to_primitive` added, for the form that travels
     with an RPC message: JSON-safe and without the token.
+
+    :ivar traceparent: the span whose part the request is, if it is traced; see :mod:`migrator.tracing`.
     """
+
+    traceparent: str | None = None
 
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form that travels with a message, without the token."""
+        traced = {'traceparent': self.traceparent} if self.traceparent is not None else {}
         return {
+            **traced,
             'request_id': self.request_id,
             'global_request_id': self.global_request_id,
             'user_id': self.user_id,
@@ -35,7 +41,9 @@ class RequestContext(oslo_context.context.RequestContext):
     def from_primitive(cls, values: dict[str, Any]) -> RequestContext:
         """Return the context that :meth:`to_primitive` wrote."""
         known = ('request_id', 'global_request_id', 'user_id', 'project_id', 'roles', 'is_admin')
-        return cls(overwrite=False, **{key: values[key] for key in known if values.get(key) is not None})
+        found = cls(overwrite=False, **{key: values[key] for key in known if values.get(key) is not None})
+        found.traceparent = values.get('traceparent')
+        return found
 
 
 def admin_context(request_id: str | None = None) -> RequestContext:
@@ -44,10 +52,12 @@ def admin_context(request_id: str | None = None) -> RequestContext:
     :param request_id: the request that caused it, if any; by default the request that this thread works on
         (:func:`about`).
     """
-    if request_id is None:
-        known = subject().request
-        request_id = known.request_id if known is not None else None
-    return RequestContext(is_admin=True, overwrite=False, request_id=request_id)
+    known = subject()
+    if request_id is None and known.request is not None:
+        request_id = known.request.request_id
+    found = RequestContext(is_admin=True, overwrite=False, request_id=request_id)
+    found.traceparent = known.traceparent
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +65,13 @@ class Subject:
     """The subject of a thread's work.
 
     :ivar request: the request that caused the work.
+    :ivar traceparent: the span whose part the work is; None: it is not traced.
     """
 
     request: RequestContext | None = None
     migration_uuid: str | None = None
     instance_uuid: str | None = None
+    traceparent: str | None = None
 
 
 # Each green thread has its own context too, so this also works in a process that eventlet has patched.
@@ -74,7 +86,10 @@ def subject() -> Subject:
 
 @contextlib.contextmanager
 def about(
-    request: RequestContext | None = None, migration_uuid: str | None = None, instance_uuid: str | None = None
+    request: RequestContext | None = None,
+    migration_uuid: str | None = None,
+    instance_uuid: str | None = None,
+    traceparent: str | None = None,
 ) -> Iterator[None]:
     """Set the subject of this thread's work for a block. An omitted value keeps its value from outside.
 
@@ -85,7 +100,8 @@ def about(
         migration_uuid = outer.migration_uuid
         instance_uuid = instance_uuid or outer.instance_uuid
     # Another migration must not inherit the instance.
-    token = _subject.set(Subject(request or outer.request, migration_uuid, instance_uuid))
+    span = traceparent or (request.traceparent if request is not None else None) or outer.traceparent
+    token = _subject.set(Subject(request or outer.request, migration_uuid, instance_uuid, span))
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from migrator import executors, rpc
+from migrator import executors, rpc, tracing
 from migrator.compute.manager import ComputeManager
 from migrator.conductor.rpcapi import VERSION, VERSIONS, ConductorEvents
 from migrator.conf import compute, upgrade_levels
@@ -55,6 +55,7 @@ class Host:
     :param client: the RPC to listen on; by default oslo.messaging with ``[DEFAULT] transport_url``.
     :param events: the client that reports to conductors; by default it uses ``client``.
     :param executor: runs the live migrations; by default each has its own thread of ``threads``.
+    :param tracer: records the work as spans of its migrations; None: they are not traced.
     :ivar manager: the compute manager.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     :raises oslo_config.cfg.DuplicateOptError: ``conf`` has another option of the same name.
@@ -70,6 +71,7 @@ class Host:
         client: rpc.RPC | None = None,
         events: EventClient | None = None,
         executor: concurrent.futures.Executor | None = None,
+        tracer: tracing.Tracer | None = None,
     ) -> None:
         register_opts(conf)
         compute.check(conf)
@@ -81,7 +83,9 @@ class Host:
             self._transport = rpc.get_transport(conf)
             client = rpc.OsloRPC(self._transport, threads)
         events = events or conductor_events(conf, client)
-        self.manager = ComputeManager(conf, host or conf.host, driver, threads, events, client, executor=executor)
+        self.manager = ComputeManager(
+            conf, host or conf.host, driver, threads, events, client, executor=executor, tracer=tracer
+        )
 
     def start(self) -> None:
         """Attach to running jobs, listen, and register with a conductor in the background.

@@ -20,7 +20,7 @@ from migrator import exception, executors
 from migrator.conductor import rpcapi
 from migrator.context import RequestContext
 from migrator.db.api import Database
-from migrator.objects import base
+from migrator.objects import Migration, base
 
 #: Longer bodies are not read. This is nova's limit.
 MAX_BODY = 114688
@@ -100,6 +100,10 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         """The version of the request."""
         found: microversion_parse.Version = self.environ['migrator.version']
         return found
+
+    def concerns(self, migration: Migration) -> None:
+        """Record that the request concerns a migration, so that it is a part of its trace."""
+        self.environ['migrator.migration'] = migration.uuid
 
     def since(self, minor: int) -> bool:
         """Return whether the version of the request is 2.``minor`` or later."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from migrator import tracing
 from migrator.objects import base
 from migrator.runtime import logs, service
 from migrator.runtime.process import Process
@@ -50,7 +52,7 @@ def make_app(process: Process) -> App:
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
     observe = process.monitor.time_requests() if process.monitor.measures else None
-    made = logged(app.make_app(process.conf, database, conductor, process.threads), observe)
+    made = logged(app.make_app(process.conf, database, conductor, process.threads), observe, process.tracer())
     if process.conf.oslo_middleware.enable_proxy_headers_parsing:
         from oslo_middleware import http_proxy_to_wsgi
 
@@ -58,14 +60,17 @@ def make_app(process: Process) -> App:
     return process.monitor.around(made)
 
 
-def logged(app: App, observe: Callable[[str, str, int, float], None] | None = None) -> App:
+def logged(
+    app: App, observe: Callable[[str, str, int, float], None] | None = None, tracer: tracing.Tracer | None = None
+) -> App:
     """Return the application with a log line for each answer, and the request in all of its lines.
 
     :param observe: is called with the method, the route, the status and the seconds of each answer.
+    :param tracer: records the requests that concern a migration as spans of it; None: they are not traced.
     """
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        began = time.monotonic()
+        began, began_at = time.monotonic(), tracer.now() if tracer is not None else None
         seen: list[str] = []
 
         def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
@@ -80,6 +85,8 @@ def logged(app: App, observe: Callable[[str, str, int, float], None] | None = No
                 if observe is not None and status.isdigit():
                     route = environ.get('migrator.route', 'none')
                     observe(environ.get('REQUEST_METHOD', '-'), route, int(status), seconds)
+                if tracer is not None and began_at is not None:
+                    _trace(tracer, environ, status, began_at)
                 LOG.info(
                     'Answered %s "%s %s" status: %s time: %.3f',
                     base.printable(environ.get('REMOTE_ADDR', '-')),
@@ -90,6 +97,18 @@ def logged(app: App, observe: Callable[[str, str, int, float], None] | None = No
                 )
 
     return serve
+
+
+def _trace(tracer: tracing.Tracer, environ: dict[str, Any], status: str, began: datetime.datetime) -> None:
+    """Record a request that concerns a migration as a span of it."""
+    parent = tracing.of_migration(environ.get('migrator.migration', ''))
+    if parent is None:
+        return
+    name = f'{environ["REQUEST_METHOD"]} {environ.get("migrator.route", "none")}'
+    code = int(status) if status.isdigit() else 0
+    attributes = {'http.response.status_code': code, 'migrator.request_id': environ.get('openstack.request_id', '')}
+    span = tracing.Span(name, parent, began, tracer.now(), None, not 0 < code < 500, attributes)
+    tracer.export(span)
 
 
 def _path(environ: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ def begin(process: Process) -> None:
     if not process.in_memory:
         check_name(process, events)
     driver = process.wait_for('The hypervisor driver', lambda: make_driver(conf, process.threads))
-    host = embed.Host(conf, driver, threads=process.threads, client=client, events=events)
+    host = embed.Host(conf, driver, threads=process.threads, client=client, events=events, tracer=process.tracer())
     process.wait_for('The hypervisor', host.start)
     hosts.append(host)
     process.on_stop(host.stop)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, tracing
 from migrator.runtime import service
 from migrator.runtime.process import Process
 
@@ -59,7 +59,10 @@ def begin(process: Process) -> None:
     if uses_nova(conf):
         mover = make_mover(client_from_conf(conf), placement, database, process.threads, conf.drain.spread)
     send = make_sender(process)
-    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover, send)
+    tracer = process.tracer()
+    if tracer is not None:
+        placement.adapter = tracing.TracedAdapter(placement.adapter, tracer)
+    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover, send, tracer)
     process.monitor.registry.register(manager.metrics.registry)
     try:
         process.wait_for('The database', manager.start)

@@ -12,13 +12,14 @@ poll until a conductor acknowledges it
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception, executors
+from migrator import exception, executors, tracing
 from migrator.compute import (
     evacuation,
     inherited_jobs,
@@ -72,6 +73,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
     :param rpc: the RPC to listen on; may be given to :meth:`start` instead.
     :param version: the service version to report; by default the version of this release, or its cap in ``conf``.
     :param executor: runs the live migrations; by default each has its own thread of ``threads``.
+    :param tracer: records the work as spans of its migrations; None: they are not traced.
     :ivar boot_id: identifies this start of the service; each start of the same host has its own.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     """
@@ -86,6 +88,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         rpc: RPC | None = None,
         version: int | None = None,
         executor: concurrent.futures.Executor | None = None,
+        tracer: tracing.Tracer | None = None,
     ) -> None:
         limit = compute.max_concurrent_live_migrations(conf)
         cap = compute.service_version(conf, CURRENT_VERSION)
@@ -106,7 +109,10 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads
         )
-        self._runner = step_runner.StepRunner(
+        new_runner: Callable[..., step_runner.StepRunner] = step_runner.StepRunner
+        if tracer is not None:
+            new_runner = functools.partial(step_runner.TracedStepRunner, tracer)
+        self._runner = new_runner(
             host,
             self.boot_id,
             driver,
@@ -115,7 +121,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
             pool,
             queue,
             # The database may have an earlier boot, whose call was committed late.
-            foreign_boot=lambda: self.registration.register(),
+            foreign_boot=self._register_again,
             compares_tenure=self.version >= COMPARES_TENURE,
         )
         self._observer = Observer(driver, host, threads, self._runner)
@@ -133,6 +139,9 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
             pools=(pool, self._live_migration_executor, self._runner.reports),
             adopts=conf.compute.adopt_guests,
         )
+
+    def _register_again(self) -> None:
+        self.registration.register()
 
     @property
     def live_migrations(self) -> executors.BoundedExecutor:

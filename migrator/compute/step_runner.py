@@ -29,7 +29,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import context, exception, executors
+from migrator import context, exception, executors, tracing
 from migrator.compute import inherited_jobs, live_migration_queue
 from migrator.compute.work import LIVE_MIGRATION, GuestRecord, MigrationRecord, Outcome, Seen, Work
 from migrator.objects import Answer, Command, Entry, EventClient, Instance, Refusal, Report, WorkState, base
@@ -447,6 +447,36 @@ class StepRunner:
 
 def _ended(work: Work) -> None:
     """Replace the body of a work that has ended, so that the work no longer keeps the data of its guest."""
+
+
+class TracedStepRunner(StepRunner):
+    """A runner whose works are spans of the conductor's steps.
+
+    :param tracer: records the spans.
+    :param host: the name of this host.
+    """
+
+    def __init__(self, tracer: tracing.Tracer, host: str, *args: Any, **more: Any) -> None:
+        super().__init__(host, *args, **more)
+        self._tracer = tracer
+
+    def run(self, work: Work) -> None:
+        """Run a work, and record it."""
+        began = self._tracer.now()
+        super().run(work)
+        parent, migration = tracing.read(work.traceparent), tracing.of_migration(work.uuid)
+        if migration is None:
+            return
+        if parent is None or parent.trace != migration.trace:
+            parent = migration
+        state = work.outcome.state if work.outcome is not None else WorkState.RUNNING
+        attributes: dict[str, str | int] = {'migrator.host': self._host, 'migrator.result': str(state)}
+        if work.outcome is not None and work.outcome.reason is not None:
+            attributes['migrator.reason'] = work.outcome.reason
+        failed = state == WorkState.FAILED
+        ended = self._tracer.now()
+        name = f'{work.step} at {self._host}'
+        self._tracer.export(tracing.Span(name, parent, began, ended, None, failed, attributes))
 
 
 def _outcome(step: str, result: Any) -> Outcome:

@@ -56,6 +56,10 @@ def _request_id() -> str | None:
     return request.request_id if request is not None else None
 
 
+def _traceparent() -> str | None:
+    return context.subject().traceparent
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Work(driver.CancelToken):
     """One step's work for one migration, and the token that cancels it.
@@ -63,6 +67,7 @@ class Work(driver.CancelToken):
     :ivar epoch: the newest epoch in which a conductor requested the work.
     :ivar body: called with the work when it runs; returns the result or an :class:`Outcome`.
     :ivar packed: the arguments of a live migration; see :func:`pack`.
+    :ivar traceparent: the span of the conductor's step, if it is traced.
     :ivar begun: whether the work is no longer pending behind other work of the guest.
     :ivar started: whether the hypervisor has the job (live migration only).
     :ivar kept: whether the report has not been acknowledged.
@@ -76,6 +81,7 @@ class Work(driver.CancelToken):
     entry: str
     packed: bytes = b''
     request_id: str | None = dataclasses.field(default_factory=_request_id)
+    traceparent: str | None = dataclasses.field(default_factory=_traceparent)
     begun: bool = False
     cancelled: bool = False
     started: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception, executors, rpc
+from migrator import exception, executors, rpc, tracing
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import Hosts
@@ -50,6 +50,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
     :param client: its RPC client and server.
     :param mover: what moves the guests of drains; None: the migrations of this control plane.
     :param send: puts a notification on the bus; None: there are no notifications.
+    :param tracer: records the spans of the migrations; None: they are not traced.
     :ivar metrics: its metrics. The embedding process serves them.
     """
 
@@ -63,6 +64,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         threads: executors.Threads,
         mover: Mover | None = None,
         send: Send | None = None,
+        tracer: tracing.Tracer | None = None,
     ) -> None:
         self.conf = conf
         self._rpc = client
@@ -94,6 +96,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             broker=reached,
             threads=threads,
             options=_options(conf),
+            tracer=tracer,
         )
         self.runner = Runner(threads, self._pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
         self.tools.hosts.on_free = self.runner.wake

@@ -26,6 +26,17 @@ processor. A call into a C library (such as a database driver) blocks the whole 
 native threads.
 """,
     ),
+    cfg.BoolOpt(
+        'trace_migrations',
+        default=False,
+        help="""
+Whether the service sends its part of the trace of each migration to an OpenTelemetry collector.
+
+true or false; default false. It needs the extra "tracing". The collector is that of OpenTelemetry's environment
+variables, such as OTEL_EXPORTER_OTLP_ENDPOINT; without them http://localhost:4318. A trace has the names of hosts and
+the uuids of guests, and why steps have failed.
+""",
+    ),
 ]
 
 

@@ -36,7 +36,7 @@ from migrator.objects import base
 #: Seconds without a message about an outage after which the same message is logged again.
 OUTAGE_IS_OVER_AFTER = 60.0
 #: Loggers of libraries that log an outage and its end at each attempt and for each connection.
-_REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
+_REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth', 'opentelemetry')
 #: Libraries that log at INFO what an operator does not need, or at WARN what we raise as an error.
 _QUIET = (
     'alembic=WARN',

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception, executors
+from migrator import exception, executors, tracing
 from migrator.runtime import logs, monitor, systemd
 
 if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # modules with threads are imported after the choice of threa
 LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
+
+#: Seconds for which a stop waits until the collector has the last spans.
+LAST_SPANS = 2.0
 
 #: Seconds between two attempts to reach a service.
 AGAIN = 2.0
@@ -150,6 +153,35 @@ class Process:
         rpc.say_outages_once()
         self.on_stop(made.cleanup)
         return made
+
+    def tracer(self) -> tracing.Tracer | None:
+        """Return what records the spans of this service, or None if ``trace_migrations`` is off.
+
+        :raises migrator.exception.ConfigurationError: the extra is not installed.
+        """
+        if not self.conf.trace_migrations:
+            return None
+        try:
+            from migrator.runtime.tracing import to_collector
+        except ImportError as error:
+            detail = f'the module {error.name} cannot be imported: install the extra "tracing", or switch it off.'
+            raise exception.ConfigurationError(option='[DEFAULT] trace_migrations', value=True, detail=detail) from None
+        made, shut_down = to_collector(self.name, self.conf.host, self.threads.clock)
+        self.on_stop(lambda: self._within(LAST_SPANS, shut_down))
+        return made
+
+    def _within(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function, and wait for its end for a limited time."""
+        ended = self.threads.event()
+
+        def call() -> None:
+            try:
+                function()
+            finally:
+                ended.set()
+
+        self.threads.start(call, name='last-spans')
+        ended.wait(seconds)
 
     @property
     def in_memory(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import webob
 from oslo_config import cfg
 
-from migrator import executors
+from migrator import executors, tracing
 from migrator.api import app
 from migrator.compute.manager import ComputeManager
 from migrator.conductor.manager import ConductorManager
@@ -28,6 +28,7 @@ from migrator.conf import opts
 from migrator.db.api import Database
 from migrator.objects import Instance, Migration
 from migrator.placement_client.client import PlacementClient
+from migrator.runtime import logs
 from migrator.testing import backends, placement_faults
 from migrator.testing.bus import DirectBus
 from migrator.testing.client import Face
@@ -112,7 +113,9 @@ class Cloud(Face):
 
     def _rpc(self, name: str, sender: str) -> Any:
         threads = self.threads_for(name)
-        return self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
+        made = self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
+        # Without it a handler does not know the context of its call.
+        return made if self.tracer_for(name) is None else logs.TracedRPC(made)
 
     def start_api(self) -> Any:
         """Start the REST API, or start it again after it was killed.
@@ -127,14 +130,16 @@ class Cloud(Face):
     def start_conductor(self, name: str) -> ConductorManager:
         """Start a conductor, or a new incarnation of one that was stopped or killed."""
         threads = self.threads_for(name)
+        tracer = self.tracer_for(name)
         manager = ConductorManager(
             self.conf(),
             name,
             self.database_of(threads),
-            PlacementClient(self.adapter),
+            PlacementClient(self.adapter if tracer is None else tracing.TracedAdapter(self.adapter, tracer)),
             self._rpc(name, f'conductor:{name}'),
             threads,
             send=self.bus.notify,
+            tracer=tracer,
         )
         manager.start()
         self.conductors[name] = manager
@@ -148,10 +153,15 @@ class Cloud(Face):
         cap = {'compute.service_version_cap': self.versions[host]} if host in self.versions else {}
         conf = self.conf(host=host, **cap)
         driver = self.driver_for(host, conf, threads)
-        manager = ComputeManager(conf, host, driver, threads, events, client)
+        tracer = self.tracer_for(host)
+        manager = ComputeManager(conf, host, driver, threads, events, client, tracer=tracer)
         manager.start()
         self.computes[host] = manager
         return manager
+
+    def tracer_for(self, name: str) -> tracing.Tracer | None:
+        """Return what records the spans of a process by its name, or None; a subclass may trace."""
+        return None
 
     def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> ComputeDriver:
         """Return a new driver for a host's hypervisor.

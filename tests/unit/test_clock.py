@@ -20,6 +20,7 @@ READERS = {
     'demo/run.py': 'the picture of the demo',
     'foreground/loop.py': 'the picture of a drain',
     'nova/plan.py': 'the expected times of a plan',
+    'tracing.py': 'the times of a trace',
     'osc/drain.py': 'the picture of a watch',
     'watch/commands.py': 'the picture of a watch',
 }

@@ -30,6 +30,7 @@ FLOORS = {
     'migrator.saga': 2,
     'migrator.drain': 2,
     'migrator.forecast': 2,
+    'migrator.tracing': 2,
     'migrator.db': 3,
     'migrator.placement_client': 3,
     'migrator.virt': 3,
@@ -100,6 +101,10 @@ LIBRARIES = {
     'prometheus_client': (
         ('migrator.conductor.metrics', 'migrator.runtime.monitor'),
         'what is reported is in registries of our own: of a conductor, and of a process',
+    ),
+    'opentelemetry': (
+        ('migrator.runtime.tracing',),
+        'it is an extra, and a service that does not trace runs without it and without its cost',
     ),
     'placement': (
         ('migrator.testing', 'migrator.demo'),

@@ -146,6 +146,7 @@ def accept(request: Request, migration: Migration, action: str, **states: Any) -
 
 def wake(request: Request, migration: Migration) -> bool:
     """Have a conductor begin a migration that is committed, and return whether one has received the call."""
+    request.concerns(migration)
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
     except exception.MigratorException as error:

@@ -150,6 +150,7 @@ def _check_host_aborts_queued(request: Request, instance: Instance, migration: M
 def wake_owner(request: Request, migration: Migration) -> None:
     """Wake the conductor that owns a migration, for a request that is committed."""
     services = request.services
+    request.concerns(migration)
     try:
         owner = services.database.conductors.owner_of(migration.uuid)
         services.conductor.wake(request.context, migration.uuid, owner)

@@ -247,6 +247,7 @@ def _facts(request: Request, uuid: str) -> timeline.Facts:
 
 
 def _wake(request: Request, migration: Migration) -> None:
+    request.concerns(migration)
     owner = migration.owner
     server = request.services.database.conductors.server_of(owner) if owner is not None else None
     try:

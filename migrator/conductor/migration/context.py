@@ -14,12 +14,13 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import exception, executors
+from migrator import exception, executors, tracing
 from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import destinations
 from migrator.conductor.migration.ledger import Ledger, StepTimes
 from migrator.conductor.migration.replies import Replies
+from migrator.conductor.migration.spans import Spans
 from migrator.db import slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
@@ -53,6 +54,7 @@ class Tools:
     :ivar server: the RPC server name of this conductor, for events.
     :ivar on_step: see :class:`StepTimes`.
     :ivar on_next_attempt: called when a migration begins a further attempt.
+    :ivar tracer: records the spans of migrations; None: they are not traced.
     :ivar candidates: the candidates of Placement for the guests that leave.
     :ivar readings: reads what guests that leave hold.
     :ivar writer: sends the writes of allocations of all migrations.
@@ -73,6 +75,7 @@ class Tools:
     options: Options
     on_step: Callable[[str, str, str, float], None] = lambda step, direction, state, seconds: None
     on_next_attempt: Callable[[], None] = lambda: None
+    tracer: tracing.Tracer | None = None
 
     def __post_init__(self) -> None:
         self.candidates = SharedCandidates(self.placement, self.database.services.roots, self.threads)
@@ -89,6 +92,10 @@ class Tools:
         """Return the root provider of a host."""
         places = self.database.services.places(guest.uuid, host=host)
         return places[0].uuid if len(places) == 1 else None
+
+    def spans_of(self, uuid: str) -> Spans | None:
+        """Return the spans of a migration, or None if it is not traced."""
+        return None if self.tracer is None else Spans(self.tracer, self.server, uuid)
 
     def is_down(self, host: str) -> bool:
         """Return whether a host is down.
@@ -135,7 +142,7 @@ class MigrationContext:
         self.boots: dict[str, str | None] = dict(owned.boots)
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
-        self.times = StepTimes(tools.threads.clock, tools.on_step)
+        self.times = StepTimes(tools.threads.clock, tools.on_step, tools.spans_of(self.row.uuid))
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
         self.failure: str | None = None
@@ -236,7 +243,7 @@ class MigrationContext:
             self.instance = self.instance.replace(**write.instance)
         self.journal.commit(records, self.row.epoch)
         self.writes = Write()
-        self.times.committed(records)
+        self.times.committed(records, self.row)
 
     def has_next_attempt(self) -> bool:
         """Return whether the migration may try another candidate.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from migrator import executors
+from migrator.conductor.migration import spans
+from migrator.objects import Migration
 from migrator.saga import log
 from migrator.saga.saga import Stuck
 
@@ -46,28 +48,34 @@ class StepTimes:
     """How long the steps take that this owner has tried first.
 
     :param on_step: called with the name, direction, state and seconds of each step whose result is committed.
+    :param traced: the spans of the migration; None: it is not traced.
     """
 
-    def __init__(self, clock: executors.Clock, on_step: Callable[[str, str, str, float], None]) -> None:
+    def __init__(
+        self, clock: executors.Clock, on_step: Callable[[str, str, str, float], None], traced: spans.Spans | None
+    ) -> None:
         self._clock = clock
         self._on_step = on_step
+        self._spans = traced
         self._began: dict[StepKey, float] = {}
         self._ended: dict[StepKey, float] = {}
 
     def trying(self, key: StepKey) -> contextlib.AbstractContextManager[None]:
         """Return the context in which a step is tried once."""
         self._began.setdefault(key, self._clock.monotonic())
-        return contextlib.nullcontext()
+        return contextlib.nullcontext() if self._spans is None else self._spans.within(key)
 
     def end(self, key: StepKey) -> None:
         """Take the present as the end of a step."""
         self._ended[key] = self._clock.monotonic()
 
-    def committed(self, records: Iterable[log.StepRecord]) -> None:
+    def committed(self, records: Iterable[log.StepRecord], row: Migration) -> None:
         """Report the steps that have ended, and forget them.
 
         :param records: what was committed.
+        :param row: the migration as it is now.
         """
+        now = self._clock.monotonic()
         for record in records:
             ended = self._ended.pop(record.key, None)
             if record.state == log.StepState.INTENT or ended is None:
@@ -75,6 +83,10 @@ class StepTimes:
             began = self._began.pop(record.key, None)
             if began is not None:
                 self._on_step(record.step, record.direction, record.state, ended - began)
+            if self._spans is not None:
+                self._spans.end_step(record, ended - (ended if began is None else began), now - ended)
+        if self._spans is not None and row.ended:
+            self._spans.end_migration(row)
 
 
 class Ledger:

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from oslo_config import cfg
+
+from migrator import exception, executors, tracing
+from migrator.conf import service
+from migrator.runtime import process
+
+UUID = '12345678-9abc-4def-8123-456789abcdef'
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """A collector of OpenTelemetry, as far as it takes traces over HTTP."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
+        super().__init__(('127.0.0.1', 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f'http://127.0.0.1:{self.server_address[1]}'
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = ExportTraceServiceRequest()
+        body.ParseFromString(self.rfile.read(int(self.headers['Content-Length'])))
+        self.server.received.append((self.path, body))
+        self.send_response(200)
+        self.send_header('Content-Length', '0')
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={'poll_interval': 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def a_process(traces: bool) -> process.Process:
+    conf = cfg.ConfigOpts()
+    service.register_opts(conf)
+    conf.register_opt(cfg.StrOpt('host', default='h1'))
+    conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+    conf.set_override('trace_migrations', traces)
+    return process.Process('migrator-conductor', conf, executors.NativeThreads())
+
+
+def export(tracer: tracing.Tracer | None) -> None:
+    migration = tracing.of_migration(UUID)
+    assert tracer is not None
+    assert migration is not None
+    ended = NOON + datetime.timedelta(seconds=2.5)
+    place = tracing.of_step(UUID, 1, 'complete', 'do')
+    tracer.export(tracing.Span('complete', migration, NOON, ended, place, True, {'migrator.attempt': 1}))
+
+
+def test_stop_sends_the_last_spans_to_the_collector_of_the_environment(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('OTEL_EXPORTER_OTLP_ENDPOINT', collector.url)
+    monkeypatch.setenv('OTEL_RESOURCE_ATTRIBUTES', 'deployment.environment=test')
+    made = a_process(traces=True)
+    export(made.tracer())
+    made.stop()
+    ((path, request),) = collector.received
+    assert path == '/v1/traces'
+    (resource,) = request.resource_spans
+    attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert (attributes['service.name'], attributes['host.name']) == ('migrator-conductor', 'h1')
+    assert attributes['deployment.environment'] == 'test'
+    (span,) = resource.scope_spans[0].spans
+    assert span.trace_id.hex() == UUID.replace('-', '')
+    assert (span.name, span.status.code, span.end_time_unix_nano - span.start_time_unix_nano) == ('complete', 2, 25e8)
+    assert (span.span_id.hex(), span.parent_span_id.hex()) == (
+        tracing.of_step(UUID, 1, 'complete', 'do').span,
+        tracing.of_migration(UUID)[1],  # type: ignore[index]
+    )
+
+
+def test_service_name_of_the_environment_is_kept(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('OTEL_EXPORTER_OTLP_ENDPOINT', collector.url)
+    monkeypatch.setenv('OTEL_SERVICE_NAME', 'migrator-of-berlin')
+    made = a_process(traces=True)
+    export(made.tracer())
+    made.stop()
+    attributes = collector.received[0][1].resource_spans[0].resource.attributes
+    assert {one.key: one.value.string_value for one in attributes}['service.name'] == 'migrator-of-berlin'
+
+
+def test_collector_that_does_not_answer_delays_a_stop_by_two_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('OTEL_EXPORTER_OTLP_ENDPOINT', 'http://127.0.0.1:9')
+    made = a_process(traces=True)
+    export(made.tracer())
+    began = time.monotonic()
+    made.stop()
+    assert time.monotonic() - began < process.LAST_SPANS + 3
+
+
+def test_without_the_option_there_is_no_tracer() -> None:
+    assert a_process(traces=False).tracer() is None
+
+
+def test_option_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in sys.modules if one.startswith(('opentelemetry', 'migrator.runtime.tracing'))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, 'opentelemetry', None)
+    with pytest.raises(exception.ConfigurationError, match='install the extra "tracing"'):
+        a_process(traces=True).tracer()
+
+
+def test_services_do_not_import_opentelemetry() -> None:
+    code = 'import sys, migrator.cmd.api, migrator.cmd.conductor, migrator.cmd.compute, migrator.conductor.manager; '
+    code += 'sys.exit(any(name.partition(".")[0] == "opentelemetry" for name in sys.modules))'
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    'header',
+    [None, 17, '', 'x' * 10**6, f'00-{"0" * 32}-00f067aa0ba902b7-01', f'00-{"a" * 32}-{"0" * 16}-01', '00-a-b-01'],
+)
+def test_context_that_is_not_valid_has_no_place(header: object) -> None:
+    assert tracing.read(header) is None
+
+
+def test_context_is_read_as_it_was_written() -> None:
+    place = tracing.of_step(UUID, 2, 'live_migration', 'undo')
+    assert tracing.read(place.header) == place
+    assert tracing.of_migration('not a uuid') is None
