@@ -27,6 +27,10 @@ def test_no_random_request_returns_a_server_error(site):
     assert [f'#{number}: {request}: {wrong}' for number, (request, _, wrong) in enumerate(answers) if wrong] == []
 
 
+#: Statuses that random requests over HTTP get.
+SOME = {200, 400, 404, 408, 413, 431}
+
+
 class _Standing(executors.SystemClock):
     """A clock that stands, until it is moved."""
 
@@ -71,19 +75,20 @@ def test_no_random_request_over_http_is_answered_by_a_fault_either(site):
     clock, pick = _Standing(), random.Random(3)  # noqa: S311 -- a test's dice
     server = http_server.listen(site.app, '127.0.0.1', 0, threads=executors.NativeThreads(clock))
     statuses = collections.Counter()
-    wrong = []
+    wrong, wanted = [], random_requests.count(0.2)
     try:
         maker = random_requests.Random(site, seed=3)
         site.fill()
-        for number in range(random_requests.count(0.2)):
+        # A few requests may not get all the statuses that they have to.
+        while statuses.total() < wanted or (SOME - {*statuses} and statuses.total() < 10 * wanted):
             request = maker.request()
             answer = _exchange(server, clock, _bytes(request, pick), pick)
             status = int(answer[9:12] or 0)
             statuses[status] += 1
             if answer[:5] not in (b'', b'HTTP/') or (status >= 500 and status not in random_requests.NO_FAULTS):
-                wrong.append(f'#{number}: {request}: {answer[:300]!r}')
+                wrong.append(f'#{statuses.total()}: {request}: {answer[:300]!r}')
         assert wrong == []
-        assert not {200, 400, 404, 408, 413, 431} - {*statuses}
+        assert not SOME - {*statuses}
         answer = _exchange(server, clock, b'GET / HTTP/1.1\r\nHost: x\r\n\r\n', pick)
         assert answer.startswith((b'HTTP/1.1 200 ', b'HTTP/1.1 300 '))
     finally:

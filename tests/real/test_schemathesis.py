@@ -178,9 +178,11 @@ def test_no_sequence_of_requests_returns_a_server_error(site, document, record_p
         every(operation, GenerationMode.POSITIVE, wanted // len(operations), keep)
         every(operation, GenerationMode.NEGATIVE, wanted // len(operations) // 4, keep)
     dice = random.Random(6)  # noqa: S311 -- a test's dice
-    while answers.total() < wanted:
+    missing = REACHED
+    # A few sequences may not reach all that they have to.
+    while answers.total() < wanted or (missing and answers.total() < 10 * wanted):
         sequence = Sequence(site, document, cases, dice)
         answers.update(sequence.ask() for _ in range(STEPS))
+        missing = [one for one in REACHED if not answers[one]]
     record_property('requests', answers.total())
-    missing = [one for one in REACHED if not answers[one]]
     assert not missing, f'never answered so: {missing}; these were: {sorted(answers)}'
