@@ -192,3 +192,17 @@ def test_migration_uses_the_enabled_features(bench: LibvirtBench, option: str, v
     begun = re.findall(r'qemuMigrationSrcBeginPhase.*flags=0x([0-9a-f]+)', bench.alpha.said_by_libvirt())
     assert int(begun[-1], 16) & flag
     bench.guest.survived(bench.alpha, bench.beta)
+
+
+def test_completed_move_is_reported_with_its_downtime_and_rate(bench: LibvirtBench) -> None:
+    found: list[tuple[float | None, float | None]] = []
+    bench.source.on_copied = lambda downtime, rate: found.append((downtime, rate))
+    call = bench.move(bench.prepare())
+    bench.run_until(lambda: call.ended and found)
+    assert call.result() == 'completed'
+    ((downtime, rate),) = found
+    assert downtime is not None
+    assert rate is not None
+    assert 0 < downtime < 10
+    assert rate > 1e6
+    bench.guest.survived(bench.alpha, bench.beta)
