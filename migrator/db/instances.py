@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db.exception import DBDuplicateEntry
+from oslo_db.exception import DBDeadlock, DBDuplicateEntry
 from sqlalchemy import orm
 
 from migrator import exception
@@ -279,24 +279,28 @@ class Definitions:
             for it sooner.
         """
         missing = [uuid for uuid, one in definitions.items() if not one]
-        with self._engine.writer() as session:
-            kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
-            known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
-            session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
-            new = sorted(definitions.keys() - known)
-            session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(new)))
-            values = [
-                {
-                    'instance_uuid': uuid,
-                    'host': host,
-                    'definition': dict(definitions[uuid]),
-                    'immovable': _immovable(definitions[uuid]),
-                    'stored_at': models.later(0 if definitions[uuid] else -age),
-                }
-                for uuid in new
-            ]
-            if values:
-                session.execute(sa.insert(_D).values(values))
+        try:
+            with self._engine.writer() as session:
+                kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
+                known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
+                session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
+                new = sorted(definitions.keys() - known)
+                session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(new)))
+                values = [
+                    {
+                        'instance_uuid': uuid,
+                        'host': host,
+                        'definition': dict(definitions[uuid]),
+                        'immovable': _immovable(definitions[uuid]),
+                        'stored_at': models.later(0 if definitions[uuid] else -age),
+                    }
+                    for uuid in new
+                ]
+                if values:
+                    session.execute(sa.insert(_D).values(values))
+        except DBDuplicateEntry as error:
+            # Another conductor has stored one of them since the deletion. Replace it, as after a deadlock.
+            raise DBDeadlock(error) from error
 
 
 def _immovable(definition: Mapping[str, Any]) -> str | None:

@@ -387,6 +387,17 @@ def test_a_column_that_must_be_unique_says_so_in_one_way_on_all(database):
         database.conductors.register(one, 'other', 1)
 
 
+def test_concurrent_reports_of_definitions_are_all_stored(on_server, racers):
+    guests = [instance(on_server).uuid for _ in range(20)]
+    reports = [{uuid: {'xml': str(number)} for uuid in guests} for number in range(RACERS)]
+    stores = [
+        functools.partial(one.definitions.store, 'source', said, 0.0) for one, said in zip(racers, reports, strict=True)
+    ]
+    assert at_once(stores) == [None] * RACERS
+    # One report, as a whole, is the last one.
+    assert len({on_server.definitions.get(uuid, 'source')['xml'] for uuid in guests}) == 1
+
+
 def test_concurrent_writers_of_missing_uuids_agree_on_each_row(on_server, racers):
     with on_server.engine.writer() as session:
         bare.insert(session.exec_driver_sql, 40, session.dialect.identifier_preparer.initial_quote)
