@@ -29,8 +29,8 @@ FAIL_OVER = RESTARTS[-1]
 _AT_ONCE = 8
 #: One fault of this number lasts several times longer than the others: a host counts as down meanwhile.
 _LONG, _TIMES = 10, 3
-#: What there is only one of.
-_SHARED = ('broker', 'database', 'placement', 'db-a>db-b', 'db-b>db-a')
+#: How the names begin of what there is only one of, and of its links.
+_SHARED = ('broker', 'database', 'placement', 'db-')
 #: The processes with which a takeover waits, too.
 _NEEDED = ('conductor', 'database', 'db-')
 
@@ -75,7 +75,7 @@ def plan(
             target = dice.choice(targets[kind])
             lasts = dice.choice((0, 0, 0.5, 2, longest / 2)) if kind == KILL else dice.uniform(1, longest)
             # what all services need must not be away for that long
-            if kind != RESTART and dice.randrange(_LONG) == 0 and target not in _SHARED:
+            if kind != RESTART and dice.randrange(_LONG) == 0 and not target.startswith(_SHARED):
                 lasts = _TIMES * longest
             how = dice.choice((links.REFUSED, links.STALLED)) if kind == CUT else ''
             made.append(Fault(at, kind, target, lasts, how))
