@@ -22,6 +22,9 @@ class ColdMigration:
     changes something is idempotent.
     """
 
+    #: Whether the driver gives guests another flavor. If not, the compute service refuses a resize before its checks.
+    resizes = False
+
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """Check whether the guest can be powered off and leave this host.
 

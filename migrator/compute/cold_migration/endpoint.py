@@ -33,8 +33,9 @@ def check_can_migrate_source(
     if guest.job:
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} is moved live by a job at {host}')
     _refuse_if_started(host, instance, guest)
+    _refuse_to_resize(driver, host, migrate_data)
     found = driver.check_can_migrate_source(instance, migrate_data)
-    data = steps.returned('check_can_migrate_source', found)
+    data = _returned('check_can_migrate_source', found, migrate_data)
     return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
 
 
@@ -46,8 +47,30 @@ def check_can_migrate_destination(
     :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest; the message says why.
     """
     steps.refuse_if_present(driver, host, instance)
+    _refuse_to_resize(driver, host, migrate_data)
     found = driver.check_can_migrate_destination(instance, migrate_data)
-    return steps.returned('check_can_migrate_destination', found)
+    return _returned('check_can_migrate_destination', found, migrate_data)
+
+
+def _refuse_to_resize(driver: ComputeDriver, host: str, migrate_data: LiveMigrateData) -> None:
+    """Refuse another flavor if the driver would ignore it."""
+    if migrate_data.new_flavor is not None and not driver.resizes:
+        raise exception.MigrationPreCheckError(
+            reason=f'{host} cannot resize guests, since its driver {type(driver).__name__} does not'
+        )
+
+
+def _returned(method: str, found: object, given: LiveMigrateData) -> LiveMigrateData:
+    """Return the result of a driver's check if it is the data for the next step, with the same flavor.
+
+    :raises migrator.exception.DriverError: it is not.
+    """
+    data = steps.returned(method, found)
+    if data.new_flavor != given.new_flavor:
+        raise exception.DriverError(
+            f'{method} returned {data.new_flavor} as new_flavor: correct the driver to leave {given.new_flavor}'
+        )
+    return data
 
 
 def migrate_disk_and_power_off(

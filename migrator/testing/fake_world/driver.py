@@ -140,6 +140,8 @@ class _ColdMigratingDriver(_EvacuatingDriver):
     See :class:`migrator.virt.cold_migration.ColdMigration` for each method.
     """
 
+    resizes = True
+
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """Check whether the guest can leave."""
         found: LiveMigrateData = self._ask('check_can_migrate_source', instance, migrate_data)

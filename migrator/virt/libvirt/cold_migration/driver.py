@@ -37,6 +37,8 @@ _MOVABLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 class ColdMigratingDriver(evacuation.EvacuatingDriver):
     """The driver of the libvirt daemon of this host, with its cold migrations."""
 
+    resizes = True
+
     # --- checks ------------------------------------------------------------------------------------------------------
 
     @on_disk

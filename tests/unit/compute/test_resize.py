@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a host does with the flavor of a resize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from migrator.objects import Flavor, LiveMigrateData
+from migrator.virt.fake.driver import FakeDriver
+from tests.unit.compute import scene as scene_module
+
+Scene = scene_module.Scene
+LARGE = Flavor(name='large', vcpus=2, memory_mb=2048)
+CHECKS = [('alpha', 'check_can_migrate_source'), ('beta', 'check_can_migrate_destination')]
+
+
+def check(scene: Scene, host: str, step: str, **fields: Any) -> Any:
+    return scene.host(host).report(step, arguments={'migrate_data': LiveMigrateData(**fields), 'wait': 1.0})
+
+
+@pytest.fixture(autouse=True)
+def guest(scene: Scene) -> None:
+    scene.alpha.spawn(scene_module.instance())
+
+
+@pytest.mark.parametrize(('host', 'step'), CHECKS)
+def test_driver_that_resizes_no_guest_is_not_asked_to(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str, step: str
+) -> None:
+    monkeypatch.setattr(FakeDriver, 'resizes', False)
+    report = check(scene, host, step, new_flavor=LARGE)
+    assert report.state == 'failed'
+    assert f'{host} cannot resize guests, since its driver FakeDriver does not' in report.reason
+    assert check(scene, host, step).state == 'done'
+
+
+@pytest.mark.parametrize(('host', 'step'), CHECKS)
+def test_driver_that_loses_the_flavor_is_named(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str, step: str
+) -> None:
+    monkeypatch.setattr(FakeDriver, step, lambda self, instance, data: data.replace(new_flavor=None))
+    report = check(scene, host, step, new_flavor=LARGE)
+    assert report.state == 'failed'
+    assert f'{step} returned None as new_flavor: correct the driver' in report.reason
