@@ -550,6 +550,18 @@ def _existing(session: Any, instance_uuid: str) -> str:
     return f'it is {row.name} on {row.host}, {row.vm_state}, created {age}; delete it first, or keep it as it is.'
 
 
+def refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> exception.MigratorException:
+    """Return the error for an instance whose migration cannot be accepted."""
+    row = session.execute(sa.select(_T).where(_T.c.uuid == migration.instance_uuid)).one_or_none()
+    if row is None:
+        return exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
+    attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
+    if attr == 'task_state' and row.task_state is None:
+        attr, state = 'host', row.host
+    wanted = vm_states if attr == 'vm_state' else ()
+    return invalid_state(session, migration.instance_uuid, attr, state, migration.action, wanted)
+
+
 def invalid_state(
     session: Any,
     instance_uuid: str,

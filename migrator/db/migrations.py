@@ -174,8 +174,13 @@ class Migrations:
         """
         names = {field.name for field in dataclasses.fields(migration)} - {'id', 'created_at', 'updated_at'}
         values: dict[str, Any] = {name: getattr(migration, name) for name in names}
-        tenure = sa.select(_I.c.tenure).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
-        values |= {'log_seq': 1, 'tenure': tenure, 'in_progress_instance_uuid': migration.instance_uuid}
+        # The instance may have changed since the caller has read it.
+        tenure, flavor = (
+            sa.select(column).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
+            for column in (_I.c.tenure, _I.c.flavor)
+        )
+        values |= {'log_seq': 1, 'tenure': tenure, 'old_flavor': flavor}
+        values['in_progress_instance_uuid'] = migration.instance_uuid
         try:
             with self._engine.writer() as session:
                 if drain is not None:
@@ -191,7 +196,7 @@ class Migrations:
                     .values(task_state=task_state, tenure=_I.c.tenure + 1)
                 )
                 if not taken.rowcount:
-                    raise _refusal(session, migration, vm_states)
+                    raise instances.refusal(session, migration, vm_states)
                 session.execute(sa.insert(_T).values(values))
                 accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status, **remarks})
                 saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
@@ -507,18 +512,6 @@ class Migrations:
         with self._engine.reader() as session:
             row = session.execute(sa.select(_T, *boot_columns(_T)).where(_T.c.uuid == known.uuid)).one()
             return models.migration(row), boots_in(row)
-
-
-def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> exception.MigratorException:
-    """Return the error for an instance whose migration cannot be accepted."""
-    row = session.execute(sa.select(_I).where(_I.c.uuid == migration.instance_uuid)).one_or_none()
-    if row is None:
-        return exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
-    attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
-    if attr == 'task_state' and row.task_state is None:
-        attr, state = 'host', row.host
-    wanted = vm_states if attr == 'vm_state' else ()
-    return instances.invalid_state(session, migration.instance_uuid, attr, state, migration.action, wanted)
 
 
 def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> list[Owned]:

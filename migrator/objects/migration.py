@@ -194,8 +194,10 @@ class Migration(base.Versioned):
     drain: str | None = None
     #: The priority of that drain.
     priority: int = 0
-    #: The flavors of a resize: the guest's at the source, and the one that it gets at the destination.
+    #: The flavor of the guest at its source, as the database has stored it with the migration. A migration that an
+    #: older release has accepted has it only if it is a resize.
     old_flavor: Flavor | None = None
+    #: The flavor that a resize gives it at the destination.
     new_flavor: Flavor | None = None
 
     #: The columns of the saga.

@@ -250,7 +250,8 @@ class _Audit:
         return born is None or accepted is None or born <= accepted
 
     def _missing_claim(self, migration: Migration) -> None:
-        source, flavor = migration.source_compute, self._instances[migration.instance_uuid].flavor.resources()
+        source, instance = migration.source_compute, self._instances[migration.instance_uuid]
+        flavor = migration.flavors(instance.flavor)[0].resources()
         if not flavor:
             return
         self._findings.append(

@@ -72,7 +72,7 @@ def resize(request: Request, server_id: str) -> webob.Response:
         raise exception.Conflict(
             'A conductor that resizes no servers is up: upgrade the conductors, then resize again.'
         )
-    more = {'old_flavor': instance.flavor, 'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
+    more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
     return _accept(request, instance, actions.RESIZE, None, **more)
 
 
@@ -88,7 +88,7 @@ def _new_flavor(request: Request, instance: Instance, flavor_id: str) -> Flavor:
     if flavor.root_gb == 0 and instance.flavor.root_gb != 0:
         reason = 'Resize to zero disk flavor is not allowed.'
         raise exception.Invalid(f'Server disk was unable to be resized because: {reason}')
-    if flavor.name == instance.flavor.name:
+    if flavor == instance.flavor:
         raise exception.Invalid('When resizing, instances must change flavor!')
     return flavor
 

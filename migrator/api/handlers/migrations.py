@@ -49,9 +49,8 @@ def index(request: Request) -> webob.Response:
         changes_since=since,
         changes_before=before,
     )
-    # As in nova, the migration of an evacuation has no flavor.
     flavors = request.services.database.instances.flavors_of(
-        {migration.instance_uuid for migration in found if not migration.is_evacuation}
+        {migration.instance_uuid for migration in found if migration.old_flavor is None}
     )
     body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts, flavors) for migration in found]}
     if size is not None:
@@ -76,8 +75,9 @@ _CHANGES = ('changes-since', 'changes-before')
 
 
 def _view(request: Request, migration: Migration, shows_hosts: bool, flavors: Mapping[str, Flavor]) -> dict[str, Any]:
-    own = None if migration.is_evacuation else flavors.get(migration.instance_uuid)
-    old, new = (migration.old_flavor or own, migration.new_flavor or own)
+    # As in nova, the migration of an evacuation has no flavor.
+    old = None if migration.is_evacuation else migration.old_flavor or flavors.get(migration.instance_uuid)
+    new = migration.new_flavor or old
     view: dict[str, Any] = {
         'id': migration.id,
         'status': migration.status,

@@ -45,8 +45,9 @@ def chosen(journal: log.Journal, attempt: int) -> Destination | None:
 
 def flavor_at(migration: Migration, host: str | None) -> dict[str, Any]:
     """Return the column of an instance with the flavor of its guest at a host; {} without a resize."""
-    flavor = migration.old_flavor if host == migration.source_compute else migration.new_flavor
-    return {} if flavor is None else {'flavor': flavor}
+    if migration.new_flavor is None:
+        return {}
+    return {'flavor': migration.old_flavor if host == migration.source_compute else migration.new_flavor}
 
 
 def tried(journal: log.Journal, attempt: int) -> dict[str, str]:

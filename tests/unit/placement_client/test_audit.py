@@ -261,6 +261,17 @@ def test_guest_of_an_evacuation_that_is_done_may_migrate_again(cloud):
     assert cloud.find() == []
 
 
+def test_evacuation_that_is_done_holds_what_its_guest_had_before_a_resize(cloud):
+    large = FLAVOR.replace(name='large', vcpus=4)
+    guest = cloud.instance('host3', 'host3', large.resources())
+    cloud.instances[-1] = guest.replace(flavor=large)
+    cloud.migration(guest, 'done', 'host1', migration_type='evacuation', old_flavor=FLAVOR)
+    assert cloud.find() == []
+    lost = cloud.migration(guest, 'done', migration_type='evacuation', old_flavor=FLAVOR)
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.resources) == ('missing', lost.uuid, SMALL)
+
+
 def test_evacuation_that_is_done_without_its_allocation_is_missing_it(cloud):
     one = evacuation(cloud, 'done', holds=None)
     found = cloud.the_finding()

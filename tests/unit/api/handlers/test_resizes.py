@@ -37,6 +37,28 @@ def test_each_form_is_accepted_with_both_flavors(flavors, arguments):
     assert (listed['old_instance_type_id'], listed['new_instance_type_id']) == (guest.flavor.number, LARGE.number)
 
 
+def test_flavor_that_the_server_got_while_it_was_accepted_is_its_old_one(flavors, monkeypatch):
+    guest, meanwhile = flavors.guest(), LARGE.replace(name='meanwhile')
+
+    def new_uuid(made=flavors.threads.new_uuid):
+        # Another resize has moved the server away, and a third one back.
+        flavors.database.instances.update(guest.uuid, flavor=meanwhile, tenure=guest.tenure + 2)
+        return made()
+
+    monkeypatch.setattr(flavors.threads, 'new_uuid', new_uuid)
+    assert act(flavors, guest, 'resize', {'flavorRef': '42'}).status_int == 202
+    row = only_migration(flavors)
+    assert (row.old_flavor, row.new_flavor) == (meanwhile, LARGE)
+
+
+def test_a_server_can_be_resized_to_other_amounts_of_its_flavor(flavors):
+    guest = flavors.guest(flavor=LARGE.replace(vcpus=1))
+    assert act(flavors, guest, 'resize', {'flavorRef': '42'}).status_int == 202
+    again = flavors.guest(flavor=LARGE)
+    response = act(flavors, again, 'resize', {'flavorRef': '42'})
+    flavors.refuses(response, 400, 'badRequest', 'When resizing, instances must change flavor!')
+
+
 def test_a_server_is_resized_to_the_flavor_of_another_server_of_its_project(world):
     guest = world.guest(project='blue')
     world.guest(project='blue', flavor=LARGE.replace(name='big'))
