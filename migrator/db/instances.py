@@ -477,6 +477,11 @@ def keep_definition(session: Any, migration: Migration) -> None:
     session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, immovable=None, stored_at=long_ago))
 
 
+def forget_definition(session: Any, instance_uuid: str) -> None:
+    """Delete a guest's definition, which has another flavor, until its host reports its own."""
+    session.execute(sa.delete(_D).where(_D.c.instance_uuid == instance_uuid))
+
+
 @functools.cache
 def _outdated() -> Any:
     services = models.SERVICES

@@ -400,6 +400,8 @@ class Migrations:
                 cleanups.write(session, cleanup)
             if write.keeps_definition:
                 instances.keep_definition(session, known)
+            if 'flavor' in instance:
+                instances.forget_definition(session, known.instance_uuid)
             if changes:
                 actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:

@@ -14,7 +14,7 @@ from migrator import context, exception
 from migrator.db import models, saga_log
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
-from migrator.objects import CURRENT_VERSION, Migration, protocol
+from migrator.objects import CURRENT_VERSION, Flavor, Migration, protocol
 from migrator.saga import log
 from tests.unit.db import conftest
 
@@ -223,6 +223,15 @@ class TestCommit:
                 write(scene, known.replace(outcome=outcome), stuck_reason=None)
         assert scene.database.migrations.get(known.uuid).stuck_reason == 'odd'
         write(scene, scene.database.migrations.get(known.uuid), stuck_reason=None)
+
+    def test_definition_with_the_flavor_from_before_a_resize_is_forgotten(self, scene: Scene) -> None:
+        known = scene.owned()
+        definitions, uuid = scene.database.definitions, known.instance_uuid
+        definitions.store('host1', {uuid: {'xml': 'small'}}, 0)
+        scene.database.migrations.commit(known, Write(instance={'host': 'host2'}))
+        assert definitions.get(uuid, 'host1') == {'xml': 'small'}
+        scene.database.migrations.commit(known, Write(instance={'host': 'host1', 'flavor': Flavor(name='large')}))
+        assert definitions.get(uuid, 'host1') == {}
 
     def test_fields_records_instance_and_cleanups_are_one_transaction(self, scene: Scene) -> None:
         known = scene.owned()
