@@ -21,6 +21,8 @@ from migrator.runtime import logs
 PROJECT = 'migrator'
 #: The variable with the configuration directory of an application in another server, which has no command line.
 CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
+#: The variable with the directory of the credentials that systemd loads for a unit (``LoadCredential=``).
+CREDENTIALS = 'CREDENTIALS_DIRECTORY'
 
 
 def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
@@ -47,11 +49,16 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
 def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
     """Read the command line, and the files that it names, into a ConfigOpts.
 
+    Unless the command line names a directory, the files ``*.conf`` of the default directories are read too, and those
+    of systemd's credentials. A file that the command line names wins over them.
+
     :raises migrator.exception.ConfigurationError: a file is missing, or cannot be read.
     :raises SystemExit: the command line is wrong, or requests help.
     """
+    credentials = os.environ.get(CREDENTIALS)
+    directories = [*cfg.find_config_dirs(PROJECT, prog), *([credentials] if credentials else [])]
     try:
-        conf(list(argv), project=PROJECT, prog=prog)
+        conf(list(argv), project=PROJECT, prog=prog, default_config_dirs=directories)
     except cfg.ConfigFilesNotFoundError as error:
         names = ', '.join(error.config_files)
         raise _wrong('--config-file', names, 'there is no such file, or it cannot be read.') from None

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where the configuration of a service comes from."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from migrator.runtime import settings
+from tests.unit.test_units import ROOT, needs
+
+SECRET = 'postgresql+psycopg2://migrator:from-systemd@database/migrator'
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A configuration file, and a directory of credentials beside it."""
+    (tmp_path / 'credentials').mkdir()
+    (tmp_path / 'credentials/secrets.conf').write_text(f'[database]\nconnection = {SECRET}\n[DEFAULT]\nhost = other\n')
+    (tmp_path / 'migrator.conf').write_text('[DEFAULT]\nhost = alpha\n')
+    monkeypatch.setenv('CREDENTIALS_DIRECTORY', str(tmp_path / 'credentials'))
+    return tmp_path / 'migrator.conf'
+
+
+def read(*argv):
+    from migrator.cmd import api
+
+    conf = settings.read('migrator-api', argv)
+    settings.complete(conf, [api.KIND.register])
+    return conf
+
+
+def test_credentials_of_systemd_are_read_and_a_named_file_wins_over_them(file):
+    conf = read('--config-file', str(file))
+    assert (conf.database.connection, conf.host) == (SECRET, 'alpha')
+
+
+def test_secret_in_the_environment_wins_over_files(file, monkeypatch):
+    monkeypatch.setenv('OS_DATABASE__CONNECTION', 'sqlite://')
+    assert read('--config-file', str(file)).database.connection == 'sqlite://'
+
+
+def test_directory_of_the_command_line_replaces_credentials(file, tmp_path):
+    (tmp_path / 'of-command-line').mkdir()
+    conf = read('--config-file', str(file), '--config-dir', str(tmp_path / 'of-command-line'))
+    assert conf.database.connection is None
+
+
+@pytest.mark.parametrize('unit', ['migrator-api', 'migrator-compute', 'migrator-conductor'])
+def test_systemd_knows_the_drop_in_that_loads_a_secret(tmp_path, unit):
+    """As the page on security has it."""
+    analyze = needs('systemd-analyze')
+    text = (ROOT / f'etc/systemd/{unit}.service').read_text()
+    (tmp_path / f'{unit}.service').write_text(text.replace('/usr/local/lib/migrator/bin/', f'{tmp_path}/'))
+    shutil.copy('/bin/true', tmp_path / unit)
+    drop_ins = tmp_path / 'migrator-.service.d'
+    drop_ins.mkdir()
+    page = (ROOT / 'doc/source/security.rst').read_text()
+    line = next(one.strip() for one in page.splitlines() if one.strip().startswith('LoadCredential='))
+    (drop_ins / 'secrets.conf').write_text(f'[Service]\n{line}\n')
+    environment = {**os.environ, 'SYSTEMD_UNIT_PATH': f'{tmp_path}:'}
+    done = subprocess.run(
+        [analyze, 'verify', '--man=no', str(tmp_path / f'{unit}.service')],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ''), done.stderr
+    assert line.partition(':')[2] == '/etc/migrator/secrets.conf'
+    assert pathlib.Path(line.partition('=')[2].partition(':')[0]).suffix == '.conf'
