@@ -101,7 +101,7 @@ def make_mover(
 def make_sender(process: Process) -> Send | None:
     """Return what puts notifications on the bus, or None if they are off.
 
-    :raises migrator.exception.ConfigurationError: the URL of the bus is not valid.
+    :raises migrator.exception.ConfigurationError: the URL of the bus is not valid, or there is no such driver.
     """
     from migrator.runtime import notifier
 

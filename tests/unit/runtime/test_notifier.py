@@ -142,3 +142,12 @@ def test_a_wrong_url_is_named_with_its_option() -> None:
     with pytest.raises(exception.ConfigurationError, match=r'\[oslo_messaging_notifications\] transport_url') as raised:
         notifier.Notifier(conf, executors.NativeThreads())
     assert 'secret' not in str(raised.value)
+
+
+@pytest.mark.parametrize('name', ['messagingV2', 'routing'])
+def test_a_driver_that_would_lose_messages_is_named_with_those_that_exist(name: str) -> None:
+    conf = conf_of(driver=['messagingv2', name])
+    with pytest.raises(exception.ConfigurationError) as raised:
+        notifier.Notifier(conf, executors.NativeThreads())
+    for part in ('[oslo_messaging_notifications] driver', repr(name), 'log, messaging, messagingv2, noop, test'):
+        assert part in str(raised.value)
