@@ -40,6 +40,8 @@ _ADOPTIONS = 2
 _TREE_TIMEOUT = 2.0
 #: Seconds that a stop waits for runs in the middle of a call.
 _STOP_TIMEOUT = 5.0
+#: The periodic task that sends the notifications.
+_NOTIFICATIONS = 'notifications'
 
 
 class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
@@ -70,7 +72,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         self._rpc = client
         self._threads = threads
         self._served: list[rpc.Served] = []
-        self._periodics: list[executors.Periodic] = []
+        self._periodics: dict[str, executors.Periodic] = {}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-saga')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
@@ -125,7 +127,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             self._watches['guests'] = conf.conductor.guests_interval, comparison.look
         if send is not None:
             notifications = Notifications(self.tools, send, self._stopping)
-            self._watches['notifications'] = notifications.interval, notifications.look
+            self._watches[_NOTIFICATIONS] = notifications.interval, notifications.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
         reached.on_change = self.runner.wake_all
@@ -175,7 +177,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             except exception.ServiceUnreachable as error:
                 LOG.warning('Could not run a periodic task: %s', error)
 
-        self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
+        self._periodics[name] = executors.Periodic(self._threads, spacing, tick, name).start()
 
     def _sweep(self) -> None:
         if not self.tools.owner:
@@ -246,8 +248,9 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         conductor is retired.
         """
         self._stopping.set()
-        for task in self._periodics:
-            task.stop()
+        for name, task in self._periodics.items():
+            # A slow bus may hold the notifications. The next conductor sends again what this one does not record.
+            task.stop(wait=name != _NOTIFICATIONS)
         self.runner.drop_all()
         for served in self._served:
             served.stop()

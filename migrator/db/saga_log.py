@@ -237,6 +237,14 @@ class Notified:
             return [Unsent(models.migration(row), row.sent_seq) for row in session.execute(query.limit(limit))]
 
     @retried
+    def put_last(self, unsent: Unsent) -> bool:
+        """Let all other migrations that wait go before one whose notifications could not be derived.
+
+        :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
+        """
+        return self._write(unsent, {'at': models.now()})
+
+    @retried
     def advance(self, unsent: Unsent) -> bool:
         """Record that the notifications up to the newest entry of a migration were sent.
 
@@ -244,8 +252,11 @@ class Notified:
         :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
         """
         row = unsent.migration
-        values = {'seq': row.log_seq, 'open': _is_open(row.status), 'at': models.now()}
-        query = sa.update(_N).where(_N.c.migration == row.uuid, _N.c.seq == unsent.seq).values(values)
+        return self._write(unsent, {'seq': row.log_seq, 'open': _is_open(row.status), 'at': models.now()})
+
+    def _write(self, unsent: Unsent, values: Mapping[str, Any]) -> bool:
+        which = _N.c.migration == unsent.migration.uuid, _N.c.seq == unsent.seq
+        query = sa.update(_N).where(*which).values(values)
         with self._engine.writer() as session:
             written: Any = session.execute(query)
             return bool(written.rowcount)

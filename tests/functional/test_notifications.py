@@ -309,6 +309,54 @@ def test_a_migration_that_began_and_ended_while_no_conductor_looked_is_sent(clou
     assert bus.of(instance) == LIVE + ARRIVED
 
 
+@notifies
+@pytest.mark.not_quiet(reason='its conductor has stopped')
+def test_a_slow_bus_does_not_delay_the_stop_of_a_conductor(cloud, bus):
+    bus.is_away = True
+    instance = cloud.boot('one', 'host1')
+    migrate(cloud, instance, 'host2')
+    cloud.wait()
+    bus.is_away = False
+    world, stopped = cloud.threads_for('world'), []
+    bus.on_accepted = lambda: world.sleep(4)
+    cloud.simulation.run_until(lambda: bus.accepted, timeout=120)
+
+    def stop():
+        cloud.conductors.pop('conductor1').stop()
+        stopped.append(cloud.simulation.time)
+
+    began = cloud.simulation.time
+    cloud.processes['conductor1'].start(stop, name='stop')
+    cloud.simulation.run_until(lambda: stopped)
+    assert stopped[0] - began < 1
+    cloud.simulation.advance(30)
+    assert len(bus.accepted) == 1, 'the next conductor sends the others'
+
+
+@notifies
+def test_a_migration_whose_notifications_cannot_be_derived_keeps_no_other_back(cloud, bus, monkeypatch, caplog):
+    bad, good = cloud.boot('bad', 'host1'), cloud.boot('good', 'host1')
+    derive = periodic.notification
+
+    def fail(row, instance, phase, server):
+        if row.instance_uuid == bad.uuid and phase.phase == 'end':
+            raise ValueError('planned by the test')
+        return derive(row, instance, phase, server)
+
+    monkeypatch.setattr(periodic, 'notification', fail)
+    migrate(cloud, bad, 'host2')
+    cloud.wait()
+    migrate(cloud, good, 'host2')
+    cloud.wait()
+    cloud.simulation.advance(10)
+    assert (bus.of(bad), bus.of(good)) == ([], LIVE + ARRIVED)
+    assert caplog.text.count('Could not derive the notifications') == 1
+    monkeypatch.setattr(periodic, 'notification', derive)
+    bus.wait()
+    assert bus.of(bad) == LIVE + ARRIVED
+    assert len(bus.accepted) == 12, 'each once'
+
+
 # --- off, on and old -------------------------------------------------------------------------------------------------
 
 

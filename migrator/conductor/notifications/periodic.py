@@ -49,6 +49,8 @@ class Notifications:
         self._send = send
         self._stopping = stopping
         self._interval = INTERVAL
+        #: The migrations whose last try has failed with an error of ours.
+        self._failed: set[str] = set()
 
     def interval(self) -> float:
         """Return the seconds until the next look: more after each failure."""
@@ -62,11 +64,11 @@ class Notifications:
         tools = self._tools
         if not tools.owner or tools.database.conductors.first() != tools.owner:
             return
-        while self._notified.look():
+        while not self._stopping.is_set() and self._notified.look():
             pass
         try:
             for unsent in self._notified.unsent(_AT_ONCE):
-                if self._stopping.is_set() or not self._send_all(unsent):
+                if self._stopping.is_set() or not self._try_all(unsent):
                     return
         except exception.DatabaseUnreachable:
             raise
@@ -79,19 +81,38 @@ class Notifications:
                 LOG.info('The bus accepts notifications again')
             self._interval = INTERVAL
 
-    def _send_all(self, unsent: Unsent) -> bool:
-        """Send what follows from the new entries of one log.
+    def _try_all(self, unsent: Unsent) -> bool:
+        """Send what follows from the new entries of one log; if it cannot be derived, go on to the next one.
 
         :returns: whether this conductor still does the work.
         """
+        uuid = unsent.migration.uuid
+        try:
+            found = self._send_all(unsent)
+        except exception.ServiceUnreachable:
+            raise
+        except Exception:  # an error about one migration must not keep back the notifications of all others
+            if uuid not in self._failed:
+                LOG.exception('Could not derive the notifications of migration %s; it is tried again', uuid)
+            self._failed.add(uuid)
+            return self._notified.put_last(unsent)
+        self._failed.discard(uuid)
+        return found
+
+    def _send_all(self, unsent: Unsent) -> bool:
         database, row = self._tools.database, unsent.migration
         entries = [one for one in database.migrations.read_log(row.uuid) if one.seq <= row.log_seq]
         found = [one for one in phases(row, entries) if one.seq > unsent.seq]
         if found:
             now, instance = database.services.now(), self._instance(unsent)
-            for one in found:
-                if (now - one.at).total_seconds() < OLDEST:
-                    self._send(notification(row, instance, one, self._tools.server))
+            is_old = [(now - one.at).total_seconds() >= OLDEST for one in found]
+            # All are made before the first is sent. So an error does not repeat those before it each time.
+            made = [notification(row, instance, one, self._tools.server) for one in found]
+            for one, old in zip(made, is_old, strict=True):
+                if self._stopping.is_set():
+                    return False
+                if not old:
+                    self._send(one)
                 else:
                     LOG.warning(
                         'Dropped notification %(event)s of migration %(migration)s, which is older than a day',

@@ -71,7 +71,7 @@ class TestReload:
 
             return tick
 
-        for task in conductor._periodics:
+        for task in conductor._periodics.values():
             if task._name in ticks:
                 task._function = counted(task._name, task._function)
         stage.simulation.advance(100)
