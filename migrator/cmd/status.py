@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from migrator import exception, executors
-from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION
 from migrator.runtime import pipes, settings
 
 if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help is fast
@@ -104,6 +104,20 @@ class Checks(upgradecheck.UpgradeCommands):
             return Result(Code.SUCCESS, 'there are no compute services yet')
         return Result(Code.SUCCESS, f'compute services: {len(found)}, each of version {newest}')
 
+    def _conductors(self) -> Result:
+        """Check whether every conductor that is up is of this release."""
+        database = self._database()
+        now, lease = database.services.now(), self._conf.conductor.lease
+        found = [one for one in database.services.list(binary=CONDUCTOR_BINARY) if one.is_up(now, lease)]
+        older = sorted(f'{one.host} ({one.version})' for one in found if one.version < CURRENT_VERSION)
+        if older:
+            return Result(
+                Code.WARNING,
+                f'older than service version {CURRENT_VERSION}: {", ".join(older)}. Upgrade them; until the last one '
+                'is, the API refuses what they cannot run.',
+            )
+        return Result(Code.SUCCESS, f'conductors that are up: {len(found)}, none of an older version')
+
     def _migration_uuids(self) -> Result:
         """Check whether every migration has a uuid. No conductor takes over a migration without one."""
         bare = self._database().migrations.count_without_uuid()
@@ -118,6 +132,7 @@ class Checks(upgradecheck.UpgradeCommands):
         ('Database schema', lambda self: _result(self._schema)),
         ('Placement', lambda self: _result(self._placement)),
         ('Migration uuids', lambda self: _result(self._migration_uuids)),
+        ('Conductor versions', lambda self: _result(self._conductors)),
         ('Compute service versions', lambda self: _result(self._services)),
     )
 

@@ -51,7 +51,7 @@ def check(arguments, capsys):
 def test_ready_installation_exits_0(tmp_path, placement, capsys):
     found, said = check(configure(tmp_path, placement('1.39')), capsys)
     assert found == 0
-    assert said.count('Result: Success') == 4
+    assert said.count('Result: Success') == 5
 
 
 def test_check_without_compute_services_succeeds(tmp_path, placement, capsys):
@@ -71,7 +71,7 @@ def test_computes_of_this_release_are_counted(tmp_path, placement, capsys):
 def test_old_schema_and_unreachable_placement_are_failures(tmp_path, capsys):
     found, said = check(configure(tmp_path, schema=False), capsys)
     assert found == 2
-    assert said.count("run 'migrator-manage db sync'") == 3
+    assert said.count("run 'migrator-manage db sync'") == 4
     assert 'Placement is not reachable' in said
 
 
@@ -91,6 +91,19 @@ def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys)
     assert 'old1 (2)' in said
 
 
+def test_a_conductor_of_an_older_version_is_a_warning_while_it_is_up(tmp_path, placement, capsys):
+    arguments = configure(tmp_path, placement('1.39'))
+    database = Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    database.conductors.register('1', 'old1', 60)
+    database.services.report('old1', 'nova-conductor', 9)
+    found, said = check(arguments, capsys)
+    assert (found, 'older than service version' in said, 'old1 (9)' in said) == (1, True, True)
+    database.conductors.retire('1', 'old1')
+    database.close()
+    found, said = check(arguments, capsys)
+    assert (found, 'conductors that are up: 0' in said) == (0, True)
+
+
 def test_migrations_without_uuid_are_a_warning_with_the_command(tmp_path, placement, capsys):
     arguments = configure(tmp_path, placement('1.39'))
     with contextlib.closing(sqlite3.connect(tmp_path / 'migrator.sqlite')) as connection, connection:
@@ -104,7 +117,7 @@ def test_unreachable_database_is_a_failure(tmp_path, placement, capsys):
     away = f'{placement("1.39")}[database]\nconnection = postgresql+psycopg2://u:secret@127.0.0.1:1/migrator'
     pytest.importorskip('psycopg2')
     found, said = check(configure(tmp_path, away, schema=False), capsys)
-    assert (found, said.count('The database is not reachable'), 'secret' in said) == (2, 3, False)
+    assert (found, said.count('The database is not reachable'), 'secret' in said) == (2, 4, False)
 
 
 def test_unexpected_error_exits_255(tmp_path, placement, capsys, monkeypatch):
@@ -115,7 +128,7 @@ def test_unexpected_error_exits_255(tmp_path, placement, capsys, monkeypatch):
 def test_upgrade_check_json_is_one_document(tmp_path, placement, capsys):
     assert status.main([*configure(tmp_path, placement('1.39')), 'upgrade', 'check', '--json']) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [check['result'] for check in document['checks']] == [0] * 4
+    assert [check['result'] for check in document['checks']] == [0] * 5
 
 
 @pytest.mark.parametrize(
