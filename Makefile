@@ -94,6 +94,7 @@ test-seeds:
 test-long: export MIGRATOR_REQUESTS = 20000
 test-long: export MIGRATOR_SEQUENCES = 2000
 test-long: export MIGRATOR_OUTAGE = 120
+test-long: export MIGRATOR_UPGRADES = 10
 test-long:
 	$(MAKE) test
 	$(MAKE) test-eventlet
