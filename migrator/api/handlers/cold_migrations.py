@@ -65,15 +65,23 @@ def resize(request: Request, server_id: str) -> webob.Response:
     live_migrations.check_state(request, instance, 'resize', COLD_MIGRATABLE_VM_STATES)
     _check_is_up(request, instance.host, 'resize')
     flavor = _new_flavor(request, instance, str(wanted['flavorRef']))
+    _refuse_old_conductors(request, 'resize')
+    more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
+    return _accept(request, instance, actions.RESIZE, None, **more)
+
+
+def _refuse_old_conductors(request: Request, action: str) -> None:
+    """Refuse while a conductor is up that would not know a resize if it became its owner.
+
+    :raises migrator.exception.Conflict: one is up.
+    """
     database = request.services.database
     now = database.services.now()
     old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < RESIZES]
     if any(services.is_up(request, one, now) for one in old):
         raise exception.Conflict(
-            'A conductor that resizes no servers is up: upgrade the conductors, then resize again.'
+            f'A conductor that resizes no servers is up: upgrade the conductors, then {action} again.'
         )
-    more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
-    return _accept(request, instance, actions.RESIZE, None, **more)
 
 
 def _new_flavor(request: Request, instance: Instance, flavor_id: str) -> Flavor:
@@ -124,6 +132,8 @@ def _decide(request: Request, server_id: str, action: str, rule: str) -> None:
     migration = _finished(request, instance)
     # Nova checks this for a confirmation only. A revert needs the source even more.
     _check_is_up(request, migration.source_compute, action)
+    if migration.new_flavor is not None:
+        _refuse_old_conductors(request, action)
     try:
         request.services.database.requests.request_decision(request.context, migration, action)
     except exception.InvalidMigrationState as error:

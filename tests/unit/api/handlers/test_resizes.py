@@ -103,6 +103,20 @@ def test_resize_is_refused_in_novas_order(flavors):
     refuses(409, 'conflictingRequest', 'resize_prep', flavor='42')
 
 
+@pytest.mark.parametrize('action', ['confirmResize', 'revertResize'])
+def test_a_resize_is_not_decided_while_an_old_conductor_could_take_it_over(flavors, action):
+    guest = flavors.guest()
+    assert act(flavors, guest, 'resize', {'flavorRef': '42'}).status_int == 202
+    row = only_migration(flavors)
+    flavors.move(row.uuid, status='finished', dest_compute='dest', outcome='forward')
+    flavors.database.instances.update(guest.uuid, host='dest', vm_state='resized', task_state=None)
+    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES - 1)
+    response = act(flavors, guest, action)
+    flavors.refuses(response, 409, 'conflictingRequest', f'upgrade the conductors, then {action} again')
+    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES)
+    assert act(flavors, guest, action).status_int in (202, 204)
+
+
 def test_a_member_may_resize_and_a_reader_may_not(roles):
     roles.database.flavors.create(LARGE)
     guest = roles.guest(project='demo')
