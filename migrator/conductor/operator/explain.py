@@ -196,6 +196,8 @@ def _details(step: log.StepRecord) -> str:
 def _asked(facts: Facts) -> str:
     migration = facts.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
+    if migration.new_flavor is not None and migration.old_flavor is not None:
+        to += f', with flavor {migration.new_flavor.name} in place of {migration.old_flavor.name}'
     return f'{_user(facts, actions.ACTION_OF[migration.migration_type])} requested it, {to}'
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from migrator.conductor.operator import explain
 from migrator.db.cleanups import Cleanup
+from migrator.objects import Flavor
 from migrator.saga import log
 from tests.unit.cli.test_timeline import LIFE, OVER, back, facts, service, step
 
@@ -196,6 +197,11 @@ class TestAColdMigration:
         assert reported(**confirmed)[-1] == 'an unknown user confirmed it'
         assert reported(**confirmed, drain='d1')[-1] == 'drain d1 requested it with its confirmation'
         assert reported(revert_requested_at=back(5), **COLD)[-1] == 'an unknown user reverted it'
+
+    def test_request_of_a_resize_names_both_flavors(self):
+        flavors = {'old_flavor': Flavor(name='small'), 'new_flavor': Flavor(name='large')}
+        asked = reported(migration_type='resize', **flavors)[0]
+        assert asked.endswith('requested it, to any host that can take it, with flavor large in place of small')
 
     def test_before_the_start_the_steps_are_those_that_are_left(self):
         assert self.next_(status='pre-migrating', steps=self.BEGUN) == [
