@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The random plans with cold migrations, beside live migrations and evacuations."""
+"""The random plans with cold migrations and resizes, beside live migrations and evacuations."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
 
-from migrator.objects import service
+from migrator.objects import Flavor, service
 from migrator.simulator.workloads import HORIZON, Deed, Guest, Plan, of
 
 #: The memory of the guests in MiB, and their dirty rates in MiB/s.
@@ -16,6 +16,11 @@ _MEMORY, _DIRTY_RATES = (256, 512, 1024), (0.0, 0.0, 100.0)
 _POWER_STATES = (1, 1, 1, 1, 3, 4, 4)
 #: The answers of users. A likelier one is repeated.
 _ANSWERS = ('confirmResize', 'confirmResize', 'revertResize', 'revertResize')
+#: The flavors that guests are resized to. No guest can be resized from the second to the first: its disk is smaller.
+_FLAVORS = (
+    Flavor(name='wide', vcpus=4, memory_mb=512, root_gb=1),
+    Flavor(name='deep', vcpus=1, memory_mb=2048, root_gb=3),
+)
 #: The driver calls of a cold migration, which hang or fail.
 _CALLS = (
     'check_can_migrate_source',
@@ -133,3 +138,17 @@ def of_cold_migrations(seed: int) -> Plan:
         rate=plan.rate / 4,
         horizon=end + HORIZON,
     )
+
+
+def of_resizes(seed: int) -> Plan:
+    """Return a seed's plan with cold migrations, most of which resize the guest, too."""
+    plan = of_cold_migrations(seed)
+    dice = random.Random(f'resizes of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+
+    def resized(deed: Deed) -> Deed:
+        if deed.name != 'migrate cold soon' or dice.random() < 0.2:
+            return deed
+        return dataclasses.replace(deed, name='resize soon', more=dice.choice(_FLAVORS).name)
+
+    versions = {host: dice.choice((service.MIGRATES_COLD, version)) for host, version in plan.versions.items()}
+    return dataclasses.replace(plan, deeds=tuple(map(resized, plan.deeds)), versions=versions, flavors=_FLAVORS)

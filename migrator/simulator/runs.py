@@ -50,6 +50,7 @@ KINDS: Mapping[str, Callable[[int], workloads.Plan]] = {
     'emptied-hosts': workloads.of_an_emptied_host,
     'drains': drain_workloads.of_drains,
     'cold-migrations': cold_workloads.of_cold_migrations,
+    'resizes': cold_workloads.of_resizes,
 }
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
@@ -118,6 +119,8 @@ def run(
     monitor = Monitor(cloud)
     try:
         guests = [_boot(cloud, f'guest{number}', guest) for number, guest in enumerate(plan.guests)]
+        for flavor in plan.flavors:
+            cloud.database.flavors.create(flavor)
         if plan.placement_seconds:
             cloud.placement.before_request = lambda *_: _take_time(cloud, plan.placement_seconds)
         beside(cloud, lambda: over[0])

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from migrator.objects import service
+from migrator.objects import Flavor, service
 from migrator.simulator import faults
 from migrator.simulator.failpoints import Boundary
 
@@ -109,6 +109,7 @@ class Plan:
     :ivar struck: the faults with their boundaries. None: random faults, from the seed and ``rate``.
     :ivar struck_at: random faults are injected only at boundaries whose labels contain this.
     :ivar placement_seconds: how long each request of a service to Placement takes.
+    :ivar flavors: those that guests can be resized to.
     """
 
     seed: int
@@ -125,6 +126,7 @@ class Plan:
     struck: tuple[tuple[Boundary, str], ...] | None = None
     struck_at: str = ''
     placement_seconds: float = 0.0
+    flavors: tuple[Flavor, ...] = ()
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
         """Return a function that returns the fault for a boundary, or None."""

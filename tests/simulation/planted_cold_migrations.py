@@ -126,7 +126,7 @@ def destination_is_chosen_for_the_old_flavor() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I4', 'resize')
+@SHELF.plant('I4', 'resize', 'resizes seed 5')
 def revert_keeps_the_new_flavor() -> Iterator[object]:
     """The instance has the new flavor after a revert, and holds the amounts of the old one."""
     at = destinations.flavor_at

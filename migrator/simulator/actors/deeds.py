@@ -14,6 +14,7 @@ from migrator.conductor import registry
 from migrator.objects import RESIZED, Flavor, Instance
 from migrator.simulator import workloads
 from migrator.simulator.actors.operator import Operator
+from migrator.simulator.actors.user import resize_to
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import ProcessKilled
 
@@ -222,5 +223,6 @@ _AT_A_HOST: Mapping[str, Callable[[Operator, str, Any], None]] = {
 _LATER: Mapping[str, Callable[[Operator, Instance, Any], None]] = {
     'migrate soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more),
     'migrate cold soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more, cold=True),
+    'resize soon': lambda operator, instance, more: operator.user.act_soon(instance, resize_to(more)),
     'decide later': lambda operator, instance, more: operator.user.decide_later(instance, *more),
 }

@@ -28,6 +28,11 @@ def _cold(host: str | None) -> dict[str, object]:
     return {'migrate': None if host is None else {'host': host}}
 
 
+def resize_to(flavor: str) -> dict[str, object]:
+    """Return the body of a request to resize a server to a flavor."""
+    return {'resize': {'flavorRef': flavor}}
+
+
 class User:
     """The user of one cloud.
 
@@ -81,9 +86,12 @@ class User:
 
     def migrate_soon(self, instance: Instance, host: str | None = None, cold: bool = False) -> None:
         """Let a user request a migration, live or cold, again and again until it is accepted, or give up."""
+        self.act_soon(instance, _cold(host) if cold else _live(host))
+
+    def act_soon(self, instance: Instance, body: dict[str, object]) -> None:
+        """Let a user request an action that begins a migration, until it is accepted, or give up."""
         world = self.cloud.world.threads
         before = self.newest(instance)
-        body = _cold(host) if cold else _live(host)
 
         def ask() -> None:
             for _ in range(_TRIES):
@@ -124,7 +132,7 @@ class User:
 
     def resize(self, instance: Instance, flavor: str) -> webob.Response | None:
         """Request a resize until it is accepted, refused or in progress."""
-        before, body = self.newest(instance), {'resize': {'flavorRef': flavor}}
+        before, body = self.newest(instance), resize_to(flavor)
         return self.ask(
             lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
             lambda: self.newest(instance) != before and not self.ended(instance),
