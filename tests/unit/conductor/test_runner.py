@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from migrator import exception, executors
-from migrator.conductor.migration.ledger import Ledger
+from migrator.conductor.migration.ledger import Ledger, StepTimes
 from migrator.conductor.migration.replies import Replies
 from migrator.conductor.runner import Runner
 from migrator.objects import protocol
@@ -56,6 +56,7 @@ class Subject:
         self.boots: dict[str, str] = {}
         self.stuck = None
         self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)
+        self.times = StepTimes(clock, lambda *_step: None, None)
         self.tools = types.SimpleNamespace(
             server='conductor',
             broker=types.SimpleNamespace(check=lambda: None),

@@ -67,7 +67,9 @@ class TestContract(driver_contract.ColdMigrationContract, driver_contract.Evacua
 
 
 def test_server_has_every_method_of_driver():
-    assert set(server.METHODS) == {name for name, _ in inspect.getmembers(driver.ComputeDriver, inspect.isfunction)}
+    methods = {name for name, _ in inspect.getmembers(driver.ComputeDriver, inspect.isfunction)}
+    # The driver calls on_copied itself.
+    assert set(server.METHODS) == methods - {'on_copied'}
 
 
 def test_cancelled_token_is_forwarded_during_pre_live_migration(bench):
