@@ -191,29 +191,35 @@ class Notified:
         self._engine = engine
 
     @retried
-    def look(self) -> bool:
+    def look(self, oldest: float) -> bool:
         """Give a row to each migration that has none and is in progress, or has changed since the last look.
 
         The first look begins at the present ends of their logs, so that nothing of the past is sent.
 
+        :param oldest: the seconds after which a notification is not sent any more. What has changed only before then
+            gets no row.
         :returns: whether there may be more such migrations.
         """
         with self._engine.reader() as session:
             looked = session.execute(sa.select(_N.c.at).where(_N.c.migration == _LOOKED)).scalar()
             now = models.aware(session.execute(sa.select(models.now())).scalar_one())
-            since = (looked or now) - datetime.timedelta(seconds=_MARGIN)
+            # The clock of the database may have been set back.
+            known = min(looked or now, now) - datetime.timedelta(seconds=_MARGIN)
+            since = max(known, now - datetime.timedelta(seconds=oldest))
             without = sa.and_(_T.c.uuid.is_not(None), ~sa.exists().where(_N.c.migration == _T.c.uuid))
             parts = [
-                sa.select(_T.c.uuid, _T.c.log_seq, _T.c.status).where(which, without)
+                sa.select(_T.c.uuid, _T.c.log_seq, _T.c.status, _T.c.created_at).where(which, without)
                 for which in (models.IN_PROGRESS, _T.c.changed_at >= since)
             ]
             found = session.execute(sa.union(*parts).limit(_AT_ONCE)).all()
         is_whole = len(found) < _AT_ONCE
         if not found and looked is not None and now - looked < datetime.timedelta(seconds=_MARGIN):
             return False
+        # One that was there at the last look and has no row had ended before the first look: what is left of an
+        # evacuation may change it still.
         rows = [
             {'migration': row.uuid, 'seq': 0, 'open': True, 'at': now}
-            if looked is not None
+            if looked is not None and row.created_at >= known
             else {'migration': row.uuid, 'seq': row.log_seq, 'open': _is_open(row.status), 'at': now}
             for row in found
         ]

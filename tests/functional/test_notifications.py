@@ -410,6 +410,22 @@ def test_after_a_day_a_notification_is_dropped(cloud, bus, monkeypatch):
 
 
 @notifies
+def test_more_than_one_query_finds_are_sent_without_a_pause(cloud, bus, monkeypatch):
+    monkeypatch.setattr(periodic, '_AT_ONCE', 1)
+    bus.is_away = True
+    instances = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(4)]
+    for instance in instances:
+        migrate(cloud, instance, 'host2')
+    cloud.wait()
+    bus.is_away = False
+    times = []
+    bus.on_accepted = lambda: times.append(cloud.simulation.time)
+    cloud.simulation.advance(2 * periodic.LONGEST)
+    assert [bus.of(instance) for instance in instances] == [LIVE + ARRIVED] * 4
+    assert times[-1] - times[0] < periodic.INTERVAL / 2
+
+
+@notifies
 @pytest.mark.breaks('I3', reason='it deletes a row, and leaves the allocation')
 def test_a_deleted_instance_is_named_by_its_uuid(cloud, bus):
     bus.is_away = True

@@ -58,7 +58,7 @@ OPERATIONS = {
     'purge, nothing left': lambda database: database.purge.next(database.services.now(), ENDED + IN_PROGRESS, 100),
     'what a forecast follows from': lambda database: database.slots.recorded(['host7']),
     'places in the queue': lambda database: database.places(Bounds(), [database.migrations.get('p7')]),
-    'a look for notifications': lambda database: Notified(database.engine).look(),
+    'a look for notifications': lambda database: Notified(database.engine).look(86400.0),
     'notifications to send': lambda database: Notified(database.engine).unsent(100),
     'a service is deleted': lambda database: database.services.delete(database.services.get_compute('host9')),
 }

@@ -64,12 +64,15 @@ class Notifications:
         tools = self._tools
         if not tools.owner or tools.database.conductors.first() != tools.owner:
             return
-        while not self._stopping.is_set() and self._notified.look():
+        while not self._stopping.is_set() and self._notified.look(OLDEST):
             pass
         try:
-            for unsent in self._notified.unsent(_AT_ONCE):
-                if self._stopping.is_set() or not self._try_all(unsent):
-                    return
+            while found := self._notified.unsent(_AT_ONCE):
+                for unsent in found:
+                    if self._stopping.is_set() or not self._try_all(unsent):
+                        return
+                if len(found) < _AT_ONCE or self._failed:
+                    break
         except exception.DatabaseUnreachable:
             raise
         except exception.ServiceUnreachable as error:

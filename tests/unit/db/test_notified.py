@@ -13,6 +13,7 @@ from migrator.objects import Migration
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
+DAY = 24 * 3600.0
 
 
 def end(scene: Scene, migration: Migration, status: str = 'failed') -> None:
@@ -25,7 +26,7 @@ def rows(scene: Scene) -> saga_log.Notified:
 
 def unsent(scene: Scene) -> dict[str, int]:
     """Look, and return the migrations with something to send, with the entry after which it begins."""
-    while rows(scene).look():
+    while rows(scene).look(DAY):
         pass
     return {one.migration.uuid: one.seq for one in rows(scene).unsent(100)}
 
@@ -61,6 +62,38 @@ def test_what_is_recorded_is_not_found_again(scene: Scene) -> None:
     assert not rows(scene).advance(found), 'another conductor has recorded it'
     scene.clock.seconds += 3600
     assert unsent(scene) == {}
+
+
+def test_switched_on_again_after_months_only_the_last_day_is_found(scene: Scene) -> None:
+    assert unsent(scene) == {}
+    scene.clock.seconds += 3600
+    end(scene, scene.owned())
+    scene.clock.seconds += 90 * DAY
+    new = scene.owned()
+    assert unsent(scene) == {new.uuid: 0}
+    with scene.database.engine.reader() as session:
+        known = session.execute(sa.select(models.NOTIFIED.c.migration)).scalars().all()
+    assert sorted(known) == sorted([saga_log._LOOKED, new.uuid])
+
+
+def test_an_evacuation_of_before_the_first_look_begins_where_it_was_found(scene: Scene) -> None:
+    old = scene.owned()
+    with scene.database.engine.writer() as session:
+        session.execute(sa.update(models.MIGRATIONS).values(status='done', in_progress_instance_uuid=None))
+    scene.clock.seconds += 3600
+    assert unsent(scene) == {}
+    scene.clock.seconds += 3600
+    assert scene.database.cleanups.complete_evacuation(scene.database.migrations.get(old.uuid))
+    assert unsent(scene) == {}
+
+
+def test_a_clock_that_was_set_back_hides_no_migration(scene: Scene) -> None:
+    scene.clock.seconds += 7200
+    assert unsent(scene) == {}
+    scene.clock.seconds -= 7200
+    new = scene.owned()
+    end(scene, new)
+    assert unsent(scene) == {new.uuid: 0}
 
 
 def test_a_look_takes_some_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
