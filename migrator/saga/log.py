@@ -204,3 +204,8 @@ class Journal:
         Then no earlier owner has begun the step.
         """
         return record.key in self._begun
+
+    def is_ours(self, attempt: int, step: str, direction: str) -> bool:
+        """Return whether no earlier owner has written that it begins a step."""
+        record = self.find(attempt, step, direction)
+        return record is None or self.has_begun(record)

@@ -85,9 +85,17 @@ def test_step_that_fails_its_undo_and_the_next_attempt_are_counted(cloud):
     assert samples(cloud, 'migrator_next_attempts_total') == {(): 1}
 
 
-def test_step_that_a_killed_conductor_began_is_not_measured(cloud):
+@pytest.mark.parametrize(
+    ('step', 'next_step'),
+    [('pre_live_migration', 'live_migration'), ('live_migration', 'update_instance_host')],
+)
+def test_step_that_a_killed_conductor_began_is_not_measured(cloud, step, next_step):
     instance = cloud.boot('one', 'host1')
-    stall = faults(cloud, 'host1').stall('copying')
+    host, point = {
+        'pre_live_migration': ('host2', 'pre_live_migration'),
+        'live_migration': ('host1', 'copying'),
+    }[step]
+    stall = faults(cloud, host).stall(point)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.simulation.advance(1)
@@ -97,7 +105,7 @@ def test_step_that_a_killed_conductor_began_is_not_measured(cloud):
     stall.release()
     cloud.wait()
     counted = samples(cloud, 'migrator_step_seconds_count', 'conductor2')
-    assert counted == {(step, 'do', 'done'): 1 for step in LIVE[LIVE.index('update_instance_host') :]}
+    assert counted == {(one, 'do', 'done'): 1 for one in LIVE[LIVE.index(next_step) :]}
 
 
 def test_drains_are_counted_by_status_and_then_by_their_end(cloud):

@@ -142,7 +142,9 @@ class MigrationContext:
         self.boots: dict[str, str | None] = dict(owned.boots)
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
-        self.times = StepTimes(tools.threads.clock, tools.on_step, tools.spans_of(self.row.uuid))
+        self.times = StepTimes(
+            tools.threads.clock, tools.on_step, tools.spans_of(self.row.uuid), lambda key: self.journal.is_ours(*key)
+        )
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
         self.failure: str | None = None

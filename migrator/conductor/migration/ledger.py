@@ -49,20 +49,27 @@ class StepTimes:
 
     :param on_step: called with the name, direction, state and seconds of each step whose result is committed.
     :param traced: the spans of the migration; None: it is not traced.
+    :param is_ours: returns whether no earlier owner has begun a step.
     """
 
     def __init__(
-        self, clock: executors.Clock, on_step: Callable[[str, str, str, float], None], traced: spans.Spans | None
+        self,
+        clock: executors.Clock,
+        on_step: Callable[[str, str, str, float], None],
+        traced: spans.Spans | None,
+        is_ours: Callable[[StepKey], bool],
     ) -> None:
         self._clock = clock
         self._on_step = on_step
         self._spans = traced
+        self._is_ours = is_ours
         self._began: dict[StepKey, float] = {}
         self._ended: dict[StepKey, float] = {}
 
     def trying(self, key: StepKey) -> contextlib.AbstractContextManager[None]:
         """Return the context in which a step is tried once."""
-        self._began.setdefault(key, self._clock.monotonic())
+        if key not in self._began and self._is_ours(key):
+            self._began[key] = self._clock.monotonic()
         return contextlib.nullcontext() if self._spans is None else self._spans.within(key)
 
     def end(self, key: StepKey) -> None:
