@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from typing import Any
@@ -117,4 +118,6 @@ def panels() -> list[dict[str, Any]]:
 
 def expressions() -> list[str]:
     """Return the expressions of the dashboard, as Grafana sends them to Prometheus."""
-    return [target['expr'].replace('$__rate_interval', '5m') for panel in panels() for target in panel['targets']]
+    times = {'$__rate_interval': '5m', '$__interval': '1m'}
+    found = [target['expr'] for panel in panels() for target in panel['targets']]
+    return [functools.reduce(lambda text, time: text.replace(*time), times.items(), one) for one in found]

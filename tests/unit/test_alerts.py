@@ -109,6 +109,20 @@ def test_each_panel_has_an_id_of_its_own_and_the_data_source_that_its_user_choos
     assert all(part['datasource'] == chosen for one in alerts.panels() for part in [one, *one['targets']])
 
 
+def test_panel_that_counts_events_counts_each_in_one_bar():
+    counts = [one for one in alerts.panels() if one.get('description', '').startswith('Per interval')]
+    assert len(counts) == 5
+    for panel in counts:
+        assert all('[$__interval]' in target['expr'] for target in panel['targets']), panel['title']
+        assert (panel['interval'], panel['fieldConfig']['defaults']['custom']['drawStyle']) == ('1m', 'bars')
+
+
+def test_panel_of_a_comparison_that_is_off_shows_no_data():
+    audits = [one for one in alerts.expressions() if 'placement_findings' in one or 'guest_differences' in one]
+    assert audits
+    assert not [one for one in audits if 'vector(0)' in one]
+
+
 def test_panels_do_not_overlap():
     cells = [
         (x, y)
