@@ -179,6 +179,10 @@ class Purged:
         return Purged(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
 
 
+#: Seconds for which a migration is kept whose notifications could not be sent. Then they are dropped.
+_UNSENT = 24 * 3600.0
+
+
 def _ended(before: datetime.datetime) -> Any:
     # No write changes a migration after it has ended. Nearly all have such a status, so its index does not help.
     return sa.and_(models.unindexed(_T.c.status).in_(_FINAL), models.ENDED, _T.c.changed_at < before)
@@ -187,8 +191,11 @@ def _ended(before: datetime.datetime) -> Any:
 def _purgeable(before: datetime.datetime) -> Any:
     other = _T.alias()
     later = sa.or_(other.c.tenure > _T.c.tenure, sa.and_(other.c.tenure == _T.c.tenure, other.c.id > _T.c.id))
+    is_unsent = sa.exists().where(_N.c.migration == _T.c.uuid, _N.c.open == sa.true())
     return sa.and_(
         _ended(before),
+        # Its notifications are sent for a day.
+        sa.or_(_T.c.changed_at < models.later(-_UNSENT), ~is_unsent),
         ~sa.exists().where(_D.c.migration_uuid == _T.c.uuid),
         sa.exists().where(other.c.instance_uuid == _T.c.instance_uuid, later),
     )

@@ -115,6 +115,11 @@ def test_the_purge_of_a_migration_removes_its_row(scene: Scene) -> None:
     assert unsent(scene).keys() == {first.uuid, last.uuid}
     scene.clock.seconds += 60
     before = scene.database.services.now()
+    assert scene.database.purge.next(before, 0, 10) == []
+    assert scene.database.purge.delete(before, [first.id, last.id]).migrations == 0, (
+        'its notifications wait for the bus'
+    )
+    scene.clock.seconds += DAY
     assert scene.database.purge.delete(before, [first.id, last.id]).migrations == 1
     with scene.database.engine.reader() as session:
         left = session.execute(sa.select(models.NOTIFIED.c.migration).where(models.NOTIFIED.c.open)).scalars().all()
