@@ -73,10 +73,10 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: dict[str, executors.Periodic] = {}
-        self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-saga')
+        pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-saga')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
-        self._pools = (self._pool, self._poll_pool, self._adopt_pool)
+        self._pools = (pool, self._poll_pool, self._adopt_pool)
         self._stopping = threads.event()
         api = ComputeAPI(
             client,
@@ -100,16 +100,23 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             options=_options(conf),
             tracer=tracer,
         )
-        self.runner = Runner(threads, self._pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
+        self.runner = Runner(threads, pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
         self.tools.hosts.on_free = self.runner.wake
         own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
         super().__init__(Drains(self.tools, mover or own, self._poll_pool))
+        #: When the lease was last renewed (monotonic seconds).
+        self._renewed_at = threads.clock.monotonic()
+
+        def has_lease() -> bool:
+            # While it is cut off from the database, another conductor shows its migrations as its own.
+            return threads.clock.monotonic() - self._renewed_at < float(conf.conductor.lease)
+
         self.metrics = metrics.Metrics(
-            self.runner.held,
+            lambda: self.runner.held() if has_lease() else (),
             reached.away_for,
             self.runner.ended,
             lambda: self.tools.options.bounds,
-            self.drains.statuses,
+            lambda: self.drains.statuses() if has_lease() else (),
             self.drains.ended,
         )
         self.tools.on_step = lambda step, direction, state, seconds: self.metrics.steps.labels(
@@ -138,6 +145,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         """Begin a new incarnation: take a new id and a new lease, and own nothing yet."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
+        self._renewed_at = self._threads.clock.monotonic()
         self.tools.broker.begin_incarnation()
         self.tools.hosts.begin_incarnation()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
@@ -198,8 +206,9 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             self._give_up(stalled)
             return
         conductors, owner = self.tools.database.conductors, self.tools.owner
-        away = self.tools.broker.away_for()
+        away, now = self.tools.broker.away_for(), self._threads.clock.monotonic()
         if owner and conductors.renew(owner, self.conf.conductor.lease, self.tools.server, away):
+            self._renewed_at = now
             return
         if owner:
             LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)

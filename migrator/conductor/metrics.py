@@ -20,8 +20,9 @@ from prometheus_client.metrics_core import Metric
 
 from migrator.db import slots
 from migrator.db.cleanups import Cleanup
-from migrator.objects import IN_PROGRESS, Migration, MigrationType
+from migrator.objects import ENDS, IN_PROGRESS, Migration, MigrationType
 from migrator.objects.difference import Difference, DifferenceKind
+from migrator.objects.drain import DRAIN_ENDS
 from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # a command that audits does not need RPC
@@ -119,7 +120,9 @@ class Metrics:
             'Migrations that have ended at this conductor, by the type of the migration and its last status.',
             labels=['type', 'status'],
         )
-        for labels, number in list(self._ended.items()):
+        # All series are there from the start. A counter that first appears at 1 has no rate for that event.
+        ends = {(type_.value, status.value): 0 for type_ in MigrationType for status in sorted(ENDS)}
+        for labels, number in {**ends, **self._ended}.items():
             found.add_metric(labels, number)
         yield found
         rows = [one.row for one in self._held()]
@@ -150,7 +153,7 @@ class Metrics:
             'Drains that have ended at this conductor, by their last status.',
             labels=['status'],
         )
-        for status, number in list(self._drains_ended.items()):
+        for status, number in {**{end.value: 0 for end in sorted(DRAIN_ENDS)}, **self._drains_ended}.items():
             drains.add_metric([status], number)
         yield drains
 

@@ -174,7 +174,7 @@ class Reader:
                 for name, conductor in cloud.conductors.items()
                 if _alive(conductor._threads)
                 for pool, executor in (
-                    ('runs', conductor._pool),
+                    ('runs', conductor._pools[0]),
                     ('polls', conductor._poll_pool),
                     ('adoptions', conductor._adopt_pool),
                 )

@@ -155,6 +155,34 @@ class TestConductorMetrics:
         assert registry.get_sample_value('migrator_migrations_ended_total', labels) == 1
         assert registry.get_sample_value('migrator_takeovers_total') == 0
 
+    def test_each_end_is_shown_before_the_first_migration_has_ended_so(self, stage: Stage) -> None:
+        value = stage.cloud.conductors['conductor1'].metrics.registry.get_sample_value
+        for type_ in ('live-migration', 'evacuation', 'migration', 'resize'):
+            for status in ('completed', 'failed', 'error', 'cancelled'):
+                assert value('migrator_migrations_ended_total', {'type': type_, 'status': status}) == 0
+        for status in ('completed', 'incomplete', 'cancelled', 'restored'):
+            assert value('migrator_drains_ended_total', {'status': status}) == 0
+
+    def test_conductor_that_cannot_renew_its_lease_shows_no_migrations_of_its_own(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stall = stage.host('host1').faults.stall('arrived')
+        stage.begin()
+        stage.until(stall.reached.is_set)
+        assert self.held_and_stuck(stage)[0] == 1
+        conductor = stage.cloud.conductors['conductor1']
+
+        def fail(*_: object) -> bool:
+            raise exception.DatabaseUnreachable(reason='planned by the test')
+
+        with monkeypatch.context() as patch:
+            patch.setattr(conductor.tools.database.conductors, 'renew', fail)
+            stage.simulation.advance(conductor.conf.conductor.lease * 1.5)
+            labels = {'type': 'live-migration', 'status': 'running'}
+            value = conductor.metrics.registry.get_sample_value
+            assert self.held_and_stuck(stage) == (0, 0)
+            assert value('migrator_migrations_in_progress', labels) == 0
+
     def test_lost_lease_and_the_takeover_after_it_are_counted(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
