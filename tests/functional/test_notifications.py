@@ -138,6 +138,8 @@ def test_a_destination_that_cannot_prepare_is_rolled_back_and_the_next_one_is_na
     bus.wait()
     second = [one.replace('host2', 'host3') for one in LIVE + ARRIVED]
     assert bus.of(instance) == [LIVE[0], *UNDONE, *second]
+    states = [data(one)['task_state'] for one in bus.accepted]
+    assert states == ['migrating'] * (len(states) - 1) + [None], 'the task goes on after the rollback'
 
 
 @notifies

@@ -81,7 +81,7 @@ class Phase:
     """One notification, without what is the same for all of its migration.
 
     :ivar seq: the entry of the log that it follows from.
-    :ivar at: when that entry was written.
+    :ivar at: when that entry was written, or when a user has requested the abort or the forced end.
     :ivar phase: ``start``, ``end`` or ``error``; None: the action has no phases.
     :ivar host: the host that acts.
     :ivar guest_host: the instance's host at that time.
@@ -146,9 +146,9 @@ class _Reader:
         at = self._entry.at
         is_last = self._entry.kind == _K.STATUS and self._entry.payload.get('status') in FINAL
         while self._requests and at is not None and (is_last or self._requests[0][0] <= at):
-            _, action = self._requests.pop(0)
-            self._add(action, START)
-            self._add(action, END)
+            requested_at, action = self._requests.pop(0)
+            self._add(action, START, at=requested_at)
+            self._add(action, END, at=requested_at)
 
     def _read(self) -> None:
         kind, step = self._entry.kind, self._entry.step
@@ -208,8 +208,20 @@ class _Reader:
         self._open.clear()
         self._add('rebuild' if self._row.is_evacuation else 'resize', ERROR, reason)
 
-    def _add(self, action: str, phase: str | None, fault: str | None = None) -> None:
-        known, at, row = ACTIONS[action], self._entry.at, self._row
+    def _task_state(self, action: str, phase: str | None) -> str | None:
+        known, entry, row = ACTIONS[action], self._entry, self._row
+        if phase == ERROR and entry.kind == _K.STATUS:
+            return None
+        # A rollback before another attempt does not end the task.
+        is_over = row.outcome is not None and entry.attempt == row.attempt
+        if phase == END and (is_over or action != 'live_migration_rollback'):
+            return known.after
+        return known.during
+
+    def _add(
+        self, action: str, phase: str | None, fault: str | None = None, at: datetime.datetime | None = None
+    ) -> None:
+        known, at, row = ACTIONS[action], at or self._entry.at, self._row
         assert at is not None
         if phase == START:
             self._open.append(action)
@@ -227,7 +239,7 @@ class _Reader:
                 guest_host=self._destination if self._has_moved else source,
                 guest_node=self._destination_node if self._has_moved else row.source_node,
                 has_moved=self._has_moved,
-                task_state=known.after if phase == END else known.during,
+                task_state=self._task_state(action, phase),
                 vm_state=RESIZED if self._is_resized else self._vm_state,
                 fault=fault or 'unknown' if phase == ERROR else None,
             )

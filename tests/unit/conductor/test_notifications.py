@@ -70,7 +70,8 @@ def test_an_abandoned_live_migration_ends_with_an_error(outcome: str | None, end
     row = migration(outcome=outcome, failure='Abandoned by ada.')
     entries = (*PREPARED, ('stuck', None, {'reason': 'x'}), ('status', 'error'))
     assert sent(row, *entries) == [*PRE, end]
-    assert phases.phases(row, log(*entries))[-1].fault == 'Abandoned by ada.'
+    last = phases.phases(row, log(*entries))[-1]
+    assert (last.fault, last.task_state) == ('Abandoned by ada.', None)
 
 
 def test_an_evacuation_without_a_host_that_can_take_the_guest_ends_with_an_error() -> None:
@@ -100,6 +101,8 @@ def test_a_request_comes_before_the_next_entry_or_before_the_end() -> None:
     abort = ['live_migration_abort.start a', 'live_migration_abort.end a']
     between = FIRST + datetime.timedelta(seconds=4.5)
     assert sent(migration(abort_requested_at=between), *PREPARED) == [PRE[0], *abort, PRE[1]]
+    found = phases.phases(migration(abort_requested_at=between), log(*PREPARED))
+    assert [one.at for one in found if 'abort' in one.action] == [between] * 2
     late = FIRST + datetime.timedelta(hours=1)
     ended = (*PREPARED, ('status', 'cancelled'))
     assert sent(migration(abort_requested_at=late), *PREPARED) == PRE
