@@ -19,7 +19,9 @@ from typing import Any, Protocol, TypeVar
 
 import amqp  # type: ignore[import-untyped]  # it has no types
 import kombu.exceptions
+import kombu.transport
 import oslo_messaging
+from kombu.transport import pyamqp
 from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_messaging import opts
@@ -144,6 +146,37 @@ def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
     logger = getLogger('oslo.messaging._drivers.impl_rabbit')
     if not any(isinstance(one, _OncePerOutage) for one in logger.filters):
         logger.addFilter(_OncePerOutage(clock))
+
+
+class _Transport(pyamqp.Transport):
+    """kombu's transport, which closes a lost connection before it opens the next one.
+
+    kombu only forgets it after some errors. Its socket and a buffer of 128 KiB then stay until Python collects all its
+    garbage. An idle service did not do that in 30 outages.
+    """
+
+    _last: Any = None
+
+    def establish_connection(self) -> Any:
+        """Connect to the broker, and return the connection."""
+        self._collect(self._last)
+        self._last = super().establish_connection()  # type: ignore[no-untyped-call]  # kombu has few types
+        return self._last
+
+    def _collect(self, connection: Any) -> None:
+        """Close a lost connection without a message to the broker. kombu calls this after the other errors."""
+        if connection is not None:
+            connection.collect()
+            # Both refer to the connection, so that they would stay with it. The first has the buffer.
+            connection.frame_writer = connection.on_inbound_frame = None
+
+
+def close_lost_connections() -> None:
+    """Make kombu close each connection that was lost to the broker.
+
+    Only a command calls this, before it connects, because it applies to every user of kombu in the process.
+    """
+    kombu.transport.TRANSPORT_ALIASES['amqp'] = f'{__name__}:{_Transport.__name__}'
 
 
 def expose(method: F) -> F:

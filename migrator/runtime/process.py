@@ -149,6 +149,7 @@ class Process:
         """
         from migrator import rpc
 
+        rpc.close_lost_connections()
         made = rpc.get_transport(self.conf)
         rpc.say_outages_once()
         self.on_stop(made.cleanup)

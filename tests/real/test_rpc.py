@@ -2,15 +2,21 @@
 
 """migrator.rpc over a real RabbitMQ, classic and quorum queues, with servers in processes."""
 
+import gc
 import logging
+import os
 import pathlib
 import threading
 import time
+import tracemalloc
 
+import kombu.transport
+import oslo_messaging
 import pytest
 from oslo_config import cfg
 
 from migrator import context, exception, rpc
+from tests.long_run import links
 from tests.real.servers import process
 
 CONTEXT = context.RequestContext(user_id='u', project_id='p', overwrite=False)
@@ -35,11 +41,14 @@ class Wire:
         self.opened = []
         self.rpc = self.client()
 
-    def client(self, url=None):
-        """Return an RPC on a transport of its own."""
+    def conf(self):
         conf = cfg.ConfigOpts()
         conf(['--config-file', str(self.file)], default_config_files=[], default_config_dirs=[])
-        transport = rpc.get_transport(conf, url)
+        return conf
+
+    def client(self, url=None):
+        """Return an RPC on a transport of its own."""
+        transport = rpc.get_transport(self.conf(), url)
         self.opened.append(transport.cleanup)
         return rpc.OsloRPC(transport)
 
@@ -277,3 +286,50 @@ def test_an_outage_is_said_once_and_the_next_one_again():
         assert seen == [0, 1, 150]
     finally:
         logger.removeFilter(added)
+
+
+@pytest.fixture
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize('retry', [0, 2])
+def test_lost_connections_leave_no_socket_and_no_buffer_behind(
+    workspace, wire, rabbitmq, monkeypatch, no_garbage_collection, retry
+):
+    # kombu looks a name up once
+    monkeypatch.setattr(kombu.transport, '_transport_cache', {})
+    monkeypatch.setitem(kombu.transport.TRANSPORT_ALIASES, 'amqp', 'kombu.transport.pyamqp:Transport')
+    rpc.close_lost_connections()
+    link = links.Links(workspace)
+    url = wire.url.replace(f':{rabbitmq.port}/', f':{link.port("client>broker", rabbitmq.port)}/')
+    link.start()
+    transport = rpc.get_transport(wire.conf(), url)
+    client = oslo_messaging.get_rpc_client(transport, oslo_messaging.Target(topic='nobody')).prepare(retry=retry)
+
+    def outage():
+        client.cast({}, 'one')
+        link.set('client>broker', links.REFUSED)
+        link.set('client>broker', links.OPEN)
+        try:
+            client.cast({}, 'lost')
+        except oslo_messaging.MessageDeliveryFailure:
+            assert retry == 0
+        client.cast({}, 'two')
+
+    try:
+        outage()
+        descriptors = len(os.listdir('/proc/self/fd'))
+        tracemalloc.start()
+        for _ in range(3):
+            outage()
+        grown, _peak = tracemalloc.get_traced_memory()
+        assert len(os.listdir('/proc/self/fd')) == descriptors
+        assert grown / 3 < 100_000
+    finally:
+        tracemalloc.stop()
+        transport.cleanup()
+        link.kill()
