@@ -16,6 +16,7 @@
 #   make bench ARGS=--check               each figure as goal / here; fails if one is above its goal or has grown
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
 #   make openapi                          writes doc/source/_static/openapi.json, after a change of a URL or a schema
+#   make lock | sbom                      the versions of the image of contrib/container; and their list, for a scanner
 #   make lint | docs | genconfig | genpolicy | clean
 #
 # PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes, WAITING=N those that mostly
@@ -60,7 +61,7 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
 .PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
-.PHONY: test-mutants long-run bench bench-libvirt lint docs genconfig genpolicy openapi clean
+.PHONY: test-mutants long-run bench bench-libvirt lint docs genconfig genpolicy openapi lock sbom clean
 .NOTPARALLEL:
 
 demo:
@@ -95,6 +96,7 @@ test-long: export MIGRATOR_REQUESTS = 20000
 test-long: export MIGRATOR_SEQUENCES = 2000
 test-long: export MIGRATOR_OUTAGE = 120
 test-long: export MIGRATOR_UPGRADES = 10
+test-long: export MIGRATOR_COMPOSE = 1
 test-long:
 	$(MAKE) test
 	$(MAKE) test-eventlet
@@ -192,6 +194,17 @@ genpolicy:
 openapi:
 	@tools/venv.sh demo
 	$(VENV)/bin/python -m migrator.api.openapi > doc/source/_static/openapi.json
+
+# The versions with which the image is built, after a change of the dependencies or when newer ones are wanted.
+LOCK = contrib/container/requirements.lock
+lock:
+	$(PYTHON) -m venv --clear build/lock
+	PIP_USER=0 build/lock/bin/python -m pip install --disable-pip-version-check --quiet '.[image]'
+	build/lock/bin/python -m pip freeze --all --exclude pip --exclude openstack-migrator > $(LOCK)
+
+sbom:
+	@tools/venv.sh test
+	@$(VENV)/bin/python -m cyclonedx_py requirements --pyproject pyproject.toml --mc-type application $(LOCK)
 
 clean:
 	rm -rf $(VENV) .venv-nova .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist doc/build releasenotes/build

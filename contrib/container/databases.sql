@@ -1,0 +1,2 @@
+CREATE DATABASE keystone;
+CREATE DATABASE placement;
