@@ -234,12 +234,12 @@ True or false; default false. Both hosts need QEMU's certificates for it; see li
         'require_encryption',
         default=False,
         help="""
-Whether this host refuses every migration that would send anything unencrypted.
+Whether this host refuses every migration from or to it that would send anything unencrypted.
 
 True or false; default false. With true, a migration's check fails unless the source's live_migration_uri (or
 live_migration_scheme) uses tls or ssh. A live migration also needs live_migration_with_native_tls on both hosts. A
-connection_uri that leaves the host is held to the same. It is enough if one of the two hosts has this option. Set it on
-every host.
+connection_uri that leaves the host has to use tls or ssh too. If one of the two hosts has this option, it applies to
+both. Set it on every host.
 """,
     ),
     cfg.IntOpt(

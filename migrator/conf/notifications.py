@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of notifications, by nova's names. Those of the bus are oslo.messaging's."""
+"""The options of notifications, with nova's names. The options of the bus are oslo.messaging's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OPTS: list[cfg.Opt] = [
         default='versioned',
         choices=[
             ('versioned', 'the versioned notifications of nova'),
-            ('both', 'the same, since migrator has no unversioned ones'),
-            ('unversioned', 'none'),
+            ('both', 'the same, because migrator has no unversioned notifications'),
+            ('unversioned', 'no notifications, for the same reason'),
         ],
         help="""
 Which notifications conductors send, if [oslo_messaging_notifications] driver is set.

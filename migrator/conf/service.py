@@ -32,9 +32,9 @@ native threads.
         help="""
 Whether the service sends its part of the trace of each migration to an OpenTelemetry collector.
 
-true or false; default false. It needs the extra "tracing". The collector is that of OpenTelemetry's environment
-variables, such as OTEL_EXPORTER_OTLP_ENDPOINT; without them http://localhost:4318. A trace has the names of hosts and
-the uuids of guests, and why steps have failed.
+True or false; default false. It needs the extra "tracing". OpenTelemetry's environment variables name the collector,
+such as OTEL_EXPORTER_OTLP_ENDPOINT; without them it is http://localhost:4318. A trace has the names of hosts, the uuids
+of guests, and the reasons why steps have failed.
 """,
     ),
 ]
@@ -50,7 +50,7 @@ The address at which {service} serves its metrics and its health, if metrics_por
 
 A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
 0.0.0.0 or :: means every address. There is no authentication: every client that reaches the address may read the
-metrics. They are numbers, and name no guest. Those of a conductor name the hosts with migrations in progress.
+metrics. They are numbers, and name no guest. Those of a conductor name the hosts that have migrations in progress.
 """,
         ),
         cfg.PortOpt(
