@@ -22,12 +22,12 @@ from migrator.conductor.notifications.payload import Notification
 _RETRIES = 1
 #: Seconds in which the bus has to accept a message.
 _ACCEPTED_WITHIN = 5.0
-#: Drivers that lose messages without an error: it calls others, ignores those it does not find, and logs their errors.
+#: Drivers that lose messages without an error. routing calls others. It ignores what it does not find, and logs errors.
 _REFUSED = {'routing'}
 
 
 def is_on(conf: cfg.ConfigOpts) -> bool:
-    """Return whether there are notifications: a driver other than noop, and a format that migrator has."""
+    """Return whether notifications are on: a driver other than noop, and a format that migrator has."""
     rpc.register_notification_opts(conf)
     drivers = {*conf.oslo_messaging_notifications.driver} - {'noop'}
     return bool(drivers) and conf.notifications.notification_format != 'unversioned'
@@ -55,7 +55,7 @@ class _Transport(NotificationTransport):  # type: ignore[misc]  # oslo.messaging
 
 
 class Notifier:
-    """What puts notifications on the bus, as the configuration says.
+    """A sender that puts notifications on the bus that is configured.
 
     :raises migrator.exception.ConfigurationError: the URL of the bus is not valid, or there is no such driver.
     """
@@ -92,11 +92,12 @@ class Notifier:
         :raises migrator.exception.ServiceUnreachable: the bus has not accepted it.
         """
         if self._sender.running:
-            raise _unreachable('it has not yet accepted the notification before')
+            raise _unreachable('it has not yet accepted the previous notification')
         try:
             rpc.send_within(_ACCEPTED_WITHIN, self._threads, self._sender, lambda: self._send(notification))
         except exception.ServiceUnreachable as error:
-            raise _unreachable(exception.message_of(error)) from error
+            # The error names the message broker, and this bus may be another one.
+            raise _unreachable(error.kwargs['reason']) from error
         if self._transport.error is not None:
             raise _unreachable(str(self._transport.error)) from self._transport.error
 

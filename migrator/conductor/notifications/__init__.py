@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Notifications about migrations, by nova's names: from the logs, beside the migrations."""
+"""Nova's notifications about migrations, derived from the sagas' logs by a periodic task."""

@@ -2,8 +2,8 @@
 
 """The form of a notification: nova's versioned objects, as nova puts them on the bus.
 
-The names, the versions and the fields are nova 34's: ``nova/notifications/objects/instance.py``. What migrator does not
-know of an instance is as in a nova that has none: null, or empty.
+The names, the versions and the fields are nova 34's: ``nova/notifications/objects/instance.py``. A field that migrator
+does not know is null or empty, as nova sends it if there is no value.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _USUAL = 'InstanceActionPayload', '1.9'
 
 @dataclasses.dataclass(frozen=True)
 class Notification:
-    """What one message on the bus says.
+    """The content of one message on the bus.
 
-    :ivar message_id: the same whenever this notification is sent.
-    :ivar at: when what it says has happened.
-    :ivar context: who has requested the migration.
+    :ivar message_id: the same each time that this notification is sent.
+    :ivar at: the time of the event.
+    :ivar context: that of the request of the migration.
     """
 
     message_id: str

@@ -2,7 +2,7 @@
 
 """The periodic task that sends the notifications.
 
-It reads the logs, so a migration does not know of it. One living conductor does the work. It records what was sent
+It reads the logs, so no step of a migration knows of it. One living conductor does the work. It records what was sent
 only after the bus has accepted it. So after a crash some are sent again, with the same ids, and none is missing.
 """
 
@@ -28,7 +28,7 @@ INTERVAL = 1.0
 LONGEST = 60.0
 #: Seconds after which a notification that could not be sent is dropped.
 OLDEST = 24 * 3600.0
-#: The migrations of one look.
+#: The most migrations that one look reads.
 _AT_ONCE = 100
 
 #: Puts a message on the bus.
@@ -36,7 +36,7 @@ Send = Callable[[Notification], None]
 
 
 class Notifications:
-    """What sends the notifications of all migrations, if this conductor is the one that has to.
+    """The sender of the notifications of all migrations, if this is the conductor that sends them.
 
     :param send: puts a message on the bus; it raises :class:`migrator.exception.ServiceUnreachable` if the bus has not
         accepted it.
@@ -49,7 +49,7 @@ class Notifications:
         self._send = send
         self._stopping = stopping
         self._interval = INTERVAL
-        #: The migrations whose last try has failed with an error of ours.
+        #: The migrations whose notifications could not be derived at the last try.
         self._failed: set[str] = set()
 
     def interval(self) -> float:
@@ -96,7 +96,7 @@ class Notifications:
             raise
         except Exception:  # an error about one migration must not keep back the notifications of all others
             if uuid not in self._failed:
-                LOG.exception('Could not derive the notifications of migration %s; it is tried again', uuid)
+                LOG.exception('Could not derive the notifications of migration %s; trying again later', uuid)
             self._failed.add(uuid)
             return self._notified.put_last(unsent)
         self._failed.discard(uuid)

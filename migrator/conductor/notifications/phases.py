@@ -117,7 +117,7 @@ def phases(migration: Migration, entries: Sequence[Entry]) -> list[Phase]:
 
 
 class _Reader:
-    """What reads a log from its beginning."""
+    """A reader of one log, from its beginning."""
 
     def __init__(self, migration: Migration, entries: Sequence[Entry]) -> None:
         self._row = migration
@@ -180,7 +180,7 @@ class _Reader:
             self._add('resize_prep', START)
 
     def _read_undo(self, kind: str, step: str | None) -> None:
-        """Of a live migration: the destination is rolled back first, and the allocations come last."""
+        """Read an undo of a live migration: the destination comes first, and the allocations come last."""
         if not self._is_prepared:
             return
         if step == 'pre_live_migration':
@@ -204,7 +204,7 @@ class _Reader:
             self._fail(self._row.failure)
 
     def _fail(self, reason: str | None) -> None:
-        """Add the error of what moves a guest that does not move live. Nova has no other end for it."""
+        """Add the error of a migration that is not live. Nova has no other end for one."""
         self._open.clear()
         self._add('rebuild' if self._row.is_evacuation else 'resize', ERROR, reason)
 
