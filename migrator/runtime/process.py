@@ -165,7 +165,7 @@ class Process:
         try:
             from migrator.runtime.tracing import to_collector
         except ImportError as error:
-            detail = f'the module {error.name} cannot be imported: install the extra "tracing", or switch it off.'
+            detail = f'the module {error.name} cannot be imported: install the extra "tracing", or set it to false.'
             raise exception.ConfigurationError(option='[DEFAULT] trace_migrations', value=True, detail=detail) from None
         made, shut_down = to_collector(self.name, self.conf.host, self.threads.clock)
         self.on_stop(lambda: self._within(LAST_SPANS, shut_down))

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The export of traces with OpenTelemetry, an extra. Only a service that traces imports this module."""
+"""The export of traces with OpenTelemetry, which is an extra.
+
+Only a service that traces imports this module.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ def to_collector(service: str, host: str, clock: executors.Clock) -> tuple[traci
 
     :param service: the name of the service, unless ``OTEL_SERVICE_NAME`` has another.
     :param host: the name of the host.
-    :returns: also a function that sends what is left, and ends.
+    :param clock: the clock of the spans.
+    :returns: the tracer, and a function that sends the spans that are left and stops the export.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -38,7 +42,12 @@ def to_collector(service: str, host: str, clock: executors.Clock) -> tuple[traci
 def make_tracer(processor: SpanProcessor, service: str, host: str, clock: executors.Clock) -> tracing.Tracer:
     """Return a tracer that gives each span to a processor of OpenTelemetry.
 
-    The ids of spans follow from the migration, so the spans are made without a tracer of the library, which draws ids.
+    The ids of spans follow from the migration. So they are made without a tracer of the library, whose ids are random.
+
+    :param processor: gets each span when it has ended.
+    :param service: the name of the service, unless ``OTEL_SERVICE_NAME`` has another.
+    :param host: the name of the host.
+    :param clock: the clock of the spans.
     """
     resource = Resource.create({'host.name': host})
     if str(resource.attributes['service.name']).startswith('unknown_service'):
