@@ -23,7 +23,7 @@ def create(asked: Asked) -> int:
 
 
 def list_(asked: Asked) -> int:
-    """List the flavors, by name."""
+    """List the flavors that were created here, by name."""
     found = asked.database.flavors.list()
     rows = [
         [
@@ -56,6 +56,6 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 #: The verbs of a flavor.
 VERBS: tuple[command.Verb, ...] = (
     Verb('create', 'add a flavor that guests can be resized to', create, _create_arguments),
-    Verb('list', 'list the flavors, by name; those that only guests have are not among them', list_),
+    Verb('list', 'list the flavors that were created here, by name, and not those that only guests have', list_),
     Verb('delete', 'delete a flavor; guests that have it keep it', delete, _name),
 )

@@ -71,7 +71,7 @@ def resize(request: Request, server_id: str) -> webob.Response:
 
 
 def _refuse_old_conductors(request: Request, action: str) -> None:
-    """Refuse while a conductor is up that would not know a resize if it became its owner.
+    """Refuse while a conductor is up that is too old to take a resize over.
 
     :raises migrator.exception.Conflict: one is up.
     """
@@ -80,7 +80,7 @@ def _refuse_old_conductors(request: Request, action: str) -> None:
     old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < RESIZES]
     if any(services.is_up(request, one, now) for one in old):
         raise exception.Conflict(
-            f'A conductor that resizes no servers is up: upgrade the conductors, then {action} again.'
+            f'A conductor of an older release, which cannot resize, is up: upgrade the conductors, then {action} again.'
         )
 
 

@@ -69,7 +69,8 @@ def find(request: Request, flavor_id: str) -> Flavor:
         if flavor.name == flavor_id:
             return flavor
     raise exception.NotFound(
-        f'Flavor {flavor_id} could not be found: "migrator-manage flavor create" adds one, beside those of guests.'
+        f'Flavor {flavor_id} could not be found: use one that GET /flavors lists. An operator adds one with '
+        '"migrator-manage flavor create".'
     )
 
 

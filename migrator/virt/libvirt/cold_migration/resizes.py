@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a resize changes of a guest: its processors, its memory, and the size of its root disk."""
+"""The parts of a guest that a resize changes: processors, memory, and the size of the root disk."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ def plan(instance: Instance, flavor: Flavor, definition: str, disks: Sequence[st
     """
     old = instance.flavor
     if (flavor.ephemeral_gb, flavor.swap) != (old.ephemeral_gb, old.swap):
-        _refuse(instance, flavor, 'it has another ephemeral or swap disk, and only the root disk is resized')
+        _refuse(instance, flavor, 'the flavor has another ephemeral or swap disk, and only the root disk is resized')
     changed = {key for key, _value in {*old.extra_specs.items()} ^ {*flavor.extra_specs.items()}}
     unknown = sorted(key for key in changed if not _OF_ALLOCATION.fullmatch(key))
     if unknown:
-        _refuse(instance, flavor, f'it differs in extra specs that the driver does not apply: {", ".join(unknown)}')
+        why = 'the flavors differ in extra specs that the driver does not apply'
+        _refuse(instance, flavor, f'{why}: {", ".join(unknown)}')
     growth = {} if flavor.root_gb == old.root_gb else _growth(instance, flavor, definition, disks)
     return {'xml': _resized(instance, flavor, definition), **growth}
 
@@ -68,7 +69,7 @@ def _growth(instance: Instance, flavor: Flavor, definition: str, disks: Sequence
     further disks, as that of an adopted guest does.
     """
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    other, root = 'it has another root disk, and', _root_of(xml, disks)
+    other, root = 'the flavor has another root disk, and', _root_of(xml, disks)
     if root is None:
         _refuse(instance, flavor, f'{other} the guest has no disk that it writes to')
     element = _element_of(xml, root)
@@ -156,7 +157,8 @@ def _resized(instance: Instance, flavor: Flavor, definition: str) -> str:
     if topology is not None:
         in_socket = math.prod(int(topology.getAttribute(part) or 1) for part in _IN_SOCKET)
         if flavor.vcpus % in_socket:
-            _refuse(instance, flavor, f'each socket of the guest has {in_socket} processors: define another topology')
+            why = f'each socket of the guest has {in_socket} processors, and {flavor.vcpus} do not fill whole sockets'
+            _refuse(instance, flavor, f'{why}: use another flavor, or define another topology')
         topology.setAttribute('sockets', str(flavor.vcpus // in_socket))
     return str(domain.toxml())
 
