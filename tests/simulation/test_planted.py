@@ -46,8 +46,8 @@ def test_there_are_enough_and_each_says_where_it_is_from():
     wrong = {one.name: one.origin for one in PLANTS if not all(_is_known(number) for number in one.origin.split(', '))}
     assert wrong == {}
     of_nova = [one for one in PLANTS if not re.match(r'model|I\d', one.origin)]
-    # Nova has no drains.
-    assert 2 * len(of_nova) > len([one for one in PLANTS if one.origin != 'I25'])
+    # What was found in Nova once stays among them, however many are added for what Nova does not have.
+    assert len(of_nova) >= 59
 
 
 def test_the_recorded_cells_are_cells_of_the_matrix(backend, cells):
