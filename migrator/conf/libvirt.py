@@ -238,8 +238,8 @@ Whether this host refuses every migration from or to it that would send anything
 
 True or false; default false. With true, a migration's check fails unless the source's live_migration_uri (or
 live_migration_scheme) uses tls or ssh. A live migration also needs live_migration_with_native_tls on both hosts. A
-connection_uri that leaves the host has to use tls or ssh too. If one of the two hosts has this option, it applies to
-both. Set it on every host.
+connection_uri that leaves the host has to use tls or ssh too. An alias of libvirt's configuration is refused as a URI.
+If one of the two hosts has this option, it applies to both. Set it on every host.
 """,
     ),
     cfg.IntOpt(

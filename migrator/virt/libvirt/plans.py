@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import urllib.parse
 from typing import Any
 
@@ -143,7 +144,8 @@ def unencrypted(conf: cfg.ConfigOpts, *, live: bool) -> str | None:
         if not is_encrypted(uri):
             return (
                 f'[libvirt] require_encryption is set, and by {option} host {conf.host} uses {uri}, which is not '
-                'encrypted, or does not check whom it reaches: use the transport tls or ssh without no_verify'
+                'encrypted, or does not check whom it reaches: use a URI with the transport tls or ssh, without '
+                'no_verify and known_hosts_verify'
             )
     if live and not options.live_migration_with_native_tls:
         return (
@@ -160,10 +162,29 @@ def is_encrypted(uri: str) -> bool:
 
     :param uri: a URI of libvirt; one with a host and without a transport uses TLS.
     """
-    parts = urllib.parse.urlsplit(uri.replace('%s', 'host'))
+    try:
+        parts = urllib.parse.urlsplit(uri.replace('%s', 'host'))
+    except ValueError:
+        return False
     transport = parts.scheme.partition('+')[2] or ('tls' if parts.netloc else 'unix')
-    checked = 'no_verify=1' not in parts.query.split('&')
-    return transport == 'unix' or (transport in ('tls', 'ssh', 'libssh', 'libssh2') and checked)
+    # An alias has no scheme, and '' means libvirt's default: only libvirt's own configuration has their URIs.
+    return bool(parts.scheme) and (
+        transport == 'unix' or (transport in ('tls', 'ssh', 'libssh', 'libssh2') and _verifies(parts.query))
+    )
+
+
+def _verifies(query: str) -> bool:
+    """Return whether a query leaves on that libvirt checks whom it reaches.
+
+    Libvirt also separates parameters with ``;``, ignores the case of their names, and takes each number but 0 as true.
+    """
+    for parameter in re.split('[&;]', query):
+        name, _, value = (urllib.parse.unquote(part).lower() for part in parameter.partition('='))
+        if name == 'no_verify' and set(value) != {'0'}:
+            return False
+        if name == 'known_hosts_verify' and value != 'normal':
+            return False
+    return True
 
 
 def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:
