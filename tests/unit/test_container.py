@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import pathlib
 import re
@@ -23,7 +24,8 @@ from migrator.runtime import settings
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / 'contrib/container'
 LOCK = HERE / 'requirements.lock'
-PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+PROJECT_FILE = tomllib.loads((ROOT / 'pyproject.toml').read_text())
+PROJECT = PROJECT_FILE['project']
 COMPOSE = yaml.safe_load((HERE / 'compose.yaml').read_text())
 KINDS = {'api': api.KIND, 'compute': compute.KIND, 'conductor': conductor.KIND}
 #: The programs of the image besides migrator's, and what they belong to.
@@ -46,6 +48,44 @@ def test_containerfile_installs_the_image_extra_with_the_locked_versions_and_run
     assert install[install.index('--constraint') + 1] == f'/usr/src/migrator/{LOCK.relative_to(ROOT)}'
     assert found[-3] == ['USER', 'migrator']
     assert json.loads(found[-1][1])[0] in PROJECT['scripts']
+
+
+def sent(path):
+    """Return whether Docker sends a file to a build.
+
+    The last line of .dockerignore that matches the file, or a folder of it, decides.
+    """
+    answer = True
+    for line in (ROOT / '.dockerignore').read_text().splitlines():
+        if line and not line.startswith('#'):
+            pattern = re.escape(line.removeprefix('!')).replace(r'\*\*/', '(.*/)?').replace(r'\*', '[^/]*')
+            if re.fullmatch(f'{pattern}(/.*)?', str(path)):
+                answer = line.startswith('!')
+    return answer
+
+
+def test_image_gets_what_its_installation_reads():
+    data = PROJECT_FILE['tool']['setuptools']['data-files']
+    patterns = [
+        'pyproject.toml',
+        'setup.py',
+        PROJECT['readme'],
+        *PROJECT['license-files'],
+        *itertools.chain(*data.values()),
+    ]
+    files = [file.relative_to(ROOT) for pattern in patterns for file in ROOT.glob(pattern)]
+    files += [file.relative_to(ROOT) for file in ROOT.glob('migrator/**/*') if file.suffix not in ('', '.pyc')]
+    assert len(files) > 300
+    assert [file for file in [*files, LOCK.relative_to(ROOT)] if not sent(file)] == []
+
+
+@pytest.mark.parametrize(
+    'path',
+    ['contrib/container/.env', '.env', '.git/config', '.venv/pyvenv.cfg', '.ci/run', 'tests/unit/test_container.py',
+     'contrib/container/compose.yaml', 'migrator/api/__pycache__/app.cpython-311.pyc'],
+)  # fmt: skip
+def test_image_gets_no_secret_no_history_and_no_cache(path):
+    assert not sent(path)
 
 
 def test_each_service_of_compose_runs_a_program_of_the_image_and_mounts_files_that_exist():
