@@ -31,7 +31,8 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     This registers only the options that decide how the process runs: logging, and :mod:`migrator.conf.service`.
     :func:`complete` registers the rest after the choice of threads.
 
-    :param argv: the command line; None: no command line, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
+    :param argv: the command line; None: no command line. Then ``OS_MIGRATOR_CONFIG_DIR`` may name a directory, which is
+        read before systemd's credentials.
     :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
     :raises SystemExit: the command line is wrong, or requests help; argparse has printed the text.
     """
@@ -40,7 +41,7 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     service.register_opts(conf)
     if argv is None:
         directory = os.environ.get(CONFIG_DIR)
-        argv = [f'--config-dir={directory}'] if directory else []
+        argv = [f'--config-dir={each}' for each in [directory, *_credentials()]] if directory else []
     parse(conf, prog, argv)
     complete(conf, [])
     return conf
@@ -55,8 +56,7 @@ def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
     :raises migrator.exception.ConfigurationError: a file is missing, or cannot be read.
     :raises SystemExit: the command line is wrong, or requests help.
     """
-    credentials = os.environ.get(CREDENTIALS)
-    directories = [*cfg.find_config_dirs(PROJECT, prog), *([credentials] if credentials else [])]
+    directories = [*cfg.find_config_dirs(PROJECT, prog), *_credentials()]
     try:
         conf(list(argv), project=PROJECT, prog=prog, default_config_dirs=directories)
     except cfg.ConfigFilesNotFoundError as error:
@@ -122,6 +122,11 @@ def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
     for group_name, group in sorted(conf._groups.items()):
         for _name, entry in sorted(group._opts.items()):
             yield group_name, entry['opt']
+
+
+def _credentials() -> list[str]:
+    directory = os.environ.get(CREDENTIALS)
+    return [directory] if directory else []
 
 
 def _one_line(error: object) -> str:

@@ -4,7 +4,8 @@
 
 An import reads and starts nothing. The first request creates the application, so it is created in the process that
 serves it, whenever the server forks. The configuration is that of ``migrator-api``. It comes from the default files of
-OpenStack services, or from the directory that ``OS_MIGRATOR_CONFIG_DIR`` names, and from the environment.
+OpenStack services, or from the directory that ``OS_MIGRATOR_CONFIG_DIR`` names; from the credentials that systemd loads
+for the server's unit; and from the environment.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def file(tmp_path, monkeypatch):
 def read(*argv):
     from migrator.cmd import api
 
-    conf = settings.read('migrator-api', argv)
+    conf = settings.read('migrator-api', argv or None)
     settings.complete(conf, [api.KIND.register])
     return conf
 
@@ -49,6 +49,14 @@ def test_directory_of_the_command_line_replaces_credentials(file, tmp_path):
     (tmp_path / 'of-command-line').mkdir()
     conf = read('--config-file', str(file), '--config-dir', str(tmp_path / 'of-command-line'))
     assert conf.database.connection is None
+
+
+def test_wsgi_application_of_a_unit_reads_its_directory_and_then_credentials(file, tmp_path, monkeypatch):
+    (tmp_path / 'directory').mkdir()
+    (tmp_path / 'directory/migrator.conf').write_text('[DEFAULT]\nhost = alpha\n[api]\nlisten_port = 18774\n')
+    monkeypatch.setenv('OS_MIGRATOR_CONFIG_DIR', str(tmp_path / 'directory'))
+    conf = read()
+    assert (conf.database.connection, conf.host, conf.api.listen_port) == (SECRET, 'other', 18774)
 
 
 @pytest.mark.parametrize('unit', ['migrator-api', 'migrator-compute', 'migrator-conductor'])
