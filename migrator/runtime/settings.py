@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oslo_config import cfg
+from oslo_config import cfg, iniparser
 
 from migrator import exception
 from migrator.conf import compute, service, upgrade_levels, values
@@ -65,7 +65,7 @@ def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
     except cfg.ConfigDirNotFoundError as error:
         raise _wrong('--config-dir', error.config_dir, 'there is no such directory, or it cannot be read.') from None
     except cfg.ConfigFileParseError as error:
-        raise _wrong('--config-file', error.config_file, _one_line(error)) from None
+        raise _wrong('--config-file', error.config_file, _syntax(error)) from None
     except cfg.Error as error:
         files = [word.removeprefix('--config-file=') for word in argv if word != '--config-file']
         raise _wrong('--config-file', ', '.join(files) or 'the default one', _one_line(error)) from None
@@ -127,6 +127,14 @@ def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
 def _credentials() -> list[str]:
     directory = os.environ.get(CREDENTIALS)
     return [directory] if directory else []
+
+
+def _syntax(error: cfg.ConfigFileParseError) -> str:
+    # The text of oslo.config ends with the line itself, which may hold a secret. The parser's own error has the parts.
+    cause = error.__context__
+    if isinstance(cause, iniparser.ParseError):
+        return f'line {cause.lineno}: {cause.msg}.'
+    return 'it is no configuration file.'
 
 
 def _one_line(error: object) -> str:

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from migrator import exception
 from migrator.runtime import settings
 from tests.unit.test_units import ROOT, needs
 
@@ -57,6 +58,20 @@ def test_wsgi_application_of_a_unit_reads_its_directory_and_then_credentials(fil
     monkeypatch.setenv('OS_MIGRATOR_CONFIG_DIR', str(tmp_path / 'directory'))
     conf = read()
     assert (conf.database.connection, conf.host, conf.api.listen_port) == (SECRET, 'other', 18774)
+
+
+@pytest.mark.parametrize(
+    'text', ['connection {secret}', '[database]\n= {secret}', '  {secret}', '[{secret}', 'password = {secret}'],
+)  # fmt: skip
+def test_syntax_error_of_a_file_with_secrets_names_its_line_and_not_its_text(file, tmp_path, text):
+    secrets = tmp_path / 'credentials/secrets.conf'
+    lines = ['# ours', '', *text.format(secret='s3cr3t').splitlines()]
+    secrets.write_text('\n'.join(lines))
+    with pytest.raises(exception.ConfigurationError) as caught:
+        read('--config-file', str(file))
+    assert 's3cr3t' not in str(caught.value)
+    assert str(secrets) in str(caught.value)
+    assert f'line {len(lines)}: ' in str(caught.value)
 
 
 @pytest.mark.parametrize('unit', ['migrator-api', 'migrator-compute', 'migrator-conductor'])
