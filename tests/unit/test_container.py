@@ -106,7 +106,7 @@ def test_each_service_of_compose_runs_a_program_of_the_image_and_mounts_files_th
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize('name', ['api', 'conductor', 'host1'])
+@pytest.mark.parametrize('name', ['api', 'conductor', 'host1', 'host2'])
 def test_services_of_compose_accept_their_configuration(name, monkeypatch):
     service = COMPOSE['services'][name]
     for option, value in service['environment'].items():
@@ -114,9 +114,16 @@ def test_services_of_compose_accept_their_configuration(name, monkeypatch):
     kind = KINDS[shlex.split(service['command'])[0].removeprefix('migrator-')]
     conf = settings.read(kind.name, ['--config-file', str(HERE / 'migrator.conf')])
     settings.complete(conf, [kind.register])
-    assert conf.host == ('host1' if name == 'host1' else conf.host)
+    assert conf.host == (name if name.startswith('host') else conf.host)
     if name == 'conductor':
         assert conf.database.connection == 'postgresql+psycopg2://migrator:secret@database/migrator'
+
+
+def test_compute_hosts_of_compose_get_the_url_of_the_broker_and_no_other_secret():
+    services = COMPOSE['services']
+    given = {name: set(services[name]['environment']) for name in ('world', 'host1', 'host2')}
+    hosts = {'OS_DEFAULT__TRANSPORT_URL', 'OS_DEFAULT__HOST'}
+    assert given == {'world': set(), 'host1': hosts, 'host2': hosts}
 
 
 @pytest.mark.parametrize('name', KINDS)
