@@ -32,12 +32,12 @@ SETTINGS = Settings(
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope='module')
-def piece(workspace, rabbitmq, tmp_path_factory):
+@pytest.fixture
+def piece(workspace, rabbitmq, tmp_path):
     """A piece that has been run. Its own database and Placement are not the session's."""
     plugin.need('postgresql')
     plugin.need('placement_http')
-    journal = Journal(tmp_path_factory.mktemp('long-run'))
+    journal = Journal(tmp_path)
     with Piece(workspace, SETTINGS, journal, rabbitmq) as made:
         made.run()
         yield made
@@ -82,7 +82,16 @@ def providers(piece):
     return {one['name']: one['uuid'] for one in listed['resource_providers']}
 
 
-def test_piece_moves_guests_under_faults_of_each_kind_and_finds_nothing_wrong(piece):
+def test_piece_finds_nothing_wrong_and_its_audit_finds_what_is_made_wrong(piece):
+    """It is one test, since the piece takes more than a minute, and each test process would run one of its own."""
+    _finds_nothing(piece)
+    _finds_allocation_that_is_held_twice(piece)
+    _finds_guest_on_two_hosts(piece)
+    _finds_migration_that_does_not_end(piece)
+    _finds_rows_that_a_failover_has_lost(piece)
+
+
+def _finds_nothing(piece):
     assert piece.findings == []
     figures = table.figures(read(piece.journal.directory))
     assert (figures.pieces, figures.broken_off, figures.audits, figures.failed) == (1, 0, 1, 0)
@@ -94,7 +103,7 @@ def test_piece_moves_guests_under_faults_of_each_kind_and_finds_nothing_wrong(pi
         assert row in text
 
 
-def test_audit_finds_allocation_that_is_held_twice(piece):
+def _finds_allocation_that_is_held_twice(piece):
     guest = audit.read(piece.where).instances[0]
     held = {'VCPU': 1, 'MEMORY_MB': SETTINGS.memory, 'DISK_GB': 1}
     there = providers(piece)
@@ -107,7 +116,7 @@ def test_audit_finds_allocation_that_is_held_twice(piece):
     assert found(piece) == set()
 
 
-def test_audit_finds_guest_on_two_hosts(piece):
+def _finds_guest_on_two_hosts(piece):
     guest = audit.read(piece.where).instances[0]
     other = next(name for name in providers(piece) if name != guest['host'])
     ask(piece, 'add', other)
@@ -129,7 +138,7 @@ def ask(piece, call, host, *args):
     return answer
 
 
-def test_audit_finds_migration_that_does_not_end(piece):
+def _finds_migration_that_does_not_end(piece):
     moved = audit.read(piece.where).migrations[0]
     stuck = 'UPDATE migrations SET in_progress_instance_uuid = instance_uuid WHERE uuid = %s'
     undo = 'UPDATE migrations SET in_progress_instance_uuid = NULL WHERE uuid = %s'
@@ -137,7 +146,7 @@ def test_audit_finds_migration_that_does_not_end(piece):
         assert audit.STUCK in found(piece)
 
 
-def test_audit_finds_rows_that_a_failover_has_lost(piece):
+def _finds_rows_that_a_failover_has_lost(piece):
     seen = audit.read(piece.where)
     assert found(piece, dataclasses.replace(seen, drains=seen.drains[1:])) >= {audit.LOST}
     piece.known.migrations.add(lost := str(uuid.uuid4()))
