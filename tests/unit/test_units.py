@@ -7,6 +7,7 @@ from __future__ import annotations
 import configparser
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tomllib
@@ -85,3 +86,16 @@ def test_wheel_has_every_file_of_etc_that_is_to_be_copied():
     packed = {path for patterns in named.values() for pattern in patterns for path in ROOT.glob(pattern)}
     there = {path for path in (ROOT / 'etc').rglob('*') if path.is_file() and 'generator' not in path.name}
     assert packed == there
+
+
+def test_install_page_closes_each_file_to_others_before_it_writes_secrets_to_it():
+    page = (ROOT / 'doc/source/install.rst').read_text()
+    secret = re.compile(r'\$(secret|database|identity)\b')
+    files = [
+        (found[1], page[: found.start()])
+        for found in re.finditer(r'^ +cat >+ (\S+) <<END\n(.*?)^ +END$', page, re.DOTALL | re.MULTILINE)
+        if secret.search(found[2])
+    ]
+    assert [pathlib.Path(file).name for file, _before in files] == ['keystone.conf', 'placement.conf', 'secrets.conf']
+    for file, before in files:
+        assert re.search(rf'^ +install .*-m 06[04]0 .*/dev/null {file}$', before, re.MULTILINE), file
