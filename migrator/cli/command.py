@@ -270,6 +270,22 @@ def name(text: str) -> str:
     return text
 
 
+def flavor_name(text: str) -> str:
+    """Return the name of a new flavor, which is its id in URLs.
+
+    Nova accepts the same characters in the ids of flavors. A dot or a hyphen at the beginning would make a URL or a
+    command line ambiguous.
+
+    :raises argparse.ArgumentTypeError: the name is too long, or has other characters.
+    """
+    if len(text) > 255 or not re.fullmatch('[A-Za-z0-9_]([A-Za-z0-9 ._-]*[A-Za-z0-9._-])?', text):
+        raise argparse.ArgumentTypeError(
+            f'{text[:40]!r} is not a name of a flavor: give 1 to 255 of the characters A-Z a-z 0-9 . _ - and space; '
+            'the first is a letter, a digit or _, and the last is not a space'
+        )
+    return text
+
+
 def past(text: str) -> datetime.datetime | datetime.timedelta:
     """Return a time or an age of the command line.
 

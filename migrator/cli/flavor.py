@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable
 
 from migrator.cli import command, instance
 from migrator.cli.command import Asked, Verb
@@ -44,12 +45,12 @@ def delete(asked: Asked) -> int:
     return command.RIGHT
 
 
-def _name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('name', type=command.name, metavar='NAME', help='the name of the flavor, which is its id')
+def _name(parser: argparse.ArgumentParser, type_: Callable[[str], str] = command.name) -> None:
+    parser.add_argument('name', type=type_, metavar='NAME', help='the name of the flavor, which is its id')
 
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
-    _name(parser)
+    _name(parser, command.flavor_name)
     instance.flavor_arguments(parser)
 
 

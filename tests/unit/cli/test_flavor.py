@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from migrator.objects import Flavor
+
 SIZE = ('--vcpus', 2, '--memory', 256, '--disk', 1)
 
 
@@ -24,4 +28,24 @@ def test_a_flavor_is_created_listed_and_deleted(operator):
 def test_an_amount_that_is_no_number_is_refused(operator):
     status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', 'resources:GOLD=much')
     assert (status, 'is not a whole number' in operator.err) == (2, True)
+    assert operator.json('flavor', 'list')['flavors'] == []
+
+
+@pytest.mark.parametrize('name', ['m1.large', '42', '_a-b. c-', 'x' * 255])
+def test_a_name_that_nova_accepts_as_an_id_is_accepted(operator, name):
+    assert operator.json('flavor', 'create', name, *SIZE)['flavor']['name'] == name
+
+
+@pytest.mark.parametrize(
+    'name', ['sl/ash', '..', '../..', '?a=b', 'a#b', '%41', ' ', ' a', 'a ', 'a\n', '', 'größe', '-dash', 'x' * 256]
+)
+def test_a_name_that_no_url_can_hold_is_refused(operator, name):
+    status, _out = operator.status('flavor', 'create', *SIZE, '--', name)
+    assert (status, 'is not a name of a flavor: give 1 to 255' in operator.err) == (2, True)
+    assert operator.json('flavor', 'list')['flavors'] == []
+
+
+def test_a_flavor_that_an_earlier_release_created_under_such_a_name_is_deleted(operator):
+    operator.cloud.database.flavors.create(Flavor(name='sl/ash'))
+    operator.observed('flavor', 'delete', 'sl/ash')
     assert operator.json('flavor', 'list')['flavors'] == []
