@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -247,6 +248,12 @@ def _property(text: str) -> tuple[str, str]:
     key, found, value = text.partition('=')
     if not key or not found:
         raise argparse.ArgumentTypeError(f'{text!r} is not of the form KEY=VALUE')
+    kind, _colon, wanted = key.partition(':')
+    if kind.startswith(('resources', 'trait')) and not re.fullmatch('[A-Z0-9_]+', wanted):
+        what = 'resource class' if kind.startswith('resources') else 'trait'
+        raise argparse.ArgumentTypeError(f'{text!r} names no {what}: its name has only the characters A-Z 0-9 _')
+    if kind.startswith('trait') and value not in ('required', 'forbidden'):
+        raise argparse.ArgumentTypeError(f'{text!r} is neither required nor forbidden')
     return key, value
 
 

@@ -31,6 +31,28 @@ def test_an_amount_that_is_no_number_is_refused(operator):
     assert operator.json('flavor', 'list')['flavors'] == []
 
 
+@pytest.mark.parametrize(
+    ('given', 'words'),
+    [
+        ('trait:CUSTOM_SSD=yes', 'is neither required nor forbidden'),
+        ('trait1:CUSTOM_SSD=', 'is neither required nor forbidden'),
+        ('trait:ssd=required', 'names no trait'),
+        ('trait=required', 'names no trait'),
+        ('resources:gold=1', 'names no resource class'),
+        ('resources_GROUP:=1', 'names no resource class'),
+    ],
+)
+def test_a_property_that_would_be_ignored_is_refused(operator, given, words):
+    status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', given)
+    assert (status, f"'{given}' {words}" in operator.err) == (2, True)
+
+
+def test_a_trait_is_kept(operator):
+    given = ('--property', 'trait:CUSTOM_SSD=required', '--property', 'trait_A:CUSTOM_SLOW=forbidden')
+    document = operator.json('flavor', 'create', 'fast', *SIZE, *given)
+    assert document['flavor']['extra_specs'] == {'trait:CUSTOM_SSD': 'required', 'trait_A:CUSTOM_SLOW': 'forbidden'}
+
+
 @pytest.mark.parametrize('name', ['m1.large', '42', '_a-b. c-', 'x' * 255])
 def test_a_name_that_nova_accepts_as_an_id_is_accepted(operator, name):
     assert operator.json('flavor', 'create', name, *SIZE)['flavor']['name'] == name
