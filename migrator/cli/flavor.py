@@ -13,12 +13,17 @@ from migrator.cli.command import Asked, Verb
 
 COLUMNS = ('NAME', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'EPHEMERAL (GiB)', 'SWAP (MiB)', 'PROPERTIES')
 
+_KEPT = 'Guests that have it keep it, and while a guest has it, the users of its project can still request it'
+
 
 def create(asked: Asked) -> int:
     """Add a flavor."""
     flavor = instance.flavor(asked.arguments, asked.arguments.name)
     asked.database.flavors.create(flavor)
     text = f'Flavor {flavor.name} is created. Guests of every project can be resized to it.'
+    newest = [one for one in asked.database.instances.flavors() if one.name == flavor.name]
+    if newest and newest != [flavor]:
+        text += ' There are guests that have another flavor of this name. They keep it.'
     asked.answer({'flavor': dataclasses.asdict(flavor)}, command.printable(text))
     return command.RIGHT
 
@@ -41,7 +46,7 @@ def delete(asked: Asked) -> int:
     """Delete a flavor; guests that have it keep it."""
     name = asked.arguments.name
     asked.database.flavors.delete(name)
-    asked.answer({'deleted': name}, command.printable(f'Flavor {name} is deleted. Guests that have it keep it.'))
+    asked.answer({'deleted': name}, command.printable(f'Flavor {name} is deleted. {_KEPT}.'))
     return command.RIGHT
 
 
@@ -58,5 +63,5 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 VERBS: tuple[command.Verb, ...] = (
     Verb('create', 'add a flavor that guests can be resized to', create, _create_arguments),
     Verb('list', 'list the flavors that were created here, by name, and not those that only guests have', list_),
-    Verb('delete', 'delete a flavor; guests that have it keep it', delete, _name),
+    Verb('delete', f'delete a flavor. {_KEPT}', delete, _name),
 )

@@ -19,10 +19,20 @@ def test_a_flavor_is_created_listed_and_deleted(operator):
     assert operator.json('flavor', 'list')['flavors'][1] == document['flavor']
     status, _out = operator.status('flavor', 'create', 'small', *SIZE)
     assert (status, 'Flavor small already exists' in operator.err) == (1, True)
-    assert 'Guests that have it keep it' in operator.observed('flavor', 'delete', 'small')
+    kept = 'Guests that have it keep it, and while a guest has it, the users of its project can still request it.'
+    assert kept in operator.observed('flavor', 'delete', 'small')
     status, _out = operator.status('flavor', 'delete', 'small')
     assert (status, 'Flavor small could not be found' in operator.err) == (1, True)
     assert [one['name'] for one in operator.json('flavor', 'list')['flavors']] == ['big']
+
+
+def test_a_flavor_under_the_name_of_another_one_that_a_guest_has_says_so(operator):
+    whose = ('--host', 'host1', '--project', 'blue', '--user', 'ada', '--force')
+    operator.observed('instance', 'create', *SIZE, *whose, '--flavor', 'small')
+    other = 'There are guests that have another flavor of this name. They keep it.'
+    assert other in operator.observed('flavor', 'create', 'small', *SIZE, '--swap', 1)
+    operator.observed('flavor', 'delete', 'small')
+    assert 'another flavor' not in operator.observed('flavor', 'create', 'small', *SIZE)
 
 
 def test_an_amount_that_is_no_number_is_refused(operator):
