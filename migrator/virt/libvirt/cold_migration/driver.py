@@ -105,6 +105,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             'copies': {disk.target: copies.draft_of(disk, instance.uuid, token) for disk in copied},
             'owner': [os.geteuid(), os.getegid()],
             'token': token,
+            'require_encryption': self.conf.libvirt.require_encryption,
         }
         try:
             checks.uri_host(there)
@@ -133,6 +134,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         checked = storage.defined_disks(migrate_data.source['xml'])
         plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
         copied = _copied(migrate_data)
+        # The configuration may have changed since the checks.
+        if copied and plans.must_encrypt(self.conf, there) and (reason := plans.unencrypted(self.conf, live=False)):
+            raise self._error(phase, reason)
         uri = plans.uri_of(self.conf, there)
         destination = Connection(uri, str(there.get('host')), self._threads, self.connection.deadline)
         try:

@@ -124,3 +124,13 @@ def test_cold_migration_from_a_host_that_does_not_report_whether_it_encrypts_is_
     old = data.replace(source={name: value for name, value in data.source.items() if name != 'unencrypted'})
     with pytest.raises(exception.MigrationPreCheckError, match='alpha does not report whether it encrypts'):
         running.destination.check_can_migrate_destination(INSTANCE, LiveMigrateData(source=old.source))
+
+
+@pytest.mark.parametrize('requires', ['source', 'destination'])
+def test_guest_runs_on_if_its_disks_could_be_copied_only_over_tcp_since_the_checks(running, requires):
+    configure(getattr(running, requires), require_encryption=True)
+    data = running.checked()
+    configure(running.source, live_migration_scheme='tcp')
+    with pytest.raises(exception.DriverError, match='require_encryption is set, and by live_migration_scheme'):
+        running.source.migrate_disk_and_power_off(INSTANCE, data)
+    assert (running.alpha.asked, running.states()[0]) == (0, 'running')
