@@ -148,6 +148,29 @@ def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
         logger.addFilter(_OncePerOutage(clock))
 
 
+class _Connection(pyamqp.Connection):
+    """kombu's connection, which frees its buffer of 128 KiB when it ends."""
+
+    def connect(self, callback: Any = None) -> Any:
+        """Connect to the broker. If that fails, nothing of the connection is left."""
+        try:
+            return super().connect(callback)
+        except Exception:
+            self.collect()
+            raise
+
+    def collect(self) -> None:
+        """Close the socket without a message to the broker. A normal close ends with this, too."""
+        super().collect()
+        # Both refer to the connection, so that they would stay with it until Python collects its garbage. The first has
+        # the buffer. With None in their place py-amqp would connect again.
+        self.frame_writer = self.on_inbound_frame = _refuse_frame
+
+
+def _refuse_frame(*_frame: Any) -> None:
+    raise amqp.RecoverableConnectionError('the connection is closed')
+
+
 class _Transport(pyamqp.Transport):
     """kombu's transport, which closes a lost connection before it opens the next one.
 
@@ -155,20 +178,15 @@ class _Transport(pyamqp.Transport):
     garbage. An idle service did not do that in 30 outages.
     """
 
+    Connection = _Connection
     _last: Any = None
 
     def establish_connection(self) -> Any:
         """Connect to the broker, and return the connection."""
-        self._collect(self._last)
-        self._last = super().establish_connection()  # type: ignore[no-untyped-call]  # kombu has few types
+        last, self._last = self._last, None
+        self._collect(last)  # type: ignore[no-untyped-call]  # kombu has few types
+        self._last = super().establish_connection()  # type: ignore[no-untyped-call]  # as above
         return self._last
-
-    def _collect(self, connection: Any) -> None:
-        """Close a lost connection without a message to the broker. kombu calls this after the other errors."""
-        if connection is not None:
-            connection.collect()
-            # Both refer to the connection, so that they would stay with it. The first has the buffer.
-            connection.frame_writer = connection.on_inbound_frame = None
 
 
 def close_lost_connections() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import tracemalloc
 
+import kombu
 import kombu.transport
 import oslo_messaging
 import pytest
@@ -333,3 +334,26 @@ def test_lost_connections_leave_no_socket_and_no_buffer_behind(
         tracemalloc.stop()
         transport.cleanup()
         link.kill()
+
+
+def test_closed_connections_leave_no_buffer_behind(wire, monkeypatch, no_garbage_collection):
+    monkeypatch.setattr(kombu.transport, '_transport_cache', {})
+    monkeypatch.setitem(kombu.transport.TRANSPORT_ALIASES, 'amqp', 'kombu.transport.pyamqp:Transport')
+    rpc.close_lost_connections()
+    connection = kombu.Connection(wire.url.replace('rabbit:', 'amqp:'))
+
+    def reopen():
+        connection.connect()
+        connection.close()
+
+    try:
+        reopen()
+        descriptors = len(os.listdir('/proc/self/fd'))
+        tracemalloc.start()
+        for _ in range(3):
+            reopen()
+        grown, _peak = tracemalloc.get_traced_memory()
+        assert len(os.listdir('/proc/self/fd')) == descriptors
+        assert grown / 3 < 100_000
+    finally:
+        tracemalloc.stop()

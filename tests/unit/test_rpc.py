@@ -4,9 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import socket
 import sys
 import threading
+import tracemalloc
 
+import amqp
+import kombu
+import kombu.transport
 import pytest
 from oslo_config import cfg
 from oslo_messaging._drivers import common as driver_common
@@ -353,3 +360,61 @@ def test_invalid_url_raises_configuration_error_without_password(tmp_path, url, 
         for word in [f'Option {option} is ', *words, 'write it as rabbit://USER:PASSWORD@HOST:5672/VHOST.']:
             assert word in str(reported.value)
         assert 'hush' not in str(reported.value)
+
+
+@pytest.fixture
+def listener():
+    """A server that reads the first eight bytes of each connection, AMQP's header, and closes it."""
+    with socket.create_server(('127.0.0.1', 0)) as listening:
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    with listening.accept()[0] as accepted:
+                        accepted.recv(8, socket.MSG_WAITALL)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield listening
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture
+def kombu_transport(monkeypatch):
+    # kombu looks a name up once.
+    monkeypatch.setattr(kombu.transport, '_transport_cache', {})
+    monkeypatch.setitem(kombu.transport.TRANSPORT_ALIASES, 'amqp', 'kombu.transport.pyamqp:Transport')
+    rpc.close_lost_connections()
+
+
+@pytest.mark.usefixtures('kombu_transport')
+def test_failed_handshakes_leave_no_socket_and_no_buffer_behind(listener):
+    # A socket that stayed would be in the traced memory, too: the connection refers to it.
+    connection = kombu.Connection(f'amqp://u:p@127.0.0.1:{listener.getsockname()[1]}/', connect_timeout=5)
+    assert isinstance(connection.transport, rpc._Transport)
+
+    def attempt():
+        with pytest.raises(OSError):
+            connection.transport.establish_connection()
+
+    gc.collect()
+    gc.disable()
+    try:
+        attempt()
+        tracemalloc.start()
+        for _ in range(3):
+            attempt()
+        grown, _peak = tracemalloc.get_traced_memory()
+        assert grown / 3 < 100_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@pytest.mark.usefixtures('kombu_transport')
+def test_frame_on_a_collected_connection_is_an_error_and_does_not_connect_again():
+    connection = rpc._Connection()
+    connection.collect()
+    with pytest.raises(amqp.RecoverableConnectionError, match='is closed'):
+        connection.send_heartbeat()
