@@ -7,10 +7,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import oslo_context.context
+
+#: The form of a ``traceparent`` of W3C's trace context.
+TRACEPARENT = re.compile('00-([0-9a-f]{32})-([0-9a-f]{16})-01')
 
 
 class RequestContext(oslo_context.context.RequestContext):
@@ -39,10 +43,12 @@ class RequestContext(oslo_context.context.RequestContext):
 
     @classmethod
     def from_primitive(cls, values: dict[str, Any]) -> RequestContext:
-        """Return the context that :meth:`to_primitive` wrote."""
+        """Return the context that :meth:`to_primitive` wrote, without a ``traceparent`` of another form."""
         known = ('request_id', 'global_request_id', 'user_id', 'project_id', 'roles', 'is_admin')
         found = cls(overwrite=False, **{key: values[key] for key in known if values.get(key) is not None})
-        found.traceparent = values.get('traceparent')
+        header = values.get('traceparent')
+        # A host keeps it for as long as its work lasts.
+        found.traceparent = header if isinstance(header, str) and TRACEPARENT.fullmatch(header) else None
         return found
 
 

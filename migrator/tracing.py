@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 from migrator import context, executors
 
-#: The form of a ``traceparent`` of W3C's trace context.
-_HEADER = re.compile('00-([0-9a-f]{32})-([0-9a-f]{16})-01')
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
@@ -37,7 +35,7 @@ class Place(NamedTuple):
 
 def read(header: object) -> Place | None:
     """Return the place in a ``traceparent``, or None if it is not valid."""
-    found = _HEADER.fullmatch(header) if isinstance(header, str) else None
+    found = context.TRACEPARENT.fullmatch(header) if isinstance(header, str) else None
     return Place(*found.groups()) if found and any(found[2].strip('0')) and found[1].strip('0') else None
 
 

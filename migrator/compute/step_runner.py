@@ -463,8 +463,9 @@ class TracedStepRunner(StepRunner):
     def run(self, work: Work) -> None:
         """Run a work, and record it."""
         began = self._tracer.now()
-        super().run(work)
+        # The report may be acknowledged as soon as the work has ended, which drops its traceparent.
         parent, migration = tracing.read(work.traceparent), tracing.of_migration(work.uuid)
+        super().run(work)
         if migration is None:
             return
         if parent is None or parent.trace != migration.trace:

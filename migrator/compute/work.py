@@ -104,6 +104,7 @@ class Work(driver.CancelToken):
         """Drop the report, and keep only what a late duplicate needs as an answer."""
         if self.outcome is not None:
             self.kept = False
+            self.traceparent = None
             if self.step != LIVE_MIGRATION:
                 self.outcome = Outcome(self.outcome.state, None, self.outcome.reason)
 

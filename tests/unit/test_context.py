@@ -63,3 +63,16 @@ def test_another_green_thread_has_its_own_subject():
         each.wait()
     assert seen == [('one', 'one'), ('two', 'two')]
     assert context.subject() == context.Subject()
+
+
+HEADER = f'00-{32 * "a"}-{16 * "b"}-01'
+
+
+@pytest.mark.parametrize(
+    ('sent', 'kept'),
+    [(HEADER, HEADER), (HEADER + '0' * 100_000, None), (HEADER + '\n', None), ({'a': HEADER}, None), (17, None)],
+    ids=['valid', 'long', 'line break', 'dict', 'number'],
+)
+def test_traceparent_of_another_form_is_dropped(sent, kept):
+    primitive = context.RequestContext(overwrite=False).to_primitive()
+    assert context.RequestContext.from_primitive(primitive | {'traceparent': sent}).traceparent == kept
