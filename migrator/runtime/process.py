@@ -158,16 +158,22 @@ class Process:
     def tracer(self) -> tracing.Tracer | None:
         """Return what records the spans of this service, or None if ``trace_migrations`` is off.
 
-        :raises migrator.exception.ConfigurationError: the extra is not installed.
+        :raises migrator.exception.ConfigurationError: the extra is not installed, or OpenTelemetry refuses its
+            environment variables.
         """
         if not self.conf.trace_migrations:
             return None
         try:
             from migrator.runtime.tracing import to_collector
+
+            made, shut_down = to_collector(self.name, self.conf.host, self.threads.clock)
         except ImportError as error:
             detail = f'the module {error.name} cannot be imported: install the extra "tracing", or set it to false.'
             raise exception.ConfigurationError(option='[DEFAULT] trace_migrations', value=True, detail=detail) from None
-        made, shut_down = to_collector(self.name, self.conf.host, self.threads.clock)
+        except ValueError as error:
+            reason = str(error).rstrip('.')
+            detail = f'OpenTelemetry refuses an environment variable OTEL_...: {reason}. correct it.'
+            raise exception.ConfigurationError(option='[DEFAULT] trace_migrations', value=True, detail=detail) from None
         self.on_stop(lambda: self._within(LAST_SPANS, shut_down))
         return made
 

@@ -132,6 +132,18 @@ def test_option_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         a_process(traces=True).tracer()
 
 
+def test_option_without_the_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'opentelemetry.exporter.otlp.proto.http.trace_exporter', None)
+    with pytest.raises(exception.ConfigurationError, match=r'trace_exporter cannot .* install the extra "tracing"'):
+        a_process(traces=True).tracer()
+
+
+def test_environment_that_opentelemetry_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('OTEL_BSP_MAX_QUEUE_SIZE', '-1')
+    with pytest.raises(exception.ConfigurationError, match=r'OTEL_\.\.\.: max_queue_size must be a positive integer'):
+        a_process(traces=True).tracer()
+
+
 def test_services_do_not_import_opentelemetry() -> None:
     code = 'import sys, migrator.cmd.api, migrator.cmd.conductor, migrator.cmd.compute, migrator.conductor.manager; '
     code += 'sys.exit(any(name.partition(".")[0] == "opentelemetry" for name in sys.modules))'
