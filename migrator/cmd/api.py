@@ -101,7 +101,8 @@ def logged(
 
 def _trace(tracer: tracing.Tracer, environ: dict[str, Any], status: str, began: datetime.datetime) -> None:
     """Record a request that concerns a migration as a span of it."""
-    parent = tracing.of_migration(environ.get('migrator.migration', ''))
+    # A row may have no uuid.
+    parent = tracing.of_migration(environ.get('migrator.migration') or '')
     if parent is None:
         return
     name = f'{environ["REQUEST_METHOD"]} {environ.get("migrator.route", "none")}'

@@ -11,6 +11,7 @@ import threading
 import pytest
 import requests
 
+from migrator import executors, tracing
 from migrator.cmd import api
 from migrator.wsgi import api as wsgi_api
 from tests.unit.cmd.processes import configure, eventually, refused, running
@@ -83,6 +84,17 @@ def test_line_break_in_method_or_address_makes_no_second_log_line(caplog):
     (record,) = caplog.records
     assert record.getMessage().isprintable()
     assert 'GET\\nCRITICAL' in record.getMessage()
+
+
+def test_request_for_a_migration_without_uuid_is_answered_and_not_traced():
+    spans = []
+    app = api.logged(
+        lambda environ, start: (start('200 OK', []), [b'it'])[1],
+        tracer=tracing.Tracer(executors.NativeThreads().clock, spans.append),
+    )
+    environ = {'REQUEST_METHOD': 'GET', 'PATH_INFO': '/', 'migrator.migration': None}
+    assert app(environ, lambda *_: None) == [b'it']
+    assert spans == []
 
 
 def call(app, path='/') -> tuple[str, bytes, str]:
