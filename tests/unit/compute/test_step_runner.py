@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from migrator.compute import rpcapi
+from migrator import context
+from migrator.compute import rpcapi, work
+from migrator.objects import protocol
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
@@ -146,6 +148,14 @@ class TestRepeats:
         assert host.report(PRE).state == 'done'
         scene.simulation.run_ready()
         assert len(scene.world.log) == effects
+
+    def test_acknowledged_work_keeps_no_traceparent(self) -> None:
+        with context.about(traceparent=f'00-{32 * "a"}-{16 * "b"}-01'):
+            kept = work.Work('m', 'i', PRE, 1, print, protocol.Entry.NONE)
+        kept.outcome = work.Outcome(protocol.WorkState.DONE)
+        assert kept.traceparent is not None
+        kept.acknowledge()
+        assert kept.traceparent is None
 
     def test_acknowledgement_of_older_epoch_or_running_work_drops_no_report(self, scene: Scene) -> None:
         host = scene.host('beta')
