@@ -83,7 +83,7 @@ def providers(piece):
 
 
 def test_piece_finds_nothing_wrong_and_its_audit_finds_what_is_made_wrong(piece):
-    """It is one test, since the piece takes more than a minute, and each test process would run one of its own."""
+    # One test, since the piece takes more than a minute and each test process would run a piece of its own.
     _finds_nothing(piece)
     _finds_allocation_that_is_held_twice(piece)
     _finds_guest_on_two_hosts(piece)
