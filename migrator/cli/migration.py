@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    *('ID', 'UUID', 'INSTANCE', 'GUEST', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'PLACE', 'EXPECTED END'),
+    *('ID', 'UUID', 'TYPE', 'INSTANCE', 'GUEST', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'PLACE', 'EXPECTED END'),
     *('CONDUCTOR', 'REMARK'),
 )
 
@@ -96,12 +96,15 @@ def _row(
         remarks.append(migration.failure)
     elif migration.in_progress and migration.abort_requested_at is not None:
         remarks.append('an abort was requested')
+    elif migration.is_undecided:
+        remarks.append('waits for its user to confirm or to revert it')
     for cleanup in deferred:
         blocked = f', blocked: {cleanup.alarm}' if cleanup.alarm else ''
         remarks.append(f'{cleanup.host} still has to do {cleanup.step}{blocked}')
     return [
         migration.id,
         migration.uuid,
+        migration.migration_type,
         migration.instance_uuid,
         name,
         migration.status,

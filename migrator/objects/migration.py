@@ -261,6 +261,12 @@ class Migration(base.Versioned):
         return self.migration_type in (MigrationType.MIGRATION, MigrationType.RESIZE)
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether it waits for its user to confirm or to revert it."""
+        decided = self.confirm_requested_at is not None or self.revert_requested_at is not None
+        return self.status == MigrationStatus.FINISHED and not decided
+
+    @property
     def task(self) -> str:
         """The name of its saga: its type, that of a cold migration for a resize, or ``revert``."""
         if self.revert_requested_at is not None:

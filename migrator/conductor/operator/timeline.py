@@ -354,8 +354,7 @@ def _requests(facts: Facts) -> Iterator[str]:
         yield f'A forced completion was requested {when}.'
     if migration.outcome == Outcome.BACK:
         yield f'It is being unwound: {migration.failure or "an abort was requested"}'
-    decided = migration.confirm_requested_at is not None or migration.revert_requested_at is not None
-    if migration.status == Status.FINISHED and not decided:
+    if migration.is_undecided:
         yield 'It waits for its user to confirm or to revert it.'
 
 

@@ -35,16 +35,30 @@ def three(operator):
 
 def test_the_list_shows_status_hosts_and_owner(operator, three):
     rows = operator.rows('migration', 'list')
-    assert [(row['ID'], row['STATUS'], row['SOURCE'], row['DESTINATION']) for row in rows] == [
-        ('3', 'queued', 'host1', 'host3'),
-        ('2', 'running', 'host1', 'host2'),
-        ('1', 'completed', 'host2', 'host3'),
+    assert [tuple(row[name] for name in ('ID', 'TYPE', 'STATUS', 'SOURCE', 'DESTINATION')) for row in rows] == [
+        ('3', 'live-migration', 'queued', 'host1', 'host3'),
+        ('2', 'live-migration', 'running', 'host1', 'host2'),
+        ('1', 'live-migration', 'completed', 'host2', 'host3'),
     ]
     for row, (instance, migration) in zip(rows, reversed(three), strict=True):
         assert (row['UUID'], row['INSTANCE']) == (migration.uuid, instance.uuid)
         assert (row['CONDUCTOR'], row['REMARK'], row['GUEST']) == ('conductor1', '-', instance.name)
         assert (row['PLACE'], row['EXPECTED END']) == ('1' if row['STATUS'] == 'queued' else '-', '-')
         assert row['CREATED'].startswith('2026-01-01 00:00:0')
+
+
+def test_a_cold_migration_waits_for_its_user_until_the_user_decides(operator):
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    action, newest = f'/servers/{instance.uuid}/action', lambda: cloud.migrations(instance)[-1]
+    assert cloud.request('POST', action, {'migrate': None}, version='2.80').status_int == 202
+    cloud.simulation.run_until(lambda: newest().status == 'finished')
+    (row,) = operator.rows('migration', 'list')
+    remark = 'waits for its user to confirm or to revert it'
+    assert (row['TYPE'], row['STATUS'], row['REMARK']) == ('migration', 'finished', remark)
+    assert cloud.request('POST', action, {'confirmResize': None}, version='2.80').status_int == 204
+    (row,) = operator.rows('migration', 'list')
+    assert row['REMARK'] == '-'
 
 
 def test_a_deferred_cleanup_and_its_block_are_remarked(operator):
