@@ -53,6 +53,19 @@ def test_all_candidates_failed_restores_previous_state(cloud, phase, after):
         assert f'{host} has a bad day' in state.result(cloud, instance)[1]
 
 
+@pytest.mark.simulated(reason='it decides which host refuses the guest')
+def test_the_source_is_named_that_refused_a_candidate(cloud):
+    instance = cloud.boot('one', 'host1')
+    faults(cloud, 'host1').fail('check_can_live_migrate_source', 'it has a tape')
+    faults(cloud, 'host3').fail('pre_live_migration', 'host3 has a bad day')
+    migrate(cloud, instance)
+    cloud.wait()
+    message = state.result(cloud, instance)[1]
+    assert 'host2: refused by the source: ' in message
+    assert '; host3: ' in message
+    assert 'host3: refused by' not in message
+
+
 @pytest.mark.nova_bug(1714237, 1715182, 1778206, 1889108, 1944619)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])

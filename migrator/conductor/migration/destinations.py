@@ -57,7 +57,9 @@ def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
         destination = chosen(journal, earlier)
         if destination is not None:
             reasons = [
-                str(record.result.get('reason'))
+                # The source checks the guest against each destination, so its refusal is no fault of that one.
+                ('refused by the source: ' if record.step.endswith('_source') else '')
+                + str(record.result.get('reason'))
                 for record in journal.of_attempt(earlier)
                 if record.state == log.StepState.FAILED and record.result
             ]
@@ -276,8 +278,8 @@ def _explain(
     """Return in words why no host is left."""
     named = migration.requested_host
     if tried:
-        whys = ' '.join(f'{host}: {why}' for host, why in sorted(tried.items()))
-        return f'Every candidate was tried and could not take the instance. {whys}'
+        whys = '; '.join(f'{host}: {why.removesuffix(".")}' for host, why in sorted(tried.items()))
+        return f'Every candidate was tried, and the instance could move to none. {whys}.'
     if named is not None and not by_root:
         return f'Placement has no room for the instance on host {named}.'
     reasons = []
