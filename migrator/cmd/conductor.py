@@ -101,14 +101,22 @@ def make_mover(
 def make_sender(process: Process) -> Send | None:
     """Return what puts notifications on the bus, or None if they are off.
 
+    With a driver that is configured, it logs which of both.
+
     :raises migrator.exception.ConfigurationError: the URL of the bus is not valid, or there is no such driver.
     """
     from migrator.runtime import notifier
 
+    drivers, options = ', '.join(notifier.drivers(process.conf)), process.conf.notifications
     if not notifier.is_on(process.conf):
+        if drivers:
+            why = {'drivers': drivers, 'format': options.notification_format}
+            LOG.info('Sends no notifications by %(drivers)s: notification_format is %(format)s', why)
         return None
     made = notifier.Notifier(process.conf, process.threads)
     process.on_stop(made.close)
+    topics = ', '.join(options.versioned_notifications_topics)
+    LOG.info('Sends notifications by %(drivers)s to %(topics)s', {'drivers': drivers, 'topics': topics})
     return made.send
 
 

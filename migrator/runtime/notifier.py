@@ -23,14 +23,19 @@ _RETRIES = 1
 #: Seconds in which the bus has to accept a message.
 _ACCEPTED_WITHIN = 5.0
 #: Drivers that lose messages without an error. routing calls others. It ignores what it does not find, and logs errors.
-_REFUSED = {'routing'}
+#: test only keeps messages in the memory of the process.
+_REFUSED = {'routing', 'test'}
+
+
+def drivers(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the drivers that are configured, without noop, by name."""
+    rpc.register_notification_opts(conf)
+    return sorted({*conf.oslo_messaging_notifications.driver} - {'noop'})
 
 
 def is_on(conf: cfg.ConfigOpts) -> bool:
     """Return whether notifications are on: a driver other than noop, and a format that migrator has."""
-    rpc.register_notification_opts(conf)
-    drivers = {*conf.oslo_messaging_notifications.driver} - {'noop'}
-    return bool(drivers) and conf.notifications.notification_format != 'unversioned'
+    return bool(drivers(conf)) and conf.notifications.notification_format != 'unversioned'
 
 
 class _Transport(NotificationTransport):  # type: ignore[misc]  # oslo.messaging has no types

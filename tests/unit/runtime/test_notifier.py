@@ -14,9 +14,10 @@ import pytest
 from oslo_config import cfg
 
 from migrator import context, exception, executors, rpc
+from migrator.cmd import conductor
 from migrator.conductor.notifications.payload import Notification
 from migrator.conf import opts
-from migrator.runtime import notifier
+from migrator.runtime import notifier, process
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
 
@@ -91,6 +92,32 @@ def test_a_driver_other_than_noop_and_a_format_that_migrator_has_are_on(options:
     assert notifier.is_on(conf_of(**options)) is on
 
 
+@pytest.mark.parametrize(
+    ('options', 'lines'),
+    [
+        ({'driver': []}, []),
+        ({'driver': ['noop'], 'notification_format': 'unversioned'}, []),
+        ({}, ['Sends notifications by messagingv2 to versioned_notifications']),
+        (
+            {'driver': ['messagingv2', 'log'], 'versioned_notifications_topics': ['a', 'b']},
+            ['Sends notifications by log, messagingv2 to a, b'],
+        ),
+        (
+            {'notification_format': 'unversioned'},
+            ['Sends no notifications by messagingv2: notification_format is unversioned'],
+        ),
+    ],
+)
+def test_a_conductor_logs_where_it_sends_notifications_if_it_has_a_driver(
+    options: Any, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    starting = process.Process('migrator-conductor', conf_of(**options), executors.NativeThreads())
+    with caplog.at_level('INFO', 'migrator.cmd.conductor'):
+        conductor.make_sender(starting)
+    starting.stop()
+    assert [record.getMessage() for record in caplog.records] == lines
+
+
 @pytest.mark.parametrize('priority', ['INFO', 'ERROR'])
 def test_a_listener_gets_the_id_the_time_and_the_requester(bus: notifier.Notifier, priority: str) -> None:
     listener = Listener(conf_of(), 'versioned_notifications')
@@ -144,10 +171,10 @@ def test_a_wrong_url_is_named_with_its_option() -> None:
     assert 'secret' not in str(raised.value)
 
 
-@pytest.mark.parametrize('name', ['messagingV2', 'routing'])
+@pytest.mark.parametrize('name', ['messagingV2', 'routing', 'test'])
 def test_a_driver_that_would_lose_messages_is_named_with_those_that_exist(name: str) -> None:
     conf = conf_of(driver=['messagingv2', name])
     with pytest.raises(exception.ConfigurationError) as raised:
         notifier.Notifier(conf, executors.NativeThreads())
-    for part in ('[oslo_messaging_notifications] driver', repr(name), 'log, messaging, messagingv2, noop, test'):
+    for part in ('[oslo_messaging_notifications] driver', repr(name), 'use one of log, messaging, messagingv2, noop'):
         assert part in str(raised.value)
