@@ -73,8 +73,8 @@ class MoveState(enum.StrEnum):
 def to_decide(uuid: str) -> str:
     """Return what ends the VERIFY_RESIZE of a guest, as a sentence."""
     return (
-        f'Its user has to confirm or to revert its cold migration: openstack server migration confirm {uuid}, or '
-        f'openstack server migration revert {uuid}.'
+        'Its user has to confirm or to revert its cold migration or resize: '
+        f'openstack server migration confirm {uuid}, or openstack server migration revert {uuid}.'
     )
 
 

@@ -164,7 +164,7 @@ def test_guest_that_waits_for_its_user_is_reported_with_the_commands(cloud):
     finish(cloud, left, 'host2')
     (guest,) = plan(cloud, include_stopped=True)['guests']
     assert guest['obstacle']['reason'] == 'It is in VERIFY_RESIZE.'
-    assert f'openstack server migration confirm {there.uuid}' in guest['obstacle']['remedy']
+    assert f'or resize: openstack server migration confirm {there.uuid}' in guest['obstacle']['remedy']
     (copy,) = plan(cloud)['copies']
     assert (copy['name'], copy['instance_uuid'], copy['guest_on']) == ('left', left.uuid, 'host2')
     assert copy['reason'] == 'It is in VERIFY_RESIZE at host2, and host1 keeps its old copy.'
