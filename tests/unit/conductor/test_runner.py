@@ -56,7 +56,7 @@ class Subject:
         self.boots: dict[str, str] = {}
         self.stuck = None
         self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)
-        self.times = StepTimes(clock, lambda *_step: None, None)
+        self.times = StepTimes(clock, lambda *_step: None, None, lambda key: self.journal.is_ours(*key))
         self.tools = types.SimpleNamespace(
             server='conductor',
             broker=types.SimpleNamespace(check=lambda: None),
