@@ -155,7 +155,7 @@ class _Connection(pyamqp.Connection):
         """Connect to the broker. If that fails, nothing of the connection is left."""
         try:
             return super().connect(callback)
-        except Exception:
+        except Exception:  # whatever has failed; it is raised again
             self.collect()
             raise
 

@@ -91,7 +91,7 @@ class _Link:
             self._writers.add(far)
             await asyncio.gather(self._pump(reader, far), self._pump(far_reader, writer))
         except OSError:
-            pass  # one side is gone, and the other one is closed below
+            pass  # one side has closed the connection, and the other one is closed below
         finally:
             for each in (writer, far):
                 if each is not None:

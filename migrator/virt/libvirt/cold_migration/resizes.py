@@ -125,7 +125,7 @@ def _qemu_img(host: str, *arguments: str) -> str:
 
 
 def _root_of(xml: ElementTree.Element, disks: Sequence[storage.Disk]) -> storage.Disk | None:
-    """Return the writable disk with the lowest boot order, or else the first one; None: there is none."""
+    """Return the writable disk with the lowest boot order, else the first writable one, or None."""
 
     def order(disk: storage.Disk) -> float:
         boot = _element_of(xml, disk).find('boot')
@@ -164,7 +164,7 @@ def _resized(instance: Instance, flavor: Flavor, definition: str) -> str:
 
 
 def _child(element: Any, *path: str) -> Any:
-    """Return the element at a path below another one; None: there is none."""
+    """Return the element at a path below another one, or None."""
     for name in path:
         element = next((node for node in element.childNodes if node.nodeName == name), None) if element else None
     return element
