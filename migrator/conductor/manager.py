@@ -134,6 +134,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             self._watches['guests'] = conf.conductor.guests_interval, comparison.look
         if send is not None:
             notifications = Notifications(self.tools, send, self._stopping)
+            metrics.watch_notifications(self.metrics.registry, notifications.waits_for)
             self._watches[_NOTIFICATIONS] = notifications.interval, notifications.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
         self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)

@@ -278,6 +278,19 @@ class Audits:
             self._findings.labels(verdict).set(number_of.get(verdict, 0))
 
 
+def watch_notifications(registry: prometheus_client.CollectorRegistry, waits_for: Callable[[], float]) -> None:
+    """Add the metric of the notifications that wait. Only a conductor that sends notifications has it.
+
+    :param registry: the registry of the conductor's metrics.
+    :param waits_for: returns for how many seconds notifications have waited; 0 if none waits.
+    """
+    prometheus_client.Gauge(
+        'migrator_notifications_wait_seconds',
+        'Seconds for which notifications wait that this conductor could not send; 0 if none waits.',
+        registry=registry,
+    ).set_function(waits_for)
+
+
 class Guests:
     """The metric of the guests that are not where the database has them.
 

@@ -87,6 +87,10 @@ def last(bus):
     return bus.accepted[-1]
 
 
+def waits_for(cloud, conductor='conductor1'):
+    return cloud.conductors[conductor].metrics.registry.get_sample_value('migrator_notifications_wait_seconds')
+
+
 def data(notification):
     return notification.payload['nova_object.data']
 
@@ -235,8 +239,10 @@ def test_a_bus_that_is_away_delays_no_migration_and_gets_everything_later(cloud,
     assert round(cloud.simulation.time - began, 6) == round(copies, 6), 'something has waited for the bus'
     cloud.simulation.advance(60)
     assert bus.accepted == []
+    assert 60 <= waits_for(cloud) <= cloud.simulation.time - began
     bus.is_away = False
     cloud.simulation.advance(periodic.LONGEST)
+    assert waits_for(cloud) == 0
     assert [bus.of(instance) for instance in instances] == [LIVE + ARRIVED] * 3
     assert len(bus.accepted) == 18, 'each once'
     said = [line for line in cloud.monitor.logs if 'Could not send a notification' in line]
@@ -275,6 +281,22 @@ def test_an_end_is_sent_whose_conductor_was_killed_before_it_sent_anything(cloud
     cloud.simulation.advance(60)
     assert bus.of(instance) == LIVE + ARRIVED
     assert len(bus.accepted) == 6
+
+
+@notifies
+def test_a_conductor_that_does_not_send_any_more_has_no_notification_that_waits(cloud, bus):
+    bus.is_away = True
+    migrate(cloud, cloud.boot('one', 'host1'), 'host2')
+    cloud.wait()
+    cloud.start_conductor('conductor2')
+    cloud.simulation.advance(60)
+    other, sender = sorted(('conductor1', 'conductor2'), key=lambda name: waits_for(cloud, name))
+    assert (waits_for(cloud, other), waits_for(cloud, sender) > 0) == (0, True)
+    tools = {name: cloud.conductors[name].tools for name in (sender, other)}
+    while tools[sender].owner < tools[other].owner:  # the first one of all sends
+        cloud.conductors[sender].begin_incarnation()  # as after a lost lease
+    cloud.simulation.advance(2 * periodic.LONGEST)
+    assert (waits_for(cloud, sender), waits_for(cloud, other) > 0) == (0, True)
 
 
 @notifies
@@ -352,10 +374,12 @@ def test_a_migration_whose_notifications_cannot_be_derived_keeps_no_other_back(c
     cloud.wait()
     cloud.simulation.advance(10)
     assert (bus.of(bad), bus.of(good)) == ([], LIVE + ARRIVED)
+    assert waits_for(cloud) > 10
     assert caplog.text.count('Could not derive the notifications') == 1
     monkeypatch.setattr(periodic, 'notification', derive)
     bus.wait()
     assert bus.of(bad) == LIVE + ARRIVED
+    assert waits_for(cloud) == 0
     assert len(bus.accepted) == 12, 'each once'
 
 

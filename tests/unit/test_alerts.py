@@ -36,6 +36,7 @@ def served():
     monitor.timed_rpc(None)
     metrics.Audits(conductor.registry)
     metrics.Guests(conductor.registry)
+    metrics.watch_notifications(conductor.registry, float)
     monitor.registry.register(conductor.registry)
     hypervisor = FakeDriver(FakeWorld(service.threads).add('host1'), service.threads)
     compute._add_metrics(service, executors.BoundedExecutor(1, service.threads), hypervisor)

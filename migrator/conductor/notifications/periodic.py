@@ -49,12 +49,19 @@ class Notifications:
         self._send = send
         self._stopping = stopping
         self._interval = INTERVAL
-        #: The migrations whose notifications could not be derived at the last try.
-        self._failed: set[str] = set()
+        #: Since when the bus accepts nothing, in monotonic seconds; None: it does.
+        self._away_since: float | None = None
+        #: The migrations whose notifications could not be derived at the last try -> since when.
+        self._failed: dict[str, float] = {}
 
     def interval(self) -> float:
         """Return the seconds until the next look: more after each failure."""
         return self._interval
+
+    def waits_for(self) -> float:
+        """Return the seconds for which notifications have waited that could not be sent; 0: none waits."""
+        since = [one for one in (self._away_since, *self._failed.copy().values()) if one is not None]
+        return self._tools.threads.clock.monotonic() - min(since) if since else 0.0
 
     def look(self) -> None:
         """Send the notifications that follow from new entries of the logs.
@@ -63,6 +70,8 @@ class Notifications:
         """
         tools = self._tools
         if not tools.owner or tools.database.conductors.first() != tools.owner:
+            # another conductor sends what waits
+            self._interval, self._away_since, self._failed = INTERVAL, None, {}
             return
         while not self._stopping.is_set() and self._notified.look(OLDEST):
             pass
@@ -73,16 +82,19 @@ class Notifications:
                         return
                 if len(found) < _AT_ONCE or self._failed:
                     break
+            else:
+                self._failed.clear()  # one may be deleted
         except exception.DatabaseUnreachable:
             raise
         except exception.ServiceUnreachable as error:
-            if self._interval == INTERVAL:
+            if self._away_since is None:
                 LOG.warning('Could not send a notification; migrations go on, and it is sent later: %s', error)
+                self._away_since = tools.threads.clock.monotonic()
             self._interval = min(2 * self._interval, LONGEST)
         else:
-            if self._interval != INTERVAL:
+            if self._away_since is not None:
                 LOG.info('The bus accepts notifications again')
-            self._interval = INTERVAL
+            self._interval, self._away_since = INTERVAL, None
 
     def _try_all(self, unsent: Unsent) -> bool:
         """Send what follows from the new entries of one log; if it cannot be derived, go on to the next one.
@@ -97,9 +109,9 @@ class Notifications:
         except Exception:  # an error about one migration must not keep back the notifications of all others
             if uuid not in self._failed:
                 LOG.exception('Could not derive the notifications of migration %s; trying again later', uuid)
-            self._failed.add(uuid)
+                self._failed[uuid] = self._tools.threads.clock.monotonic()
             return self._notified.put_last(unsent)
-        self._failed.discard(uuid)
+        self._failed.pop(uuid, None)
         return found
 
     def _send_all(self, unsent: Unsent) -> bool:
