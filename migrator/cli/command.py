@@ -23,6 +23,7 @@ from uuid import UUID
 from oslo_utils import uuidutils
 
 from migrator import exception
+from migrator.cli.parser import PROG
 from migrator.objects import base, times
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
@@ -38,8 +39,6 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.rpc import RPC
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
-
-PROG = 'migrator-manage'
 
 #: The width of a table in a pipe, so that each row is one line, whatever its length.
 _UNLIMITED_WIDTH = 10_000
@@ -174,14 +173,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     raise TypeError(f'{type(value).__name__} cannot be converted to JSON')
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the exit status of a wrong usage."""
-
-    def error(self, message: str) -> Any:
-        """Print an error, and exit."""
-        self.exit(USAGE, f'{self.prog}: {message}. See {self.prog} --help\n')
 
 
 def add_verbs(choices: Any, verbs: Iterable[Verb], common: argparse.ArgumentParser) -> None:

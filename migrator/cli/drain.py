@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
+from migrator.cli.parser import PROG
 from migrator.objects import Migration, MigrationType, base
 from migrator.objects.drain import (
     MOST,
@@ -275,7 +276,7 @@ def _wake(asked: Asked) -> None:
             rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake_drains(admin_context())
     except Exception as error:  # noqa: BLE001 -- the request is committed, whatever the broker or its options are
         found = 'the request is committed, and the next sweep of a conductor finds it'
-        print(f'{command.PROG}: could not wake a conductor; {found}: {error}', file=sys.stderr)
+        print(f'{PROG}: could not wake a conductor; {found}: {error}', file=sys.stderr)
 
 
 def _uuid(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from oslo_utils import uuidutils
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
+from migrator.cli.parser import PROG
 from migrator.objects import Flavor, Instance, Service, protocol
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
         instance_uuid=uuid,
         step='poll',
         epoch=0,
-        owner=command.PROG,
+        owner=PROG,
         reply_to='',
         boot_id=service.boot_id or '',
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.command import Asked, Verb
+from migrator.cli.parser import PROG
 from migrator.objects import Migration, MigrationStatus, base
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
     return f'{text}\n\nNothing was changed. To do it:\n  {to_run}'
 
 
-def text_of(facts: Facts, line: Place, program: str = command.PROG) -> Iterator[str]:
+def text_of(facts: Facts, line: Place, program: str = PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
     :param line: its place in the queue.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from migrator import context, exception
 from migrator.cli import command
 from migrator.cli.command import Asked
+from migrator.cli.parser import PROG
 from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
 from migrator.conductor.operator import explain, timeline, unstick
 from migrator.conductor.operator.timeline import Facts
@@ -70,7 +71,7 @@ def abandon(asked: Asked) -> int:
     try:
         again = unstick.check_abandon(facts, guest_on)
     except exception.Invalid as error:
-        print(f'{command.PROG}: argument --guest-on: {error}', file=sys.stderr)
+        print(f'{PROG}: argument --guest-on: {error}', file=sys.stderr)
         return command.USAGE
     if not asked.arguments.yes:
         to_run = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
@@ -144,7 +145,7 @@ def _wake(asked: Asked, migration: Migration) -> None:
         asked.wake(context.admin_context(), migration.uuid, server)
     except Exception as error:  # noqa: BLE001 -- a wake-up only saves seconds
         why = ' '.join(str(error).split()) or type(error).__name__
-        print(f'{command.PROG}: no conductor was woken, its sweep finds the request ({why})', file=sys.stderr)
+        print(f'{PROG}: no conductor was woken, its sweep finds the request ({why})', file=sys.stderr)
 
 
 def _wait(asked: Asked, uuid: str, enough: Callable[[Migration], bool]) -> Migration:

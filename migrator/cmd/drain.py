@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
+from migrator.cli.parser import Parser
 from migrator.foreground import session, verbs
 from migrator.runtime import pipes
 
@@ -26,14 +27,14 @@ PROG = session.PROG
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # Suppress defaults, because the default after the verb would replace a value given before it.
-    common = command.Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument('--os-cloud', metavar='NAME', help='a cloud of clouds.yaml; default: OS_CLOUD, OS_AUTH_URL ...')
     common.add_argument('--os-region-name', metavar='NAME', help='its region; default: OS_REGION_NAME, or the only one')
     help_ = 'the file with the state; default: CLOUD.sqlite in ~/.local/state/migrator, or in $XDG_STATE_HOME/migrator'
     common.add_argument('--state', metavar='FILE', help=help_)
     common.add_argument('--json', action='store_true', help='print JSON: one document, or a line for each event')
     common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')
-    parser = command.Parser(
+    parser = Parser(
         prog=PROG,
         parents=[common],
         allow_abbrev=False,
@@ -41,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog='Exit status: 0 success; 1 it found something wrong or could not do it; 2 usage; 3 a needed service is '
         'not reachable; 130 interrupted.',
     )
-    choices: Any = parser.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=command.Parser)
+    choices: Any = parser.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=Parser)
     command.add_verbs(choices, verbs.VERBS, common)
     return parser
 

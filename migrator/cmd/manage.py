@@ -21,14 +21,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli import command
-from migrator.cli.command import PROG, Asked
+from migrator.cli.parser import PROG, Parser
 from migrator.runtime import pipes
 
-if TYPE_CHECKING:  # what only some verbs need is imported where they use it, so that the help is fast
+if TYPE_CHECKING:  # what --help does not need is imported where it is used, so that --help is fast
     from oslo_config import cfg
 
     from migrator import executors, rpc
+    from migrator.cli import command
+    from migrator.cli.command import Asked
 
 #: Noun -> its help, and the module whose ``VERBS`` it has.
 NOUNS: dict[str, tuple[str, str]] = {
@@ -44,7 +45,7 @@ NOUNS: dict[str, tuple[str, str]] = {
 }
 
 
-class _NounParser(command.Parser):
+class _NounParser(Parser):
     """The parser of one noun.
 
     It adds the parsers of its verbs only when it parses, so that no other noun is imported.
@@ -57,8 +58,10 @@ class _NounParser(command.Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the verbs, and parse as usual."""
+        from migrator.cli import command
+
         verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
-        choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=command.Parser)
+        choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=Parser)
         command.add_verbs(choices, verbs, self._common)
         return super().parse_known_args(args, namespace)
 
@@ -66,7 +69,7 @@ class _NounParser(command.Parser):
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # Suppress defaults, because the default after the noun would replace a value given before it.
-    common = command.Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument(
         '--config-file',
         action='append',
@@ -75,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     common.add_argument('--json', action='store_true', help='print JSON')
     common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')
-    parser = command.Parser(
+    parser = Parser(
         prog=PROG,
         parents=[common],
         allow_abbrev=False,
@@ -131,6 +134,8 @@ def main(
     try:
         return _main(argv, threads, client)
     except KeyboardInterrupt:
+        from migrator.cli import command
+
         return command.fail(PROG, 130, 'interrupted')
 
 
@@ -140,6 +145,8 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, client:
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     from migrator import executors
+    from migrator.cli import command
+    from migrator.cli.command import Asked
     from migrator.runtime import concurrency
 
     concurrency.native()  # before a verb imports the modules of a conductor
