@@ -74,7 +74,7 @@ class HostInventory:
 
     def refresh(self) -> None:
         """Query the driver for the node, and wait for the result."""
-        self._node = self._driver.get_node()
+        self._node = self._driver.get_node().replace(cold_migrations=self._driver.cold_migrations)
 
     def refresh_later(self) -> None:
         """Query the driver for the node in the background, unless the previous query is still pending.

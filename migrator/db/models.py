@@ -401,8 +401,7 @@ class Service(Times, Base):
     version: orm.Mapped[int] = orm.mapped_column(Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    #: When an operator forced the service down, or a conductor that was reachable all the time declared it down after
-    #: too long without a report. A report clears it.
+    #: When an operator or a conductor declared the service down (:class:`migrator.objects.Service`).
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
@@ -435,6 +434,7 @@ class ComputeNode(Times, Base):
     host_ip: orm.Mapped[str] = orm.mapped_column(Text(64))
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
+    cold_migrations: orm.Mapped[list[Any] | None] = orm.mapped_column()
     #: Whether a conductor has written these providers to Placement.
     in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true(), index=True)
 

@@ -97,6 +97,7 @@ class Place:
     :ivar service: its compute service.
     :ivar has_cleanup: whether it has a deferred cleanup of the instance.
     :ivar hypervisor: the type and version of its hypervisor.
+    :ivar cold_migrations: the types of cold migrations that its driver supports; None: not known.
     :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
     """
 
@@ -106,6 +107,7 @@ class Place:
     service: Service
     has_cleanup: bool
     hypervisor: tuple[str, int]
+    cold_migrations: Sequence[str] | None
     source_hypervisor: tuple[str, int] | None
 
 
@@ -343,12 +345,15 @@ class Services:
             return models.node(row)
 
     def places(
-        self, instance_uuid: str, uuids: Sequence[str] | None = None, host: str | None = None
+        self,
+        instance_uuid: str,
+        uuids: Sequence[str] | None = None,
+        host: str | builtins.list[str] | None = None,
     ) -> builtins.list[Place]:
         """Return compute hosts as possible destinations of an instance.
 
         :param uuids: only hosts whose root provider is among these.
-        :param host: only this host.
+        :param host: only this host, or these hosts.
         """
         cleanup = models.CLEANUPS
         has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
@@ -360,6 +365,7 @@ class Services:
                 _N.c.node,
                 _N.c.hypervisor_type,
                 _N.c.hypervisor_version,
+                _N.c.cold_migrations,
                 source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
                 source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
                 _N.c.uuid.label('root'),
@@ -371,7 +377,7 @@ class Services:
         if uuids is not None:
             query = query.where(_N.c.uuid.in_(builtins.list(uuids)))
         if host is not None:
-            query = query.where(_N.c.host == host)
+            query = query.where(models.matches(_N.c.host, host))
         with self._engine.reader() as session:
             return [
                 Place(
@@ -381,6 +387,7 @@ class Services:
                     service=models.service(row),
                     has_cleanup=bool(row.has_cleanup),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
+                    cold_migrations=row.cold_migrations,
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
                 )
                 for row in session.execute(query)

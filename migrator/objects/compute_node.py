@@ -30,7 +30,12 @@ class ComputeNode(base.Versioned):
     """One hypervisor.
 
     Its uuid is the uuid of the root provider of its tree in Placement. Memory is in MiB, disk in GiB.
+
+    :ivar cold_migrations: the types of migrations of powered-off guests that its driver supports: ``migration`` and
+        ``resize``. The compute service fills it in. None: not known, since a service of an earlier release reported.
     """
+
+    VERSION = '1.1'
 
     id: int = 0
     uuid: str
@@ -41,6 +46,7 @@ class ComputeNode(base.Versioned):
     host_ip: str = '127.0.0.1'
     cpu_info: dict[str, Any] = dataclasses.field(default_factory=dict)
     providers: list[ProviderInventory] = dataclasses.field(default_factory=list)
+    cold_migrations: list[str] | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from migrator import exception
-from migrator.objects import Flavor, Instance, LiveMigrateData
+from migrator.objects import Flavor, Instance, LiveMigrateData, MigrationType
 
 
 class ColdMigration:
@@ -24,6 +24,13 @@ class ColdMigration:
 
     #: Whether the driver gives guests another flavor. If not, the compute service refuses a resize before its checks.
     resizes = False
+
+    @property
+    def cold_migrations(self) -> list[str]:
+        """The types of cold migrations that the driver supports, as its host reports them."""
+        moves = type(self).migrate_disk_and_power_off is not ColdMigration.migrate_disk_and_power_off
+        types = (MigrationType.MIGRATION, MigrationType.RESIZE) if self.resizes else (MigrationType.MIGRATION,)
+        return [one.value for one in types] if moves else []
 
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """Check whether the guest can be powered off and leave this host.

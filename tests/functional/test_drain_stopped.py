@@ -5,6 +5,8 @@
 import pytest
 
 from migrator.objects import GuestState
+from migrator.virt.cold_migration import ColdMigration
+from migrator.virt.fake.driver import FakeDriver
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults
 from tests.functional.migration_requests import refused, until
@@ -200,6 +202,73 @@ def test_host_that_is_too_old_is_named_in_the_plan(cloud):
         'host1 takes no part in cold migrations: its compute service has version 8, and cold migrations need 9'
         in (guest['obstacle']['reason'])
     )
+
+
+class WarmDriver(FakeDriver):
+    """The driver of a hypervisor that cannot move guests that are powered off."""
+
+    check_can_migrate_source = ColdMigration.check_can_migrate_source
+    check_can_migrate_destination = ColdMigration.check_can_migrate_destination
+    migrate_disk_and_power_off = ColdMigration.migrate_disk_and_power_off
+
+
+@pytest.fixture
+def without_cold_migrations(cloud, monkeypatch):
+    """Return a function that starts a compute service again, with a driver without cold migrations."""
+
+    def restart(host):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                cloud, 'driver_for', lambda host, _, threads: WarmDriver(cloud.world.hypervisors[host], threads)
+            )
+            state.kill(cloud, host)
+            cloud.start_compute(host)
+        cloud.simulation.run_until(cloud.up)
+
+    return restart
+
+
+def test_host_whose_driver_has_no_cold_migrations_is_named_in_the_plan_and_by_the_drain(cloud, without_cold_migrations):
+    off = boot_stopped(cloud, 'off')
+    cloud.boot('on', 'host1')
+    without_cold_migrations('host1')
+    planned = {guest['name']: guest for guest in plan(cloud, include_stopped=True)['guests']}
+    why = 'host1 takes no part in cold migrations: the driver of its hypervisor supports no cold migrations.'
+    assert planned['off']['obstacle'] == {
+        'kind': 'state',
+        'reason': f'It is shut off, and {why}',
+        'remedy': 'Start the guest, so that it moves live.',
+    }
+    assert planned['on']['can_move']
+    ended = ends(cloud, drain(cloud, include_stopped=True)['uuid'])
+    assert statuses(ended) == {'off': 'blocked', 'on': 'moved'}
+    assert why in ended['message']
+    assert cloud.migrations(off) == []
+    assert act_on(cloud, off, 'migrate') == 202
+    cloud.wait()
+    assert 'Source host1 cannot take part: the driver of its' in (cloud.migrations(off)[0].failure or '')
+
+
+def test_destination_whose_driver_has_no_cold_migrations_is_left_out(cloud, without_cold_migrations):
+    off = boot_stopped(cloud, 'off')
+    cloud.boot('on', 'host1')
+    without_cold_migrations('host2')
+    planned = {guest['name']: guest['destination'] for guest in plan(cloud, include_stopped=True)['guests']}
+    assert planned == {'off': 'host3', 'on': 'host2'}
+    assert statuses(ends(cloud, drain(cloud, include_stopped=True)['uuid'])) == {'off': 'moved', 'on': 'moved'}
+    assert host_of(cloud, off) == 'host3'
+    (row,) = cloud.migrations(off)
+    assert (row.status, row.attempt) == ('confirmed', 1)
+
+
+def test_only_hosts_whose_drivers_have_no_cold_migrations_are_named_with_the_reason(cloud, without_cold_migrations):
+    boot_stopped(cloud, 'off')
+    for host in ('host2', 'host3'):
+        without_cold_migrations(host)
+    (guest,) = plan(cloud, include_stopped=True)['guests']
+    assert (guest['can_move'], guest['obstacle']['kind']) == (False, 'no_destination')
+    for host in ('host2', 'host3'):
+        assert f'{host}: the driver of its hypervisor supports no cold migrations' in guest['obstacle']['reason']
 
 
 def test_only_a_flag_is_accepted(cloud):

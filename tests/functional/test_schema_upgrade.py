@@ -85,6 +85,7 @@ def downgrade(cloud):
     for column in ('drain', 'priority', 'confirm_requested_at', 'revert_requested_at', 'old_flavor', 'new_flavor'):
         connection.execute(f'ALTER TABLE migrations DROP COLUMN {column}')
     connection.execute('ALTER TABLE services DROP COLUMN slots')
+    connection.execute('ALTER TABLE compute_nodes DROP COLUMN cold_migrations')
     connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')
     for index in INDEXES:
         connection.execute(f'DROP INDEX {index}')

@@ -18,9 +18,7 @@ from migrator.db import actions, slots
 from migrator.db.api import Database
 from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused, to_decide
 from migrator.objects import (
-    COMPUTE_BINARY,
     MIGRATABLE_VM_STATES,
-    MIGRATES_COLD,
     RESIZED,
     STOPPED,
     Instance,
@@ -194,8 +192,8 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
     """Return instances as a drain sees them, by id."""
     found = sorted(instances, key=lambda instance: instance.id)
     hosts = sorted({one.host for one in found if _is_cold(drain, one)})
-    services = database.services.list(COMPUTE_BINARY, hosts) if hosts else []
-    versions = {service.host: service.version for service in services}
+    places = database.services.places('', host=hosts) if hosts else []
+    refusals = {place.host: destinations.refusal_of_cold_migration(place) for place in places}
     resized = [one.uuid for one in found if one.vm_state == RESIZED]
     rows = database.migrations.list({'instance_uuid': resized}, in_progress=True) if resized else []
     decided = {row.instance_uuid for row in rows if row.confirm_requested_at or row.revert_requested_at}
@@ -203,13 +201,10 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
     def obstacle(one: Instance) -> Obstacle | None:
         if one.uuid in decided:
             return Obstacle(ObstacleKind.BUSY, 'Its cold migration is being confirmed or reverted.', _WAITS)
-        refused = destinations.refusal_of_version(versions.get(one.host, MIGRATES_COLD))
+        refused = refusals.get(one.host)
         if _is_cold(drain, one) and refused is not None:
-            return Obstacle(
-                ObstacleKind.STATE,
-                f'It is shut off, and {one.host} takes no part in cold migrations: {refused}.',
-                'Do that, or start the guest.',
-            )
+            reason = f'It is shut off, and {one.host} takes no part in cold migrations: {refused}.'
+            return Obstacle(ObstacleKind.STATE, reason, 'Start the guest, so that it moves live.')
         return _obstacle(drain, one)
 
     return [

@@ -99,6 +99,6 @@ def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bo
                 return refusal.message
         if service.disabled:
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
-        return destinations.refusal_of_version(service.version) if is_cold else None
+        return destinations.refusal_of_cold_migration(one) if is_cold else None
 
     return rooms.Need(flavor, drain.destinations, (source and source.hypervisor, is_cold), why_not)

@@ -230,15 +230,18 @@ def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None
     return None
 
 
-def refusal_of_version(version: int, kind: str = MigrationType.MIGRATION) -> str | None:
-    """Return why a compute service of a version takes no part in cold migrations, or None if it does.
+def refusal_of_cold_migration(place: Place, kind: str = MigrationType.MIGRATION) -> str | None:
+    """Return why a host takes no part in cold migrations, or None if it does.
 
     :param kind: the type of the migration: a cold migration, or a resize.
     """
     needed, what = (RESIZES, 'resizes') if kind == MigrationType.RESIZE else (MIGRATES_COLD, 'cold migrations')
-    if version >= needed:
-        return None
-    return f'its compute service has version {version}, and {what} need {needed}: upgrade it'
+    version = place.service.version
+    if version < needed:
+        return f'its compute service has version {version}, and {what} need {needed}: upgrade it'
+    if place.cold_migrations is not None and kind not in place.cold_migrations:
+        return f'the driver of its hypervisor supports no {what}'
+    return None
 
 
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
@@ -259,7 +262,7 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'it is disabled'
     if migration.is_evacuation and place.service.version < EVACUATES:
         return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
-    refused = refusal_of_version(place.service.version, migration.migration_type) if migration.is_cold else None
+    refused = refusal_of_cold_migration(place, migration.migration_type) if migration.is_cold else None
     if refused is not None:
         return refused
     if place.has_cleanup:

@@ -123,10 +123,10 @@ def check_can_migrate_source(m: MigrationContext) -> Verdict:
 
     The journal keeps what the destination needs to start it.
     """
-    version = m.tools.database.services.get_compute(m.source).version
-    refused = destinations.refusal_of_version(version, m.row.migration_type)
-    if refused is not None:
-        return Failed(f'Source {m.source} cannot take part: {refused}')
+    for source in m.tools.database.services.places('', host=m.source):
+        refused = destinations.refusal_of_cold_migration(source, m.row.migration_type)
+        if refused is not None:
+            return Failed(f'Source {m.source} cannot take part: {refused}')
     return _check(m, m.source, 'check_can_migrate_source', LiveMigrateData(new_flavor=m.row.new_flavor))
 
 

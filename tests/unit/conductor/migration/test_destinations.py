@@ -111,6 +111,16 @@ class TestOfItsOwnChoice:
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
         assert choose(still, reachable=False).host == 'host3', 'forced down is down for every reader'
 
+    @pytest.mark.parametrize(
+        ('reported', 'host'), [(None, 'host2'), (['migration', 'resize'], 'host2'), (['migration'], 'host3')]
+    )
+    def test_a_host_whose_driver_is_known_not_to_resize_is_passed_over(
+        self, still: Stage, reported: Any, host: str
+    ) -> None:
+        change_node(still, 'host2', cold_migrations=reported)
+        assert choose(still, migration_type='resize').host == host
+        assert choose(still, migration_type='migration').host == 'host2'
+
     def test_a_host_with_another_or_an_older_hypervisor_is_passed_over(self, still: Stage) -> None:
         still.cloud.simulation.run_ready()
         change_node(still, 'host2', hypervisor_type='QEMU')
