@@ -171,6 +171,8 @@ def of(seed: int) -> Plan:
             'leave_paused': dice.random() < 0.2,
             'link': dice.choice((256.0, 1024.0, 4096.0)),
             'pre_seconds': dice.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
+            # Dice of its own: the rest of the plan is that of earlier releases.
+            'fail_seconds': random.Random(f'slow failures of {seed}').choice((0.0, 0.0, 2.0)),  # noqa: S311
         },
         options={
             'max_concurrent_live_migrations': dice.choice((1, 1, 2, 3)),

@@ -36,6 +36,7 @@ class World:
     :ivar now: the time of the database.
     :ivar migrations: uuid -> migration, the oldest first. A :class:`~migrator.simulator.monitor.Monitor` passes only
         those that are in progress or have ended since its last look.
+    :ivar entries: uuid -> the log of the migration.
     :ivar before: the migrations at the last look. It is empty in a single snapshot.
     :ivar histories: uuid -> each status that the migration has had.
     :ivar histories_before: the histories at the last look. It is empty in a single snapshot.
@@ -61,6 +62,7 @@ class World:
     before: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
     marked: frozenset[str]
     journal: Mapping[str, Sequence[log.StepRecord]]
+    entries: Mapping[str, Sequence[log.Entry]] = dataclasses.field(default_factory=dict)
     histories: Mapping[str, Sequence[Mapping[str, Any]]]
     histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     cleanups: Sequence[Cleanup]

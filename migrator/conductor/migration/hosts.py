@@ -198,7 +198,7 @@ def retry(
             return Stuck(reason)
         if tried is Tried.UNRESTORED:
             what = 'end' if step == protocol.AFTER_REVERT else 'restore'
-            return Stuck(f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.')
+            reason = f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.'
         return _stuck(m, wait, reason)
     if isinstance(outcome, Parked):
         # A stuck step stays stuck until the host answers the next try.

@@ -96,6 +96,7 @@ INVARIANTS = (
     Invariant('I25', When.ALWAYS, drains.legal),
     Invariant('I25', When.QUIET, drains.ends),
     Invariant('I25', When.HISTORY, drains.moves),
+    Invariant('I26', When.HISTORY, history.stuck_once),
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ _S = MigrationStatus
 ACCEPTED = {'os-migrateLive': 202, 'evacuate': 200, 'migrate': 202}
 #: The microversion from which os-migrateLive does not wait for its checks.
 ASYNCHRONOUS = (2, 34)
+#: How often a migration may become stuck for one reason again, without other news: its host comes and goes.
+_MAY_REPEAT = 3
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
@@ -115,6 +118,23 @@ def _aborted_before_cut_over(world: World, migration: Migration) -> bool:
         elif effect.host == migration.dest_compute and effect.effect in hypervisor.OWNING and aborted:
             return True
     return False
+
+
+def stuck_once(world: World) -> Iterator[str]:
+    """I26, history: a migration does not become stuck for one reason again and again without other news.
+
+    A host that comes and goes may repeat it a few times.
+    """
+    for uuid, entries in world.entries.items():
+        again = Counter[str]()
+        for before, left, entry in zip(entries, entries[1:], entries[2:], strict=False):
+            kinds = before.kind, left.kind, entry.kind
+            if kinds == (log.EntryKind.STUCK, log.EntryKind.UNSTUCK, log.EntryKind.STUCK):
+                if before.payload['reason'] == entry.payload['reason']:
+                    again[entry.payload['reason']] += 1
+        for reason, times in again.items():
+            if times > _MAY_REPEAT:
+                yield f'migration {uuid} was stuck {times + 1} times without other news: {reason}'
 
 
 def readers(world: World) -> Iterator[str]:

@@ -90,9 +90,13 @@ class Fault:
 
 
 class Faults:
-    """The faults of the hypervisor of one host."""
+    """The faults of the hypervisor of one host.
+
+    :ivar seconds: how long a driver method takes that then fails.
+    """
 
     def __init__(self, host: str, threads: executors.Threads) -> None:
+        self.seconds = 0.0
         self._host = host
         self._threads = threads
         self._lock = threads.lock()
@@ -189,4 +193,6 @@ class Faults:
         if fault.stall is not None:
             fault.stall.hang()
             return
+        if self.seconds:
+            self._threads.sleep(self.seconds)
         raise exception.DriverError(host=self._host, phase=phase, reason=fault.reason)

@@ -213,6 +213,7 @@ class FakeHypervisor:
     :param post_copy: whether the hypervisor can and may switch to post-copy on a forced completion.
     :param leave_paused: whether a failure during switchover leaves the source paused instead of resuming it.
     :param pre_seconds: the duration of pre_live_migration in seconds.
+    :param fail_seconds: the duration in seconds of a driver call that a planted fault makes fail.
     :param ratios: resource class -> allocation ratio. The default is 1.0.
     :param reserved: resource class -> amount kept for the host itself. The default is 0.
     :param children: providers below the root provider, such as NUMA nodes.
@@ -233,6 +234,7 @@ class FakeHypervisor:
         post_copy: bool = False,
         leave_paused: bool = False,
         pre_seconds: float = 0.0,
+        fail_seconds: float = 0.0,
         ratios: dict[str, float] | None = None,
         reserved: dict[str, int] | None = None,
         children: Sequence[compute_node.ProviderInventory] = (),
@@ -248,6 +250,7 @@ class FakeHypervisor:
         self.leave_paused = leave_paused
         self.pre_seconds = pre_seconds
         self.faults = faults.Faults(host, world.threads)
+        self.faults.seconds = fail_seconds
         self.guests: dict[str, FakeGuest] = {}
         self.jobs: dict[str, RunningJob] = {}
         #: Jobs that were requested and have not begun.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from migrator.saga.log import EntryKind
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -263,6 +264,21 @@ class TestBack:
         migration = stage.begin()
         assert 'host1' in stage.until_stuck(migration, 900)
         assert stage.database.cleanups.list() == []
+        stage.host('host1').faults.clear()
+        assert stage.end(migration, 200).status == 'failed'
+        stage.check(migration, 'host1')
+
+    def test_source_that_fails_slowly_to_restore_its_guest_is_stuck_once(self, build: Callable[..., Stage]) -> None:
+        """Each try reports first that it runs, which is no news for a migration that is stuck."""
+        stage = build(leave_paused=True, fail_seconds=2.0, options={'conductor.post_max_attempts': 2})
+        stage.host('host1').faults.fail('cutover')
+        stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
+        migration = stage.begin()
+        reason = stage.until_stuck(migration, 900)
+        stage.simulation.advance(120)
+        assert stage.row(migration).stuck_reason == reason
+        log = stage.database.migrations.read_logs([migration.uuid])[migration.uuid]
+        assert [entry.payload['reason'] for entry in log if entry.kind == EntryKind.STUCK] == [reason]
         stage.host('host1').faults.clear()
         assert stage.end(migration, 200).status == 'failed'
         stage.check(migration, 'host1')
