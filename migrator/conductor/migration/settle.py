@@ -102,6 +102,10 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
         return None
     if m.replies.unresponsive_for(m.source) >= m.tools.options.service_down_time:
         return None
+    prepared = m.replies.reports.get((m.destination or '', 'pre_live_migration'))
+    if prepared is not None and prepared.epoch == m.row.epoch and prepared.state != protocol.WorkState.DONE:
+        # The destination has lost its preparation, and repeats it.
+        return None
     seen = m.replies.seen.get(m.source)
     if seen is not None and hosts.observed_in(m, seen).observed not in _ON_ITS_WAY:
         # Events report the begin and the end of a job, but not post-copy.

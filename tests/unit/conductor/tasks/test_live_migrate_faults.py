@@ -168,6 +168,24 @@ class TestHostsThatDie:
         assert stage.end(migration, 900).status == 'failed'
         stage.check(migration, 'host1', debris=('host2',))
 
+    @pytest.mark.parametrize('fail_seconds', [0.0, 2.0])
+    def test_destination_that_loses_its_preparation_and_cannot_repeat_it_fails_the_queued_migration(
+        self, build: Callable[..., Stage], fail_seconds: float
+    ) -> None:
+        stage = build(**ENDLESS, fail_seconds=fail_seconds)
+        stage.until_status(stage.begin('host3'), 'running')
+        second = stage.cloud.boot('second', 'host1')
+        migration = stage.begin('host2', second)
+        stage.until_status(migration, 'queued')
+        stage.kill('host2')
+        stage.host('host2').remove(second.uuid, 'test')
+        stage.host('host2').faults.fail('pre_live_migration', 'no volume', sticky=True)
+        stage.cloud.start_compute('host2')
+        row = stage.end(migration, 120)
+        assert row.status == 'failed'
+        assert 'Host host2 could not prepare for the guest again' in (row.failure or '')
+        assert 'no volume' in (row.failure or '')
+
     def test_destination_lost_after_the_switchover_completes_with_a_deferred_cleanup(self, stage: Stage) -> None:
         stall = stage.host('host2').faults.stall(POST_DESTINATION)
         migration = stage.begin('host2')
