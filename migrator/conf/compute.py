@@ -57,7 +57,7 @@ COMPUTE_OPTS = [
         'stop_queued',
         default='cancel',
         choices=[
-            ('cancel', 'Waiting live migrations are cancelled and unwound'),
+            ('cancel', 'Waiting live migrations are cancelled and undone'),
             ('keep', 'Waiting live migrations are queued again in their order at the next start of the service'),
         ],
         help="""
@@ -154,7 +154,7 @@ calls its hypervisor, so waiting in the queue does not count. A restart of the s
         default='abort',
         mutable=True,
         choices=[
-            ('abort', 'The migration is aborted and unwound'),
+            ('abort', 'The migration is aborted and undone'),
             (
                 'force_complete',
                 'The migration is forced to complete: by post-copy if the hypervisor supports and permits it, else by '

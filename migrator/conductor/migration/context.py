@@ -278,7 +278,7 @@ class MigrationContext:
         request has changed nothing.
         """
         asked = self.row.abort_requested_at is not None
-        verdict = self.row.abort_verdict or f'{Status.FAILED}: it was being unwound already: {self.row.failure}'
+        verdict = self.row.abort_verdict or f'{Status.FAILED}: it was being undone already: {self.row.failure}'
         if self.lost:
             verdict = f'{Status.ERROR}: the guest was lost'
             self.writes.instance['vm_state'] = 'error'

@@ -63,7 +63,7 @@ class Act(enum.StrEnum):
     ASK = 'the other host decides'
     ABORT = 'abort it, or cancel it in the queue, and wait'
     FORWARD = 'forward'
-    BACK = 'unwind'
+    BACK = 'undo'
     ERROR = 'the guest is lost'
     POST = 'post step'
     RESTORE = 'restore the source'

@@ -250,10 +250,10 @@ def _end(facts: Facts) -> Iterator[str]:
         if migration.abandon_guest_on is None:
             yield 'Neither of its hosts has the guest: look for it.'
     elif migration.is_evacuation:
-        yield f'It ended {migration.status}{since}, unwound{reason}'
+        yield f'It ended {migration.status}{since}, undone{reason}'
         yield f'The guest was left at {source}.'
     else:
-        how = '.' if migration.status == Status.REVERTED else f', unwound{reason}'
+        how = '.' if migration.status == Status.REVERTED else f', undone{reason}'
         yield f'It ended {migration.status}{since}{how}'
         if facts.is_in_doubt(source):
             yield f'The guest was at {source} then.'
@@ -353,7 +353,7 @@ def _requests(facts: Facts) -> Iterator[str]:
         when = times.ago(migration.force_complete_requested_at, facts.now)
         yield f'A forced completion was requested {when}.'
     if migration.outcome == Outcome.BACK:
-        yield f'It is being unwound: {migration.failure or "an abort was requested"}'
+        yield f'It is being undone: {migration.failure or "an abort was requested"}'
     if migration.is_undecided:
         yield 'It waits for its user to confirm or to revert it.'
 

@@ -234,12 +234,12 @@ class TestWhatItWaitsFor:
             'No problem is known: the migration goes on.'
         ]
 
-    def test_unwound_migration_states_reason_and_pending_undo(self):
+    def test_undone_migration_states_reason_and_pending_undo(self):
         lines = waits(
             steps=[step('pre_live_migration', direction='undo')], status='running', outcome='back', failure='the cable'
         )
         assert lines == [
-            'It is being unwound: the cable',
+            'It is being undone: the cable',
             'dst undoes pre_live_migration: begun 30 s ago.',
         ]
 
@@ -283,11 +283,11 @@ class TestItsEnd:
     def test_ended_migration_states_location_of_guest(self):
         assert self.ended('completed') == ['It ended completed 2 min ago: the guest runs at dst.']
         assert self.ended('failed', failure='the cable') == [
-            'It ended failed 2 min ago, unwound: the cable',
+            'It ended failed 2 min ago, undone: the cable',
             'The guest is at src, and nothing of the migration is left.',
         ]
         assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: requested by ada.') == [
-            'It ended cancelled 2 min ago, unwound: Aborted: requested by ada.',
+            'It ended cancelled 2 min ago, undone: Aborted: requested by ada.',
             'The guest is at src, and nothing of the migration is left.',
             'An abort was requested 2 min 10 s ago by an unknown user, and was done.',
         ]
