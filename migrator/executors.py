@@ -558,7 +558,7 @@ class Periodic:
                 try:
                     self._function()
                 except Exception:  # the next run may succeed
-                    LOG.exception('Periodic task %s failed; it will run again', self._name)
+                    LOG.exception('Periodic task failed, and will run again: %s', self._name)
                 spacing = self._interval(spacing)
         finally:
             self._ended.set()

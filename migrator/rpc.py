@@ -317,7 +317,7 @@ def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]
         except Exception as error:
             if not isinstance(error, exception.MigratorException):
                 # The caller receives only the text, so log the traceback here.
-                LOG.exception('RPC handler %(target)s failed in %(method)s', {'target': target, 'method': method})
+                LOG.exception('RPC handler failed: %(target)s: %(method)s', {'target': target, 'method': method})
             raise fit_to_travel(error, target, method) from error
 
     return handle

@@ -98,7 +98,7 @@ def _complete_and_report(tools: Tools, done: Migration) -> None:
     with context.about(migration_uuid=done.uuid, instance_uuid=done.instance_uuid):
         try:
             if registry.complete_evacuation(tools.database, tools.placement, done):
-                LOG.info('Evacuation %s is completed', done.uuid)
+                LOG.info('Completed evacuation %s', done.uuid)
         except (exception.ServiceUnreachable, exception.PlacementConflict, exception.PlacementRefused) as error:
             LOG.warning(
                 'Could not complete evacuation %(migration)s; the next sweep tries again: %(error)s',
@@ -116,10 +116,10 @@ def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) 
             run_one(tools, cleanup, boot_id, beside)
         except exception.ServiceUnreachable as error:
             LOG.warning(
-                'Deferred cleanup %(cleanup)s was not done: %(error)s', {'cleanup': _name(cleanup), 'error': error}
+                'Deferred cleanup was not done: %(cleanup)s: %(error)s', {'cleanup': _name(cleanup), 'error': error}
             )
         except Exception:  # the pool would drop the error; the next sweep tries again
-            LOG.exception('Deferred cleanup %s failed unexpectedly', _name(cleanup))
+            LOG.exception('Deferred cleanup failed unexpectedly: %s', _name(cleanup))
         finally:
             tools.running_cleanups.discard(cleanup.id)
 
@@ -342,7 +342,7 @@ def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
 
 def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.state == protocol.WorkState.DONE:
-        LOG.info('Deferred cleanup %s is done', _name(cleanup))
+        LOG.info('Deferred cleanup is done: %s', _name(cleanup))
         tools.database.cleanups.forget(cleanup)
         return True
     if report.state == protocol.WorkState.RUNNING:
@@ -391,7 +391,7 @@ def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:
             )
             return False
         why = f'the instance is on {instance.host} now'
-    LOG.info('Deferred cleanup %(cleanup)s is not needed: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
+    LOG.info('Deferred cleanup is not needed: %(cleanup)s: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
     tools.database.cleanups.forget(cleanup)
     return True
 

@@ -243,7 +243,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             return
         self.metrics.count_lost_lease()
         LOG.error(
-            'Conductor %(server)s could not start a thread for %(seconds).0f s; it releases its migrations, so that '
+            'Could not start a thread for %(seconds).0f s; conductor %(server)s releases its migrations, so that '
             'another conductor takes them over. Check the limits of its process (ulimit -u, TasksMax, memory). It '
             'resumes when it can start threads.',
             {'server': self.tools.server, 'seconds': stalled},

@@ -371,7 +371,7 @@ def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext
         return
     why = waiting.note_unreachable(subject, host, waited, answers=not unanswered)
     if why is not None:
-        LOG.warning('Migration %(migration)s waits: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
+        LOG.warning('Migration waits: %(migration)s: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
     # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.
     if now - subject.replies.woken_for_silence >= (
         _UNREACHABLE_INTERVAL if subject.row.stuck_reason is None else _STUCK_INTERVAL

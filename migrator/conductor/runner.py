@@ -216,27 +216,27 @@ class Runner:
             run.errors = run.in_a_row = 0
         except exception.NotOwner as error:
             # Another owner, another epoch, or a new request: read the row, and observe again.
-            LOG.info('Reading migration %(migration)s again: %(error)s', {'migration': uuid, 'error': error})
+            LOG.info('Reading a migration again: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             with self._lock:
                 run.dirty = run.woken = True
         except exception.NoSlot as error:
-            LOG.debug('Migration %(migration)s chooses again: %(error)s', {'migration': uuid, 'error': error})
+            LOG.debug('Migration chooses again: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             subject.writes = Write()
             with self._lock:
                 run.woken = True
         except exception.BrokerAway as error:
-            LOG.debug('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
+            LOG.debug('Migration waits: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
             waiting.note_waiting(subject, error.message)
             self._try_later(run)
         except exception.DatabaseUnreachable as error:
-            LOG.warning('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
+            LOG.warning('Migration waits: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
             self._try_later(run)
         except exception.ServiceUnreachable as error:
-            LOG.warning('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
+            LOG.warning('Migration waits: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             self._try_later(run)
             self._count(run, error)
         except Exception as error:  # a migration must not be left without a next run
@@ -274,20 +274,21 @@ class Runner:
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
-            LOG.error('Migration %(migration)s is stuck: %(reason)s', {'migration': uuid, 'reason': pause.reason})
+            LOG.error('Migration is stuck: %(migration)s: %(reason)s', {'migration': uuid, 'reason': pause.reason})
         elif isinstance(pause, Parked) and says_stuck and not (replies.unheard or replies.polls.are_cut_short):
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
             LOG.info(
-                'Migration %(migration)s is no longer stuck: it waits for %(what)s',
+                'Migration is no longer stuck: %(migration)s waits for %(what)s',
                 {'migration': uuid, 'what': pause.why},
             )
         elif pause is not None:
-            LOG.debug('Migration %(migration)s waits for %(what)s', {'migration': uuid, 'what': pause})
+            LOG.debug('Migration waits: %(migration)s: for %(what)s', {'migration': uuid, 'what': pause})
         if pause is None:
-            LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
+            status = subject.row.status
+            LOG.info('Migration has ended: %(migration)s: %(status)s', {'migration': uuid, 'status': status})
             self._release(uuid)
-            self.ended[subject.row.migration_type, subject.row.status] += 1
+            self.ended[subject.row.migration_type, status] += 1
             if subject.row.drain is not None or any(one.row.waits_for_slot for one in self.held()):
                 self.on_news(subject.row)
         elif subject.row.status != run.status:

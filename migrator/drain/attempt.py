@@ -45,7 +45,7 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> Drain:
         _note(store, drain, f'Unexpected error in {process}, which tries again at each poll. See its log: {error!r}')
     else:
         if after.ended:
-            LOG.info('Drain %(drain)s of %(host)s has ended as %(status)s: %(message)s', _named(after))
+            LOG.info('Drain has ended: %(drain)s of %(host)s is %(status)s: %(message)s', _named(after))
         return after
     return drain
 

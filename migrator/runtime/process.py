@@ -84,7 +84,7 @@ class Process:
                 if began is None:
                     began = self.threads.clock.monotonic()
                     LOG.warning(
-                        'Service %(service)s waits: %(error)s', {'service': self.name, 'error': str(error).rstrip('.')}
+                        'Service waits: %(service)s: %(error)s', {'service': self.name, 'error': str(error).rstrip('.')}
                     )
                     systemd.notify_status(f'Waits: {what} is not reachable')
                 self.stopping.wait(AGAIN)

@@ -130,7 +130,7 @@ class _Run:
     def _fail(self, status: int, error: Exception) -> None:
         line = logs.redacted(' '.join((str(error) or type(error).__name__).split()))
         if any((self._conf.log_file, self._conf.log_dir, self._conf.use_syslog, self._conf.use_journal)):
-            LOG.critical('Service %(service)s failed: %(error)s', {'service': self._kind.name, 'error': line})
+            LOG.critical('Service failed: %(service)s: %(error)s', {'service': self._kind.name, 'error': line})
         # If the log goes to stderr, print the error there only once.
         print(f'{self._kind.name}: {line}', file=sys.stderr)
         self._failed = status

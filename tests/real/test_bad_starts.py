@@ -88,7 +88,7 @@ def test_a_broker_that_is_away_is_named_once_and_waited_for(start):
     url = f'rabbit://u:{starts.HUSH}@127.0.0.1:{process.free_port()}/'
     with start.running('compute', transport_url=url) as service:
         line = service.wait_for('The message broker is not reachable: rabbit://***@127.0.0.1:')
-        assert 'Service migrator-compute waits: ' in line
+        assert 'Service waits: migrator-compute: ' in line
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert len(starts.said(service)) == 1
@@ -230,7 +230,7 @@ def test_unusable_placement_is_logged_once_and_the_conductor_goes_on(start, stat
         assert one.status() == 0
         (line,) = starts.said(one)
         assert words in line
-        assert 'Service migrator-conductor waits: ' in line
+        assert 'Service waits: migrator-conductor: ' in line
 
 
 def test_an_identity_service_that_refuses_the_credentials_is_said_once(start):
@@ -461,7 +461,7 @@ def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_ther
     with start.running(kind) as service:
         line = service.wait_for('The database is not reachable')
         assert 'check whether its disk is full' in line
-        assert f'Service migrator-{kind} waits: ' in line
+        assert f'Service waits: migrator-{kind}: ' in line
         (small / 'filler').unlink()
         service.wait_for(f'Started service migrator-{kind}')
         service.signal(signal.SIGTERM)

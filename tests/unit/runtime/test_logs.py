@@ -225,7 +225,7 @@ def test_each_log_line_of_a_migration_has_its_instance_and_request(cloud, log):
     instance, migration = moves(cloud, log)
     cloud.wait()
     found = read(log[1])
-    whole = [*of(found, 'conductor.takeover', 'Took over'), *of(found, 'conductor.runner', 'has ended: completed')]
+    whole = [*of(found, 'conductor.takeover', 'Took over'), *of(found, 'conductor.runner', 'Migration has ended')]
     all_are_about(whole, instance, migration)
     # And no line that is about it lacks it.
     mentioned = [line for line in found if migration.uuid in line['text']]

@@ -217,7 +217,7 @@ def test_unreachable_service_is_waited_for_and_logged_once(monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         assert made.wait_for('The database', attempt) == 'here'
     assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
-    assert 'Service migrator-test waits: The database is not reachable: it sleeps' in caplog.text
+    assert 'Service waits: migrator-test: The database is not reachable: it sleeps' in caplog.text
 
 
 def test_stop_ends_a_wait_and_an_error_does_not_prevent_other_stops(caplog):
