@@ -68,6 +68,8 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
             print(f'{options.PROG}: {error}', file=sys.stderr)
             return options.USAGE
         endpoints = {'compute': f'{compute.url}/v2.1', 'placement': placement.url}
+        # It takes seconds, and a reader of a file or a pipe has to see that as well.
+        print(f'Starting a cloud of {settings.hosts} hosts and {settings.instances} guests ...', flush=True)
         cloud = DemoCloud(directory, settings)
         stack.callback(cloud.close)
         stack.callback(cloud.stop_services)
