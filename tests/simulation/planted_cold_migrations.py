@@ -141,5 +141,5 @@ def revert_keeps_the_new_flavor() -> Iterator[object]:
 @SHELF.plant('nova 34', 'cold | host2: rpc poll_live_migrations handled #1 | killed for ever')
 def source_restores_the_guest_before_the_start_is_undone() -> Iterator[object]:
     """What the destination has begun is not removed, neither at once nor when the destination is back."""
-    with patched(cold_migrate, 'remove_at_destination', _done) as there:
+    with patched(cold_migrate, 'revert_migration_at_destination', _done) as there:
         yield there

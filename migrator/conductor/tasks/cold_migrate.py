@@ -44,12 +44,12 @@ def saga() -> Saga[MigrationContext]:
              do=check_can_migrate_destination),
         Step('migrate_disk_and_power_off', compensatable, status=Status.MIGRATING,
              intent=note_state, do=migrate_disk_and_power_off,
-             undo=power_on_at_source),
+             undo=revert_migration_at_source),
         # From the commit of the intent on the guest may run at the destination. The source has just reported that it is
         # off there.
         Step('finish_migration', pivot,
              intent=may_start, do=finish_migration,
-             undo=remove_at_destination),
+             undo=revert_migration_at_destination),
         # The outcome, the new host and the end of the task are one commit.
         Step('update_instance_host', retriable, status=Status.FINISHED,
              do=update_instance_host),
@@ -166,13 +166,6 @@ def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
     return Done()
 
 
-def power_on_at_source(m: MigrationContext) -> Verdict:
-    """Restore the guest at the source as it was."""
-    record = m.record('migrate_disk_and_power_off', log.UNDO)
-    assert record is not None
-    return hosts.retry(m, m.source, 'revert_migration_at_source', record, **_guest(m))
-
-
 # --- 5 finish_migration ----------------------------------------------------------------------------------------------
 
 
@@ -201,14 +194,6 @@ def finish_migration(m: MigrationContext) -> Failed | Parked:
         m.ledger.wake_now()
         return Parked(f'a poll of {m.destination} for whether the guest is started')
     return found
-
-
-def remove_at_destination(m: MigrationContext) -> Verdict:
-    """Remove what the start has left at the destination."""
-    record = m.record('finish_migration', log.UNDO)
-    assert record is not None
-    assert m.destination is not None
-    return hosts.retry(m, m.destination, protocol.AFTER_REVERT, record, **_guest(m), runs_at=None)
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -359,8 +344,12 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 
 def revert_migration_at_destination(m: MigrationContext) -> Verdict:
-    """End the guest at the destination. A fenced destination does it when it is back."""
-    return _retry(m, m.destination, protocol.AFTER_REVERT, runs_at=m.source)
+    """End the guest at the destination: a step of a revert, and the undo of ``finish_migration``.
+
+    A fenced destination does it when it is back.
+    """
+    undone = m.record('finish_migration', log.UNDO)
+    return _retry(m, m.destination, protocol.AFTER_REVERT, undone, runs_at=None if undone is not None else m.source)
 
 
 def return_instance_host(m: MigrationContext) -> Verdict:
@@ -377,8 +366,9 @@ def may_restore(m: MigrationContext) -> Mapping[str, Any]:
 
 
 def revert_migration_at_source(m: MigrationContext) -> Verdict:
-    """Restore the guest at the source as it was."""
-    return _retry(m, m.source, 'revert_migration_at_source')
+    """Restore the guest at the source: a step of a revert, and the undo of the power-off."""
+    undone = m.record('migrate_disk_and_power_off', log.UNDO)
+    return _retry(m, m.source, 'revert_migration_at_source', undone)
 
 
 def return_source_allocation(m: MigrationContext) -> Verdict:
@@ -406,8 +396,10 @@ def _guest(m: MigrationContext) -> dict[str, Any]:
     return {'instance': m.guest, 'migrate_data': hosts.migrate_data(m, 'check_can_migrate_destination')}
 
 
-def _retry(m: MigrationContext, host: str | None, step: str, **more: Any) -> Verdict:
-    record = m.record(step)
+def _retry(
+    m: MigrationContext, host: str | None, step: str, undone: log.StepRecord | None = None, **more: Any
+) -> Verdict:
+    record = undone or m.record(step)
     assert host is not None
     assert record is not None
     return hosts.retry(m, host, step, record, **_guest(m), **more)

@@ -9,7 +9,9 @@ import datetime
 
 import pytest
 
+from migrator.conductor.migration import hosts
 from migrator.conductor.operator import timeline
+from migrator.conductor.tasks import sagas
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import Migration, Service
@@ -347,3 +349,9 @@ def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
         ('preparing', 45, 'conductor1'),
     ]
     assert timeline.statuses(facts(status='failed', history=history))[-1]['seconds'] is None
+
+
+@pytest.mark.parametrize('task', sorted(sagas()))
+def test_each_undo_is_shown_under_the_name_of_its_command_to_the_host(task):
+    undos = {step.undo.__name__ for step in sagas()[task].steps if step.undo is not None}
+    assert undos <= hosts._ENDING | {'return_allocation'}
