@@ -288,7 +288,11 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project of the instance')
     parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user of the instance')
     parser.add_argument(
-        '--flavor', type=name, default='custom', metavar='NAME', help='the name of the flavor; default custom'
+        '--flavor',
+        type=command.flavor_name,
+        default='custom',
+        metavar='NAME',
+        help='the name of the flavor; default custom',
     )
     flavor_arguments(parser)
     parser.add_argument('--force', action='store_true', help='do not check that the host has the guest')

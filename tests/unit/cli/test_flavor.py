@@ -77,6 +77,14 @@ def test_a_name_that_no_url_can_hold_is_refused(operator, name):
     assert operator.json('flavor', 'list')['flavors'] == []
 
 
+def test_a_guest_gets_no_flavor_whose_name_no_url_can_hold(operator):
+    whose = ('--host', 'host1', '--project', 'demo', '--user', 'demo', '--force')
+    status, _out = operator.status('instance', 'create', *SIZE, *whose, '--flavor', 'sl/ash')
+    assert status == 2
+    assert "--flavor: 'sl/ash' is not a name of a flavor: give 1 to 255 of the characters" in operator.err
+    assert operator.json('instance', 'list')['instances'] == []
+
+
 def test_a_flavor_that_an_earlier_release_created_under_such_a_name_is_deleted(operator):
     operator.cloud.database.flavors.create(Flavor(name='sl/ash'))
     operator.observed('flavor', 'delete', 'sl/ash')
