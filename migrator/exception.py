@@ -409,9 +409,8 @@ class QueueClosed(MigratorException):
 class ServiceUnreachable(MigratorException):
     """A service that is needed does not answer."""
 
-    msg_fmt = '{service} is not reachable: {reason}'
-
     code = 503
+    msg_fmt = '{service} is not reachable: {reason}'
 
 
 class BrokerAway(ServiceUnreachable):
@@ -431,6 +430,13 @@ class HostNotAsked(ServiceUnreachable):
         'Host {host} could not be asked whether it has guest {instance_uuid}: {reason}. Start its compute service '
         'and try again, or use --force to register the guest without asking the host.'
     )
+
+
+class AuditInProgress(MigratorException):
+    """A conductor runs an audit already."""
+
+    code = 503
+    msg_fmt = 'Conductor {server} audits Placement already: try again when it has replied to that request.'
 
 
 class RPCTimeout(ServiceUnreachable):

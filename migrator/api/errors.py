@@ -54,7 +54,8 @@ def of(error: Exception, request: Request) -> webob.Response:
         response = body(error.status_int, error.detail or error.explanation)
         response.allow = error.allow
         return response
-    if isinstance(error, exception.MigratorException) and (error.code < 500 or error.code == 501):
+    is_outage = isinstance(error, exception.ServiceUnreachable)
+    if isinstance(error, exception.MigratorException) and error.code != 500 and not is_outage:
         return body(error.code, error.message)
     values = {
         'method': base.printable(request.method),

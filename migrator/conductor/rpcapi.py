@@ -100,6 +100,7 @@ class ConductorAPI:
 
         :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
+        :raises migrator.exception.AuditInProgress: the conductor runs an audit already.
         :raises migrator.exception.RemoteError: Placement did not answer, or refused.
         """
         found: list[dict[str, Any]] = self._call(context, 'audit', PLAN_TIMEOUT)

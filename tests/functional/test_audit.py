@@ -119,6 +119,28 @@ def test_wrong_allocations_are_found_and_healed_and_nothing_else_changes(cloud, 
     assert operator('placement', 'heal', '--yes') == (0, 'Every allocation is correct.\n')
 
 
+FINDINGS = '/migrator/v1/findings'
+
+
+@pytest.mark.breaks('I19', reason='a 503 without an outage is what it is about')
+def test_request_during_the_audit_of_another_one_gets_503_and_reads_nothing(cloud, monkeypatch):
+    send, second = cloud.adapter.request, []
+
+    def ask_once_more(*words, **more):
+        if not second:
+            second.append(None)
+            before = len(cloud.adapter.sent)
+            second[:] = [cloud.request('GET', FINDINGS), len(cloud.adapter.sent) - before]
+        return send(*words, **more)
+
+    monkeypatch.setattr(cloud.adapter, 'request', ask_once_more)
+    assert cloud.request('GET', FINDINGS).json == {'findings': []}
+    refused, reads = second
+    assert (refused.status_int, refused.headers['Retry-After'], reads) == (503, '5', 0)
+    assert 'Conductor conductor1 audits Placement already: try again' in refused.json['serviceUnavailable']['message']
+    assert cloud.request('GET', FINDINGS).status_int == 200
+
+
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 def test_unknown_consumer_is_removed_only_if_it_is_named(cloud, operator):
     consumer, _ = plant(cloud, 'an unknown instance holds something')

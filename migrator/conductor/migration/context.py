@@ -63,6 +63,7 @@ class Tools:
     :ivar defining: the hosts that are being asked for the definitions of their guests.
     :ivar asking: the hosts that are being polled about all their migrations.
     :ivar slots: when each kind of slot was last seen in use.
+    :ivar auditing: held while an audit runs that a user has requested.
     """
 
     owner: str
@@ -86,6 +87,7 @@ class Tools:
         self.defining: set[str] = set()
         self.asking: set[str] = set()
         self.slots = slots.Watch(self.threads.clock)
+        self.auditing = self.threads.lock()
         self.placement.on_result = broker.Outage('Placement', self.threads).on_result
 
     def _root_of(self, guest: instance.Instance, host: str) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from migrator import exception
 from migrator.conductor import audit
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
@@ -23,8 +24,17 @@ class OperatorEndpoint:
 
     @expose
     def audit(self, context: RequestContext) -> list[dict[str, Any]]:
-        """Return the wrong allocations in Placement as JSON; see :func:`migrator.conductor.audit.audit`."""
-        found = audit.audit(self.tools.database, self.tools.placement)
+        """Return the wrong allocations in Placement as JSON; see :func:`migrator.conductor.audit.audit`.
+
+        :raises migrator.exception.AuditInProgress: this conductor runs such an audit already. Each one reads every
+            allocation, also after its caller has given up.
+        """
+        if not self.tools.auditing.acquire(blocking=False):
+            raise exception.AuditInProgress(server=self.tools.server)
+        try:
+            found = audit.audit(self.tools.database, self.tools.placement)
+        finally:
+            self.tools.auditing.release()
         return [finding.as_dict() for wrong in found for finding in wrong.findings]
 
     @expose
