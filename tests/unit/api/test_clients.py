@@ -366,3 +366,22 @@ def test_the_nova_command_evacuates_a_server_and_a_host(served, cli, version):
     assert f"Cannot 'evacuate' instance {guests[0].uuid} while it is in task_state rebuilding" in text
     rows = {row.instance_uuid: row.requested_host for row in served.database.migrations.list()}
     assert rows == dict(zip([guest.uuid for guest in guests], ['dest', 'spare', 'spare'], strict=True))
+
+
+def test_the_nova_command_migrates_or_resizes_and_confirms_or_reverts(served, cli):
+    def nova(*args):
+        return cli('--os-compute-api-version', '2.80', *args, client='nova')
+
+    served.database.flavors.create(instance.Flavor(name='large', vcpus=4, memory_mb=2048, root_gb=20))
+    cases = [('one', ('resize', 'one', 'large'), 'confirm'), ('two', ('migrate', 'two'), 'revert')]
+    for name, words, decision in cases:
+        guest = served.guest(name)
+        nova(*words)
+        (row,) = served.database.migrations.list({'instance_uuid': guest.uuid})
+        wanted = ('resize', 'large') if words[0] == 'resize' else ('migration', None)
+        assert (row.migration_type, row.new_flavor and row.new_flavor.name) == wanted
+        served.move(row.uuid, status='finished', dest_compute='dest', outcome='forward')
+        served.database.instances.update(guest.uuid, vm_state='resized', task_state=None, host='dest')
+        assert 'VERIFY_RESIZE' in nova('show', name)
+        nova(f'resize-{decision}', name)
+        assert getattr(served.database.migrations.get(row.uuid), f'{decision}_requested_at') is not None
