@@ -38,8 +38,9 @@ QUERY = {1: types.parameters({'last_event_id': types.many(_ID)}, unknown=False)}
 
 #: Seconds between two reads of the logs.
 POLL = 1.0
-#: Seconds without an event after which a comment is sent, so that a closed connection is noticed.
-HEARTBEAT = 10.0
+#: Seconds without an event after which a comment is sent. The third one after a client has gone cannot be sent, and
+#: ends its stream.
+HEARTBEAT = 3.0
 #: Seconds after which a stream ends. gunicorn waits 30 s for the requests under way when it stops.
 LONGEST = 25.0
 #: The oldest event after which a stream continues.

@@ -80,8 +80,8 @@ def test_an_idle_stream_sends_comments_holds_no_connection_and_ends(world):
     world.threads.sleep = watched
     _, parts = follow(world)
     comments = list(parts)
-    assert [part.partition(b'\n')[0] for part in comments] == [b': nothing has happened'] * 2
-    assert b'id: 2026-01-01T00:00:18.000000_' in comments[-1]
+    assert [part.partition(b'\n')[0] for part in comments] == [b': nothing has happened'] * 8
+    assert b'id: 2026-01-01T00:00:22.000000_' in comments[-1]
     assert world.threads.seconds == events.LONGEST
     assert held == {0}
 
