@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Everything is in pyproject.toml; this file only gives a version to a tree that has none.
+"""Everything is in pyproject.toml; this file gives a version to a tree that has none, and clears its last build.
 
 pbr reads the version from PBR_VERSION, from an sdist's PKG-INFO, or from git. A plain copy of the tree (an archive, a
 container without git, a checkout that belongs to another user) has none of them, and pbr would refuse to build it.
 """
 
 import os
+import shutil
 
 import setuptools
 from pbr import packaging
@@ -21,4 +22,6 @@ except Exception:  # noqa: BLE001 - pbr raises a bare Exception, and a stray tag
 if known.startswith('0.0.'):  # what pbr counts to in a clone without tags
     os.environ['PBR_VERSION'] = UNRELEASED
 
+# setuptools puts all of build/lib into a wheel, also a module of an earlier build that is deleted since
+shutil.rmtree('build/lib', ignore_errors=True)
 setuptools.setup()
