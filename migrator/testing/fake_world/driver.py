@@ -234,6 +234,9 @@ class FakeWorldDriver(_ColdMigratingDriver):
                 if 'started' in reply:
                     started()
                     reply = made.receive()
+                while 'copied' in reply:
+                    self.on_copied(*reply['copied'])
+                    reply = made.receive()
                 return Verdict(result_of(reply))
         except Gone as error:
             raise self._unreachable('live_migration', error) from None

@@ -16,6 +16,8 @@ started the job. If the caller sends another line or closes the connection, the 
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -110,6 +112,8 @@ class WorldServer:
         self._knobs = knobs
         #: Incarnation of a driver -> the driver.
         self._drivers: dict[str, FakeDriver] = {}
+        #: The same -> what its on_copied was called with, until a caller has got it.
+        self._copied: dict[str, collections.deque[tuple[float | None, float | None]]] = {}
         self._stalls: dict[str, faults.Stall] = {}
         _take_over(path)
         self._server = _Server(path, self)
@@ -174,6 +178,8 @@ class WorldServer:
 
     def _connect(self, host: str) -> str:
         made = FakeDriver(self._hypervisor(host), self._threads)
+        copied = self._copied[made.life] = collections.deque()
+        made.on_copied = lambda downtime, rate: copied.append((downtime, rate))
         self._drivers[made.life] = made
         return made.life
 
@@ -192,7 +198,11 @@ class WorldServer:
             'token': [_Token(connection)],
             'started': [lambda: send({'started': True})],
         }
-        return getattr(self._drivers[life], call)(*args, *more[METHODS[call]])
+        result = getattr(self._drivers[life], call)(*args, *more[METHODS[call]])
+        with contextlib.suppress(IndexError):
+            while call == 'live_migration':
+                send({'copied': self._copied[life].popleft()})
+        return result
 
     def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:
         if call == 'clear':
