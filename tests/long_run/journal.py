@@ -18,13 +18,14 @@ class Journal:
     """Appends what one piece has done and measured.
 
     :param directory: of the run; it is made if it is not there.
+    :param after: the number of a piece; this one gets a higher number.
     """
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, after: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._file = directory / NAME
-        self.piece = max((record['piece'] for record in read(directory)), default=0) + 1
+        self.piece = max((record['piece'] for record in read(directory)), default=after) + 1
         self._began = time.monotonic()
         self._lock = threading.Lock()
 

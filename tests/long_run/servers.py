@@ -8,6 +8,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg2
@@ -149,6 +150,7 @@ class LongSite(Site):
     ) -> None:
         self.links = links
         self.cluster = cluster
+        self._metrics: dict[tuple[str, str], int] = {}
         super().__init__(workspace, shape, broker, cluster, placement_)  # type: ignore[arg-type]
 
     @property
@@ -166,4 +168,10 @@ class LongSite(Site):
         if name.startswith('conductor'):
             port = self.links.port(f'{name}>placement', self.placement.port)
             ways['placement.endpoint_override'] = f'http://{process.HOST}:{port}'
+        section = next((kind for kind in ('api', 'conductor') if name.startswith(kind)), 'compute')
+        ways[f'{section}.metrics_port'] = self._metrics.setdefault((section, name), process.free_port())
         return super().configure(name, **ways, **more)
+
+    def metrics(self) -> Mapping[tuple[str, str], int]:
+        """Return the port at which each service serves its metrics: (kind, name) -> port."""
+        return self._metrics

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The table of a long run."""
+"""The figures of a long run: a line for each piece in ``figures.jsonl``, and the table of all."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import json
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.long_run import audit, faults, measures
 
+#: The figures of all pieces, and the page's table of them.
+RECORD = pathlib.Path(__file__).with_name('figures.jsonl')
+PAGE = pathlib.Path(__file__).parents[2] / 'doc/source/reliability-table.inc'
 #: Seconds of the shortest life of a process whose memory counts. The first half of it is left out: it loads modules.
 LIFE = 900
 GOALS = {'hours': 8, 'migrations': 3000, faults.KILL: 1000, faults.STOP: 200, faults.RESTART: 60}
@@ -20,18 +25,19 @@ TAKEOVER, GROWTH = 30, 1
 
 @dataclasses.dataclass
 class Figures:
-    """What all pieces have done and measured.
+    """What one piece, or several, have done and measured.
 
-    :ivar faults: (kind, target) -> how many.
+    :ivar pieces: their numbers.
+    :ivar faults: kind -> target -> how many.
     :ivar growth: process -> (MB an hour in the second half of its longest life, minutes of that life).
     """
 
-    pieces: int
+    pieces: list[int]
     broken_off: int
     hours: float
     migrations: collections.Counter[str]
     drains: collections.Counter[str]
-    faults: collections.Counter[tuple[str, str]]
+    faults: dict[str, collections.Counter[str]]
     failed: int
     audits: int
     findings: collections.Counter[str]
@@ -40,40 +46,77 @@ class Figures:
     growth: dict[str, tuple[float, float]]
 
 
+def recorded() -> list[Figures]:
+    """Return the figures of each piece in :data:`RECORD`."""
+    return [Figures(**json.loads(line)) for line in RECORD.read_text(encoding='utf-8').splitlines()]
+
+
+def record(records: Iterable[Mapping[str, Any]]) -> None:
+    """Add the pieces of a run that are not yet in :data:`RECORD` to it, and write :data:`PAGE`.
+
+    :param records: of the journal of the run.
+    """
+    by_piece: dict[int, list[Mapping[str, Any]]] = collections.defaultdict(list)
+    for one in records:
+        by_piece[one['piece']].append(one)
+    known = {number for piece in recorded() for number in piece.pieces}
+    with RECORD.open('a', encoding='utf-8') as file:
+        for number, found in sorted(by_piece.items()):
+            if number not in known:
+                file.write(json.dumps(vars(figures(found))) + '\n')
+    PAGE.write_text(rst(total(recorded())), encoding='utf-8')
+
+
+def total(pieces: Iterable[Figures]) -> Figures:
+    """Return the figures of several pieces as those of one."""
+    found = figures([])
+    for piece in pieces:
+        for name in ('pieces', 'broken_off', 'hours', 'failed', 'audits', 'takeovers', 'alone'):
+            setattr(found, name, getattr(found, name) + getattr(piece, name))
+        for name in ('migrations', 'drains', 'findings'):
+            getattr(found, name).update(getattr(piece, name))
+        for kind, targets in piece.faults.items():
+            found.faults.setdefault(kind, collections.Counter()).update(targets)
+        for name, (grown, minutes) in piece.growth.items():
+            if minutes > found.growth.get(name, (0, 0))[1]:
+                found.growth[name] = grown, minutes
+    return found
+
+
 def figures(records: Iterable[Mapping[str, Any]]) -> Figures:
     """Return the figures of a run's records."""
     by_kind: dict[str, list[Mapping[str, Any]]] = collections.defaultdict(list)
-    for record in records:
-        by_kind[record['kind']].append(record)
+    for one in records:
+        by_kind[one['kind']].append(one)
     migrations: collections.Counter[str] = collections.Counter()
-    last = {record['piece']: record for record in by_kind['minute']}
-    for record in last.values():
-        migrations.update(record['migrations'])
-    pieces = {record['piece'] for record in by_kind['piece']}
+    last = {one['piece']: one for one in by_kind['minute']}
+    for one in last.values():
+        migrations.update(one['migrations'])
+    pieces = {one['piece'] for one in by_kind['piece']}
+    hit: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for one in by_kind['fault']:
+        hit[one['fault']][f'{one["target"]} ({one["how"]})' if one['how'] else one['target']] += 1
     return Figures(
-        pieces=len(pieces),
-        broken_off=len(pieces - {record['piece'] for record in by_kind['end']}),
-        hours=sum(record['seconds'] for record in last.values()) / 3600,
+        pieces=sorted(pieces),
+        broken_off=len(pieces - {one['piece'] for one in by_kind['end']}),
+        hours=sum(one['seconds'] for one in last.values()) / 3600,
         migrations=migrations,
-        drains=collections.Counter(record['status'] for record in by_kind['drain']),
-        faults=collections.Counter(
-            (record['fault'], f'{record["target"]} ({record["how"]})' if record['how'] else record['target'])
-            for record in by_kind['fault']
-        ),
-        failed=sum(record['error'] is not None for record in by_kind['fault']),
+        drains=collections.Counter(one['status'] for one in by_kind['drain']),
+        faults=dict(hit),
+        failed=sum(one['error'] is not None for one in by_kind['fault']),
         audits=len(by_kind['audit']),
-        findings=collections.Counter(record['sort'] for record in by_kind['finding']),
-        takeovers=[record['seconds'] for record in by_kind['takeover']],
-        alone=[record['seconds'] for record in by_kind['takeover'] if record['alone']],
+        findings=collections.Counter(one['sort'] for one in by_kind['finding']),
+        takeovers=[one['seconds'] for one in by_kind['takeover']],
+        alone=[one['seconds'] for one in by_kind['takeover'] if one['alone']],
         growth=_growth(by_kind['rss']),
     )
 
 
 def _growth(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     lives: dict[tuple[int, str, int], list[tuple[float, float]]] = collections.defaultdict(list)
-    for record in records:
-        for name, (pid, kib) in record['processes'].items():
-            lives[record['piece'], name, pid].append((record['at'] / 3600, kib / 1024))
+    for one in records:
+        for name, (pid, kib) in one['processes'].items():
+            lives[one['piece'], name, pid].append((one['at'] / 3600, kib / 1024))
     found: dict[str, tuple[float, float]] = {}
     for (_piece, name, _pid), points in lives.items():
         middle = (points[0][0] + points[-1][0]) / 2
@@ -91,10 +134,11 @@ def _group(target: str) -> str:
 
 def _rows(found: Figures) -> Iterator[tuple[str, str, str]]:
     kinds: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for (kind, target), count in found.faults.items():
-        kinds[kind][_group(target)] += count
+    for kind, targets in found.faults.items():
+        for target, count in targets.items():
+            kinds[kind][_group(target)] += count
     broken = f'; {found.broken_off} broken off' if found.broken_off else ''
-    yield 'hours', f'{found.hours:.1f}; pieces: {found.pieces}{broken}', f'{GOALS["hours"]}'
+    yield 'hours', f'{found.hours:.1f}; pieces: {len(found.pieces)}{broken}', f'{GOALS["hours"]}'
     ended = ', '.join(f'{count} {status}' for status, count in sorted(found.migrations.items()))
     yield 'migrations', f'{sum(found.migrations.values())}: {ended}', f'{GOALS["migrations"]}'
     drains = ', '.join(f'{count} {status}' for status, count in sorted(found.drains.items()))

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The table of the page on reliability has the recorded figures of the long run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip('psycopg2', reason='the long run needs the extra postgresql')
+
+from tests.long_run import table
+
+#: What a piece writes while it runs.
+PIECE = [
+    {'kind': 'piece'},
+    {'kind': 'fault', 'fault': 'kill', 'target': 'host1', 'how': '', 'error': None},
+    {'kind': 'fault', 'fault': 'cut', 'target': 'db-a', 'how': 'stalled', 'error': None},
+    {'kind': 'takeover', 'seconds': 14.5, 'alone': True},
+    {'kind': 'drain', 'status': 'completed'},
+    *({'kind': 'rss', 'at': 60.0 * minute, 'processes': {'host1': [7, 1024 * minute]}} for minute in range(61)),
+    {'kind': 'audit'},
+    {'kind': 'minute', 'seconds': 3600.0, 'migrations': {'completed': 3}},
+    {'kind': 'end'},
+]
+
+
+def test_page_has_the_table_of_the_recorded_pieces():
+    assert table.PAGE.read_text() == table.rst(table.total(table.recorded()))
+
+
+def test_recorded_pieces_have_the_figures_of_their_journals(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, 'RECORD', tmp_path / 'figures.jsonl')
+    monkeypatch.setattr(table, 'PAGE', tmp_path / 'table.inc')
+    table.RECORD.touch()
+    records = [{'piece': number, **one} for number in (1, 2) for one in PIECE]
+    for _ in range(2):  # what is recorded is not added again
+        table.record(records)
+    assert len([json.loads(line) for line in table.RECORD.read_text().splitlines()]) == 2
+    assert table.total(table.recorded()) == table.figures(records)
+    assert 'host1 +60.0 of 60 min' in table.PAGE.read_text()
