@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Everything is in pyproject.toml; this file gives a version to a tree that has none, and clears its last build.
+"""Everything is in pyproject.toml; this file sets a missing version and clears the last build.
 
 pbr reads the version from PBR_VERSION, from an sdist's PKG-INFO, or from git. A plain copy of the tree (an archive, a
 container without git, a checkout that belongs to another user) has none of them, and pbr would refuse to build it.
