@@ -62,6 +62,9 @@ CAUSES = {
 
 #: What a site shows besides, on which guests move: each panel of the dashboard has something to show.
 BUSY = {
+    'migrator_check_ok{job="migrator-api", instance="a", what="message broker"}': '0+0x200',
+    'migrator_started{job="migrator-compute", instance="h2"}': '0+0x200',
+    'migrator_http_request_seconds_count{instance="a", code="404", route="/v2.1/servers/{server_id}"}': '0+1x200',
     'process_resident_memory_bytes{job="migrator-api", instance="a"}': '1+0x200',
     'migrator_migrations_in_progress{instance="c", type="live-migration", status="running"}': '2+0x200',
     'migrator_migrations_waiting{instance="c", what="slot"}': '1+0x200',
