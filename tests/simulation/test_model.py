@@ -32,11 +32,15 @@ LONG_VARIANTS = {
 }
 
 
-def explored(system: search.System, name: str) -> search.Found:
-    """Search all of it, and say how much that was."""
-    found = search.search(system, limit=20_000_000)
+def explored(system: search.System, name: str, until: str | None = None) -> search.Found:
+    """Search all of it, and say how much that was.
+
+    :param until: stop at the first broken invariant whose text contains this.
+    """
+    found = search.search(system, limit=20_000_000, until=until)
     print(f'\n{name}: {__main__.show(found, brief=True)}')
-    assert found.complete, f'{name}: cut at {found.states} states'
+    is_found = until is not None and any(until in word for word in found.violations)
+    assert found.complete or is_found, f'{name}: cut at {found.states} states'
     return found
 
 
@@ -68,7 +72,7 @@ def test_the_same_where_it_takes_longer(name):
 @pytest.mark.parametrize('name', plants.PLANTS)
 def test_a_planted_mistake_is_caught(name):
     plant = plants.PLANTS[name]
-    found = explored(world.system(plant.planted(name)), f'planted: {plant.what}')
+    found = explored(world.system(plant.planted(name)), f'planted: {plant.what}', plant.caught)
     caught = {**found.traps, **found.violations}
     fitting = [(len(trace), word) for word, (_count, trace) in caught.items() if plant.caught in word]
     assert fitting, f'not caught: {plant.what}; found instead: {sorted(caught)}'
@@ -89,7 +93,7 @@ def test_cleanup_is_run_once_and_removes_no_valid_guest():
     ],
 )
 def test_planted_bug_of_cleanups_is_caught(plant, word):
-    found = explored(cleanups.system(2, 1, frozenset({plant})), f'planted: {plant}')
+    found = explored(cleanups.system(2, 1, frozenset({plant})), f'planted: {plant}', word)
     caught = {**found.traps, **found.violations}
     fitting = [(len(trace), what) for what, (_count, trace) in caught.items() if word in what]
     assert fitting, sorted(caught)
@@ -110,7 +114,7 @@ def test_a_cleanup_and_the_next_migration_of_the_guest_never_act_on_it_together(
     ],
 )
 def test_a_mistake_with_tenures_is_caught(kind, plant, word):
-    found = explored(tenure.system(kind, 1, 1, frozenset({plant})), f'planted: {plant}')
+    found = explored(tenure.system(kind, 1, 1, frozenset({plant})), f'planted: {plant}', word)
     fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
     assert fitting, sorted({**found.traps, **found.violations})
     print('caught in {} steps: {}'.format(*min(fitting)))
@@ -137,7 +141,7 @@ def test_the_same_with_two_crashes_and_two_failures():
     ],
 )
 def test_a_mistake_of_an_evacuation_is_caught(plant, word):
-    found = explored(evacuation.system(1, 1, 1, frozenset({plant})), f'planted: {plant}')
+    found = explored(evacuation.system(1, 1, 1, frozenset({plant})), f'planted: {plant}', word)
     fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
     assert fitting, sorted({**found.traps, **found.violations})
     print('caught in {} steps: {}'.format(*min(fitting)))

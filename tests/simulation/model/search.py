@@ -149,22 +149,23 @@ class _Parts:
 
 
 def search(
-    system: System, limit: int = 50_000_000, seconds: float = 3600.0, traps: bool = True, first: bool = False
+    system: System, limit: int = 50_000_000, seconds: float = 3600.0, traps: bool = True, until: str | None = None
 ) -> Found:
     """Explore everything, or up to a limit.
 
     :param limit: states. :param seconds: after which it is cut.
     :param traps: whether to look for states from which no end can be reached; costs memory.
-    :param first: stop at the first broken invariant.
+    :param until: stop at the first broken invariant whose text contains this.
     """
-    return _Search(system, traps, first).run(limit, seconds)
+    return _Search(system, traps, until).run(limit, seconds)
 
 
 class _Search:
-    def __init__(self, system: System, traps: bool, first: bool) -> None:
+    def __init__(self, system: System, traps: bool, until: str | None) -> None:
         self.system = system
         self.traps = traps
-        self.first = first
+        self.until = until
+        self._over = False
         self.parts = _Parts(system)
         self.states: list[int] = []
         self.parents = array('i')
@@ -207,6 +208,7 @@ class _Search:
         states.append(state)
         parents.append(-1)
         labels.append(-1)
+        self._check(state, 0, -1)
         firsts, others = (
             [(parts.shift[name], parts.woken[first, name]) for name in parts.names if parts.rules[first, name]]
             for first in (True, False)
@@ -226,7 +228,7 @@ class _Search:
                 if stuck:
                     self._note(self._stuck, stuck, at, label)
                 if broken:
-                    self._note(self._broken, broken, at, label)
+                    self._note_broken(broken, at, label)
                     changed = True
                     continue
                 if not difference:
@@ -240,7 +242,7 @@ class _Search:
                     states.append(then)
                     parents.append(at)
                     labels.append(label)
-                    self._check(then, known)
+                    self._check(then, known, then ^ state)
                 if by == OWN and known != at:
                     changed = True
                     if traps:
@@ -249,7 +251,7 @@ class _Search:
             if not changed:
                 self.quiet.append(at)
             at += 1
-            if len(states) > limit or (self.first and self._broken):
+            if len(states) > limit or self._over:
                 return False
             if not at & 4095 and time.monotonic() > deadline:
                 return False
@@ -286,15 +288,20 @@ class _Search:
                 result.append((label, step.by, difference, step.broken, step.stuck))
         return result
 
-    def _check(self, state: int, number: int) -> None:
-        """Note each invariant that a new state breaks. Nothing follows such a state."""
+    def _check(self, state: int, number: int, changed: int) -> None:
+        """Note each invariant that a new state breaks. Nothing follows such a state.
+
+        :param changed: the bits in which it differs from the state before it, which breaks none.
+        """
         for mask, memo, invariant in self._invariants:
+            if not changed & mask:
+                continue
             key = state & mask
             word = memo.get(key)
             if word is None:
                 word = memo[key] = invariant.broken(*(self.parts.read(key, name) for name in invariant.reads))
             if word:
-                self._note(self._broken, word, number, -1)
+                self._note_broken(word, number, -1)
                 self._dead.add(number)
 
     def _normal(self, state: int, key: int) -> int:
@@ -318,6 +325,10 @@ class _Search:
             changes = exchange(*(self.parts.read(key, name) for name in reads))
             difference = self._exchanged[key] = self.parts.difference(key, changes)
         return state + difference
+
+    def _note_broken(self, word: str, at: int, label: int) -> None:
+        self._note(self._broken, word, at, label)
+        self._over = self._over or (self.until is not None and self.until in word)
 
     @staticmethod
     def _note(where: dict[str, list[int]], word: str, at: int, label: int) -> None:
