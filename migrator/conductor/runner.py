@@ -193,8 +193,8 @@ class Runner:
                 dirty, run.dirty = run.dirty, False
             if dirty:
                 fresh = self._reload(uuid)
-                if fresh is None:
-                    self._release(uuid)
+                if fresh is None or not self._is_current(run):
+                    self._release(run)
                     return
                 subject.become(fresh)
             for report in reports:
@@ -287,7 +287,7 @@ class Runner:
         if pause is None:
             status = subject.row.status
             LOG.info('Migration has ended: %(migration)s: %(status)s', {'migration': uuid, 'status': status})
-            self._release(uuid)
+            self._release(run)
             self.ended[subject.row.migration_type, status] += 1
             if subject.row.drain is not None or any(one.row.waits_for_slot for one in self.held()):
                 self.on_news(subject.row)
@@ -300,6 +300,13 @@ class Runner:
         run.dirty = True
         run.subject.ledger.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
 
-    def _release(self, uuid: str) -> None:
+    def _is_current(self, run: _Run) -> bool:
+        """Return False if this incarnation is over: the next one may have taken the migration again."""
         with self._lock:
-            self._runs.pop(uuid, None)
+            return self._runs.get(run.subject.row.uuid) is run
+
+    def _release(self, run: _Run) -> None:
+        uuid = run.subject.row.uuid
+        with self._lock:
+            if self._runs.get(uuid) is run:
+                del self._runs[uuid]

@@ -373,3 +373,27 @@ def test_drop_all_stops_runs_at_their_next_pause(scene: Scene) -> None:
     gate.set()
     scene.simulation.run_ready()
     assert (scene.runs, scene.runner.held()) == (['m1'], [])
+
+
+@pytest.mark.seeds(None, 1, 2, 3)
+@pytest.mark.parametrize('owns', [False, True])
+def test_late_read_of_an_ended_incarnation_leaves_the_migration_to_the_next_one(scene: Scene, owns: bool) -> None:
+    gate = scene.threads.event()
+
+    def reload(uuid: str) -> Any:
+        gate.wait()
+        return scene.fresh if owns else None
+
+    scene.runner.take(scene.subject())
+    scene.simulation.run_ready()
+    scene.runner._reload = reload
+    scene.runner.wake('m1', reread=True)
+    scene.simulation.run_ready()
+    scene.runner.drop_all()
+    again = scene.subject()
+    scene.runner.take(again)
+    scene.simulation.run_ready()
+    gate.set()
+    scene.simulation.run_ready()
+    assert scene.runner.held() == [again]
+    assert scene.runs == ['m1', 'm1'], 'one run of each incarnation'
