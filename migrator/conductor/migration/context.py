@@ -225,7 +225,8 @@ class MigrationContext:
         if outcome is not None:
             fields['outcome'] = outcome
             if outcome == Outcome.BACK:
-                fields.setdefault('failure', self.abort_reason or _reason_of(records))
+                lost = _reason_of([record for record in records if (record.result or {}).get('lost')])
+                fields.setdefault('failure', lost or self.abort_reason or _reason_of(records))
                 if self.row.abort_requested_at is not None:
                     fields.setdefault('abort_verdict', self.row.abort_verdict or Status.CANCELLED.value)
         ends = fields.get('status') in ENDS

@@ -179,6 +179,19 @@ def test_forced_down_source_is_not_the_reason(build):
     stage.until(lambda: 'host2' in (reason_of(stage, migration) or ''), 700)
 
 
+def test_failure_of_an_aborted_migration_says_that_the_guest_is_lost(build):
+    stage, migration = running(build)
+    stage.kill('host1')
+    stage.host('host1').power_off()
+    stage.simulation.advance(100)
+    stage.abort(migration)
+    stage.simulation.advance(100)
+    stage.database.services.update(stage.database.services.get_compute('host1').id, forced_down=True)
+    row = stage.end(migration)
+    assert (row.status, row.abort_verdict) == ('error', 'error: the guest was lost')
+    assert row.failure.startswith('The guest is lost.')
+
+
 def test_forced_copy_may_last(build):
     stage, migration = running(build, link=1.0)
     force(stage, migration)
