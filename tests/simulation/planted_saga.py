@@ -234,9 +234,9 @@ def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
     """
     undo = live_migrate._undo
 
-    def crash(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
+    def crash(m: MigrationContext, host: str | None, step: str) -> Verdict:
         m.result('check_can_live_migrate_source')['migrate_data']
-        return undo(m, host, step, undone)
+        return undo(m, host, step)
 
     with patched(live_migrate, '_undo', crash) as there:
         yield there

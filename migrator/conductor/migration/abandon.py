@@ -182,7 +182,7 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     assert record is not None
     now = m.tools.threads.clock.monotonic()
     since = m.ledger.of(CLEAN, other).since
-    frozen = _migrate_data(m)
+    frozen = hosts.newest_data(m)
     data = base.from_primitive(frozen) if frozen else None
     verdict = hosts.retry(m, other, step, record, instance=m.guest, migrate_data=data)
     patience = m.tools.options.service_down_time
@@ -202,29 +202,13 @@ def _block(m: MigrationContext, host: str, step: str, why: str) -> Done:
         'Cleanup of abandoned migration %(migration)s is blocked: host %(host)s is not sent %(step)s: %(reason)s',
         {'migration': m.row.uuid, 'host': host, 'step': step, 'reason': why},
     )
-    m.defer(host, step, 'the migration was abandoned', {'migrate_data': _migrate_data(m)}, alarm=why)
+    m.defer(host, step, 'the migration was abandoned', {'migrate_data': hosts.newest_data(m)}, alarm=why)
     return Done({'owed': why})
 
 
 def _defer(m: MigrationContext, host: str, step: str, why: str) -> Done:
-    m.defer(host, step, why, {'migrate_data': _migrate_data(m)})
+    m.defer(host, step, why, {'migrate_data': hosts.newest_data(m)})
     return Done({'owed': why})
-
-
-def _migrate_data(m: MigrationContext) -> Any:
-    """Return the newest data that the hosts have exchanged, in JSON-safe form; None if there is none."""
-    for step in (
-        'pre_live_migration',
-        'check_can_live_migrate_source',
-        'check_can_live_migrate_destination',
-        'check_can_evacuate',
-        'check_can_migrate_destination',
-        'check_can_migrate_source',
-    ):
-        found = m.result(step).get('migrate_data')
-        if found:
-            return found
-    return None
 
 
 # --- the allocations, and the end ------------------------------------------------------------------------------------

@@ -42,6 +42,16 @@ _ENDING = frozenset(
     }
 )
 
+#: The steps whose results have the data of the hosts for each other, the newest first.
+_EXCHANGING = (
+    'pre_live_migration',
+    'check_can_live_migrate_source',
+    'check_can_live_migrate_destination',
+    'check_can_evacuate',
+    'check_can_migrate_destination',
+    'check_can_migrate_source',
+)
+
 #: Commands that restore a guest, or that end one so that another host may start it.
 _RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source', protocol.AFTER_REVERT)
 
@@ -343,12 +353,10 @@ def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
 
 
 def _for_cleanup(m: context.MigrationContext, step: str) -> dict[str, Any]:
-    """Return what a deferred cleanup of this migration needs: the data that the preparation fixed."""
-    fixed_by = 'check_can_evacuate' if m.row.is_evacuation else 'pre_live_migration'
-    fixed_by = 'check_can_migrate_destination' if m.row.is_cold else fixed_by
+    """Return what a deferred cleanup of this migration needs."""
     # An abandonment ends no copy that runs.
     fenced = {'fenced': True} if step == protocol.AFTER_REVERT and not m.is_abandoned else {}
-    return {'migrate_data': m.result(fixed_by).get('migrate_data'), **fenced}
+    return {'migrate_data': newest_data(m), **fenced}
 
 
 def send_request(m: context.MigrationContext, wait: Wait, request: str, **payload: Any) -> None:
@@ -542,25 +550,6 @@ def keep(found: Found) -> Done | Failed | Parked:
 # --- the commands up to the move, which settling may send again ------------------------------------------------------
 
 
-def check_destination(m: context.MigrationContext) -> Found:
-    """Run the check at the destination."""
-    assert m.destination is not None
-    return check(
-        m,
-        m.destination,
-        'check_can_live_migrate_destination',
-        instance=m.instance,
-        block_migration=m.row.block_migration,
-        disk_over_commit=m.row.disk_over_commit,
-    )
-
-
-def check_source(m: context.MigrationContext) -> Found:
-    """Run the check at the source, with the destination's reply."""
-    data = migrate_data(m, 'check_can_live_migrate_destination')
-    return check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
-
-
 def prepare(m: context.MigrationContext) -> Found:
     """Prepare the destination. It fails if the destination is down."""
     assert m.destination is not None
@@ -596,3 +585,12 @@ def queue(m: context.MigrationContext) -> Failed | Parked:
 def migrate_data(m: context.MigrationContext, step: str) -> Any:
     """Return the data of the hosts for each other, as a step of the present attempt has returned it."""
     return base.from_primitive(m.result(step)['migrate_data'])
+
+
+def newest_data(m: context.MigrationContext) -> Any:
+    """Return the newest data that the hosts have exchanged, in JSON-safe form; None if there is none.
+
+    A step that has failed has a result, too: its reason.
+    """
+    results = (m.result(step).get('migrate_data') for step in _EXCHANGING)
+    return next(filter(None, results), None)

@@ -92,12 +92,17 @@ def return_allocation(m: MigrationContext) -> Verdict:
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
-    return hosts.keep(hosts.check_destination(m))
+    assert m.destination is not None
+    wanted = {'block_migration': m.row.block_migration, 'disk_over_commit': m.row.disk_over_commit}
+    step = 'check_can_live_migrate_destination'
+    return hosts.keep(hosts.check(m, m.destination, step, instance=m.instance, **wanted))
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Run the check at the source, with the destination's reply."""
-    return hosts.keep(hosts.check_source(m))
+    data = hosts.migrate_data(m, 'check_can_live_migrate_destination')
+    step = 'check_can_live_migrate_source'
+    return hosts.keep(hosts.check(m, m.source, step, instance=m.instance, migrate_data=data))
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ def pre_live_migration(m: MigrationContext) -> Verdict:
 
 def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
     """Remove what the checks and the preparation have left at the destination."""
-    return _undo(m, m.destination, 'rollback_live_migration_at_destination', 'pre_live_migration')
+    return _undo(m, m.destination, 'rollback_live_migration_at_destination')
 
 
 # --- 5 live_migration ------------------------------------------------------------------------------------------------
@@ -144,7 +149,7 @@ def live_migration(m: MigrationContext) -> Verdict:
 
 def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
     """Restore the guest at the source."""
-    return _undo(m, m.source, 'rollback_live_migration_at_source', 'live_migration')
+    return _undo(m, m.source, 'rollback_live_migration_at_source')
 
 
 # --- 6 update_instance_host ------------------------------------------------------------------------------------------
@@ -217,10 +222,10 @@ def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
-def _undo(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
+def _undo(m: MigrationContext, host: str | None, step: str) -> Verdict:
     # Undos run one after the other, so the newest undo record belongs to this one. Two steps share an undo.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
     assert host is not None
-    result = m.result(undone) or m.result('check_can_live_migrate_source')
-    data = base.from_primitive(result['migrate_data']) if result.get('migrate_data') else None
+    found = hosts.newest_data(m)
+    data = base.from_primitive(found) if found else None
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)

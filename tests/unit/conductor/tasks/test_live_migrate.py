@@ -10,6 +10,7 @@ import pytest
 
 from migrator.conductor.tasks import live_migrate
 from migrator.db import actions
+from migrator.objects import base
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -309,3 +310,48 @@ class TestAborts:
         stage.end(migration)
         found = {action.action: action for action in stage.database.actions.list(stage.instance.uuid)}
         assert found[actions.LIVE_MIGRATION_CANCEL].result == 'Success'
+
+
+def rollbacks(stage: Stage, monkeypatch: pytest.MonkeyPatch, host: str) -> list[Any]:
+    """Return a list of the data that the driver of a host receives when it undoes a migration."""
+    found: list[Any] = []
+    role = 'source' if host == 'host1' else 'destination'
+    real = getattr(stage.cloud.computes[host].driver, f'rollback_live_migration_at_{role}')
+
+    def rollback(instance: Any, migrate_data: Any) -> None:
+        found.append(migrate_data)
+        real(instance, migrate_data)
+
+    monkeypatch.setattr(stage.cloud.computes[host].driver, real.__name__, rollback)
+    return found
+
+
+@pytest.mark.parametrize(
+    ('fails', 'at', 'host'),
+    [
+        ('pre_live_migration', 'host2', 'host2'),
+        ('check_can_live_migrate_source', 'host1', 'host2'),
+        ('copying', 'host1', 'host1'),
+        ('copying', 'host1', 'host2'),
+    ],
+)
+def test_driver_that_undoes_gets_the_newest_data_of_the_hosts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, fails: str, at: str, host: str
+) -> None:
+    found = rollbacks(stage, monkeypatch, host)
+    stage.host(at).faults.fail(fails)
+    migration = stage.begin('host2')
+    assert stage.end(migration).status == 'failed'
+    assert [data.destination['address'] for data in found] == ['fake://host2']
+    assert ('ready' in found[0].destination) is (fails == 'copying')
+
+
+def test_deferred_cleanup_after_a_failed_preparation_has_the_data_of_the_checks(build: Callable[..., Stage]) -> None:
+    stage = build(options={'conductor.post_max_attempts': 1})
+    stage.host('host2').faults.fail('pre_live_migration')
+    stage.host('host2').faults.fail('rollback_live_migration_at_destination', sticky=True)
+    migration = stage.begin('host2')
+    assert stage.end(migration).status == 'failed'
+    (cleanup,) = stage.database.cleanups.list()
+    assert cleanup.input is not None
+    assert base.from_primitive(cleanup.input['migrate_data']).source['host'] == 'host1'
