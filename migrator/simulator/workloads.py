@@ -172,6 +172,7 @@ def of(seed: int) -> Plan:
             'link': dice.choice((256.0, 1024.0, 4096.0)),
             'pre_seconds': dice.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
             # Dice of its own: the rest of the plan is that of earlier releases.
+            'leave_shut_off': random.Random(f'failed starts of {seed}').random() < 0.3,  # noqa: S311
             'fail_seconds': random.Random(f'slow failures of {seed}').choice((0.0, 0.0, 2.0)),  # noqa: S311
         },
         options={

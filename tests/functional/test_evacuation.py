@@ -395,3 +395,15 @@ def test_a_start_that_fails_after_the_guest_runs_is_finished(cloud):
     sent = [one for one in cloud.recorder.messages if (one.method, one.kind) == ('evacuate', 'call')]
     assert (fault.count, len(sent)) == (1, 2)
     assert cloud.world.active_on(instance.uuid) == ['host2']
+
+
+def test_destination_where_the_start_fails_and_leaves_the_guest_shut_off_is_cleaned_and_the_next_one_tried(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    lose(cloud, 'host1')
+    cloud.world.hypervisors['host2'].faults.leave_shut_off = True
+    faults(cloud, 'host2').fail('booting', 'planned: no such device', sticky=True)
+    evacuation = evacuate(cloud, instance, None)
+    cloud.wait()
+    assert status(cloud, evacuation) == 'done'
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+    assert instance.uuid not in cloud.world.hypervisors['host2'].guests

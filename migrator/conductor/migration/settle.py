@@ -28,6 +28,8 @@ _ON_ITS_WAY = frozenset({Observed.WAITS, Observed.STARTED, Observed.JOB})
 _MAY_LAST = frozenset({Observed.WAITS, Observed.JOB})
 #: The source has a job of the migration.
 _JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
+#: The states in which a guest executes, or its user has paused it.
+_ACTIVE = (protocol.GuestState.RUNNING, protocol.GuestState.PAUSED)
 #: What an operator can do about a copy whose compute service was killed.
 _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
@@ -208,6 +210,12 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
     if broken:
         return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
     return None
+
+
+def is_active(m: MigrationContext, host: str) -> bool:
+    """Return whether a host has last reported the guest as running or paused there."""
+    seen = m.replies.seen.get(host)
+    return seen is not None and seen.guest.state in _ACTIVE
 
 
 def start_again(

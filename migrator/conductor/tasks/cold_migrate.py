@@ -18,15 +18,12 @@ from migrator import exception
 from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, destinations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
-from migrator.conductor.migration.settle import start_again
+from migrator.conductor.migration.settle import is_active, start_again
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol
 from migrator.objects.difference import POWER
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
-
-#: The states in which a guest executes, or its user has paused it.
-_ACTIVE = (GuestState.RUNNING, GuestState.PAUSED)
 
 
 def saga() -> Saga[MigrationContext]:
@@ -225,7 +222,7 @@ def settle(m: MigrationContext) -> Settlement:
         is_there, is_done = found.observed is Observed.RUNS, state == protocol.WorkState.DONE
         if is_there and is_done:
             return Forward()
-        if is_there and report is not None and _is_active(m, host):
+        if is_there and report is not None and is_active(m, host):
             return start_again(m, report, finish_migration)
         if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
             # The host has lost the command, and may not have finished it; or it has lost what it had started.
@@ -250,11 +247,6 @@ def _settle_at_source(m: MigrationContext) -> Settlement:
             m.ledger.waits_on = {m.source}
             return hosts.wait_for_observation(m, m.source)
     return Back(m.abort_reason)
-
-
-def _is_active(m: MigrationContext, host: str) -> bool:
-    seen = m.replies.seen.get(host)
-    return seen is not None and seen.guest.state in _ACTIVE
 
 
 # --- 6 update_instance_host ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import STOPPED, MigrationContext, Status
-from migrator.conductor.migration.settle import start_again
+from migrator.conductor.migration.settle import is_active, start_again
 from migrator.conductor.migration.settle_table import Observed
 from migrator.db import models
 from migrator.objects import LiveMigrateData, protocol
@@ -150,9 +150,9 @@ def settle(m: MigrationContext) -> Settlement:
         runs, done = found.observed is Observed.RUNS, report is not None and report.state == protocol.WorkState.DONE
         if runs and done:
             return Forward()
-        if runs and report is not None:
+        if runs and report is not None and is_active(m, host):
             return start_again(m, report, evacuate)
-        if runs or (m.abort_reason is None and (report is None or done)):
+        if (runs and report is None) or (m.abort_reason is None and (report is None or done)):
             # The host has lost the command, and may not have finished it; or it has lost what it had started.
             m.replies.reports.pop((host, 'evacuate'), None)
             sent = evacuate(m)

@@ -64,6 +64,8 @@ class Start:
             fault.stall.hang()
         with world.lock:
             if fault is not None and fault.stall is None:
+                if hypervisor.faults.leave_shut_off and uuid not in hypervisor.guests:
+                    hypervisor.add_guest(self._instance, GuestState.SHUTDOWN, self.who)
                 self._fail(fault.reason)
             elif not hypervisor.powered:
                 self._fail('the host has no power')

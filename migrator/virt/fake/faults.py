@@ -93,10 +93,12 @@ class Faults:
     """The faults of the hypervisor of one host.
 
     :ivar seconds: how long a driver method takes that then fails.
+    :ivar leave_shut_off: whether a start of a guest that fails leaves it defined and shut off.
     """
 
     def __init__(self, host: str, threads: executors.Threads) -> None:
         self.seconds = 0.0
+        self.leave_shut_off = False
         self._host = host
         self._threads = threads
         self._lock = threads.lock()

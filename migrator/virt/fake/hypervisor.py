@@ -212,6 +212,7 @@ class FakeHypervisor:
         no guest is throttled, and the job of such a guest does not end by itself.
     :param post_copy: whether the hypervisor can and may switch to post-copy on a forced completion.
     :param leave_paused: whether a failure during switchover leaves the source paused instead of resuming it.
+    :param leave_shut_off: whether a start of a guest that fails leaves it defined and shut off.
     :param pre_seconds: the duration of pre_live_migration in seconds.
     :param fail_seconds: the duration in seconds of a driver call that a planted fault makes fail.
     :param ratios: resource class -> allocation ratio. The default is 1.0.
@@ -233,6 +234,7 @@ class FakeHypervisor:
         auto_converge_after: int = 3,
         post_copy: bool = False,
         leave_paused: bool = False,
+        leave_shut_off: bool = False,
         pre_seconds: float = 0.0,
         fail_seconds: float = 0.0,
         ratios: dict[str, float] | None = None,
@@ -251,6 +253,7 @@ class FakeHypervisor:
         self.pre_seconds = pre_seconds
         self.faults = faults.Faults(host, world.threads)
         self.faults.seconds = fail_seconds
+        self.faults.leave_shut_off = leave_shut_off
         self.guests: dict[str, FakeGuest] = {}
         self.jobs: dict[str, RunningJob] = {}
         #: Jobs that were requested and have not begun.
