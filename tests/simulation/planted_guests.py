@@ -129,7 +129,7 @@ def hosts_are_called_down_right_after_an_outage() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I7', 'outages seed 91', 'outages seed 52')
+@SHELF.plant('I7', 'outages seed 52')
 def broker_outage_is_not_noticed() -> Iterator[object]:
     """A conductor takes a broker that is away for hosts that are unreachable."""
     with (

@@ -204,11 +204,12 @@ class Operator:
     def finish(self) -> None:
         """Deliver late requests and let the cloud come to rest, after all faults have stopped."""
         # A migration that is stuck until a host is back goes on in settle.
-        self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
+        self.user.until(lambda: not self.supervisor.down - self.supervisor.gone, PATIENCE)
         self.settle()
         self._over = True
         self.user.give_up()
         self.cloud.adapter.deliver()
+        self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
         self.user.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
         self.user.until(lambda: not self._can_complete(), PATIENCE)
         with contextlib.suppress(TimedOut):
