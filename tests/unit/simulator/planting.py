@@ -102,12 +102,13 @@ def leave(cloud, host, *parts):
     residues[cloud.instance.uuid] = residues.get(cloud.instance.uuid, set()) | set(parts)
 
 
-def journal(cloud, kind, step, payload='{}'):
+def journal(cloud, kind, step, payload='{}', seq=99):
     sql(
         cloud,
         'INSERT INTO saga_log (migration, seq, at, epoch, attempt, kind, step, payload)'
-        " VALUES (?, 99, '2026-01-01 00:00:00.000000', 1, 1, ?, ?, ?)",
+        " VALUES (?, ?, '2026-01-01 00:00:00.000000', 1, 1, ?, ?, ?)",
         cloud.migration.uuid,
+        seq,
         kind,
         step,
         payload,

@@ -107,3 +107,11 @@ def test_i20_host_name_in_error_to_user(cloud):
     assert planting.found(cloud) == set(), 'an administrator, and a user who named the host'
     planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=error, token='user')
     assert planting.found(cloud, quiet=False) == {'I20'}
+
+
+@pytest.mark.parametrize(('times', 'violated'), [(4, set()), (5, {'I26'})])
+def test_i26_stuck_again_and_again_for_one_reason(cloud, times, violated):
+    for number in range(times):
+        planting.journal(cloud, 'stuck', None, '{"reason": "no answer"}', seq=100 + 2 * number)
+        planting.journal(cloud, 'unstuck', None, seq=101 + 2 * number)
+    assert planting.found(cloud, quiet=False) == violated
