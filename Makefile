@@ -55,7 +55,8 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
     test_status.py::test_unreachable_database_is_a_failure \
     'test_conductor.py::test_metrics_are_served_on_the_configured_port[eventlet]' \
     test_conductor.py::test_conductor_starts_and_stops_in_a_process_patched_by_eventlet) \
-    tests/unit/db/test_engine.py::TestUnreachable
+    tests/unit/db/test_engine.py::TestUnreachable \
+    tests/unit/doc/test_reliability.py
 
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
