@@ -152,6 +152,9 @@ class Plan:
 def of(seed: int) -> Plan:
     """Return the plan of a seed, which is the same on every machine."""
     dice = random.Random(f'plan of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    # These have dice of their own, so that the rest of the plan of a seed stays as it was.
+    starts = random.Random(f'failed starts of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    failures = random.Random(f'slow failures of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     hosts = dice.choice((2, 2, 3, 3, 4))
     names = [f'host{number}' for number in range(1, hosts + 1)]
     guests = tuple(
@@ -171,9 +174,8 @@ def of(seed: int) -> Plan:
             'leave_paused': dice.random() < 0.2,
             'link': dice.choice((256.0, 1024.0, 4096.0)),
             'pre_seconds': dice.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
-            # Dice of its own: the rest of the plan is that of earlier releases.
-            'leave_shut_off': random.Random(f'failed starts of {seed}').random() < 0.3,  # noqa: S311
-            'fail_seconds': random.Random(f'slow failures of {seed}').choice((0.0, 0.0, 2.0)),  # noqa: S311
+            'leave_shut_off': starts.random() < 0.3,
+            'fail_seconds': failures.choice((0.0, 0.0, 2.0)),
         },
         options={
             'max_concurrent_live_migrations': dice.choice((1, 1, 2, 3)),

@@ -199,9 +199,11 @@ class WorldServer:
             'started': [lambda: send({'started': True})],
         }
         result = getattr(self._drivers[life], call)(*args, *more[METHODS[call]])
-        with contextlib.suppress(IndexError):
-            while call == 'live_migration':
-                send({'copied': self._copied[life].popleft()})
+        if call == 'live_migration':
+            # Another call of the same driver may take the last one first.
+            with contextlib.suppress(IndexError):
+                while True:
+                    send({'copied': self._copied[life].popleft()})
         return result
 
     def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:
