@@ -44,7 +44,7 @@ CONDUCTORS, PROCESSES = 4, 3
 ALONE, IDLE = 20, 30.0
 #: Seconds that anything may take.
 PATIENCE = 1800.0
-#: What is not part of the control plane.
+#: The process with the hypervisors, which is not part of the control plane.
 WORLD = 'fake-world'
 _FLAVOR = Flavor(name='small', vcpus=1, memory_mb=runs.MEMORY, root_gb=1)
 

@@ -588,7 +588,7 @@ def migrate_data(m: context.MigrationContext, step: str) -> Any:
 
 
 def newest_data(m: context.MigrationContext) -> Any:
-    """Return the newest data that the hosts have exchanged, in JSON-safe form; None if there is none.
+    """Return the newest data that the hosts have exchanged, in JSON-safe form, or None.
 
     A step that has failed has a result, too: its reason.
     """
