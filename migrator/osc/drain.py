@@ -71,15 +71,19 @@ class _Expected(columns.FormattableColumn[dict[str, Any]]):
 
 def _wait(client: Any, uuid: str) -> dict[str, Any]:
     """Return a drain once it has ended. Its events are printed on stderr meanwhile."""
-    _follow(client, uuid, screen.Lines(sys.stderr, sys.stderr))
-    drain: dict[str, Any] = client.get(f'/drains/{uuid}')['drain']
-    return drain
+    subject = _subject(client, uuid)
+    _follow(subject, uuid, screen.Lines(sys.stderr, sys.stderr), has_answered=True)
+    return subject.drain
 
 
-def _follow(client: Any, uuid: str, view: screen.View) -> int:
+def _subject(client: Any, uuid: str) -> subjects.Drain:
     clock = executors.SystemClock()
+    return subjects.Drain(client.get, clock.now, uuid)
+
+
+def _follow(subject: subjects.Drain, uuid: str, view: screen.View, has_answered: bool = False) -> int:
     try:
-        return commands.follow(subjects.Drain(client.get, clock.now, uuid), view, time.sleep)
+        return commands.follow(subject, view, time.sleep, has_answered=has_answered)
     except KeyboardInterrupt:
         sys.stderr.write(f'The drain goes on. To cancel it: openstack host drain cancel {uuid}\n')
         raise
@@ -182,7 +186,8 @@ class WatchDrain(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Show the drain, and return the exit status."""
-        return _follow(_client(self.app), parsed_args.drain, commands.make_view(as_json=False))
+        subject = _subject(_client(self.app), parsed_args.drain)
+        return _follow(subject, parsed_args.drain, commands.make_view(as_json=False))
 
 
 class SetDrain(command.ShowOne):

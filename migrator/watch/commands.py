@@ -63,29 +63,37 @@ def connect(asked: Asked) -> subjects.Get:
     return client_from_conf(asked.conf).get
 
 
-def follow(subject: subjects.Subject, view: screen.View, sleep: Callable[[float], None], every: float = EVERY) -> int:
+def follow(
+    subject: subjects.Subject,
+    view: screen.View,
+    sleep: Callable[[float], None],
+    every: float = EVERY,
+    *,
+    has_answered: bool = False,
+) -> int:
     """Show something until it ends, and return its exit status.
 
-    If the API is away for a while, the view says so, and the watch goes on. At the first look that is an error.
+    If the API is away for a while, the view says so, and the watch goes on. At the first look that is an error, unless
+    the API has answered a request before.
 
     :param every: the seconds between two looks.
+    :param has_answered: whether the API has answered a request before.
     :raises migrator.watch.errors.ApiRefused: the API refuses a request.
     :raises migrator.watch.errors.ApiUnreachable: the API does not answer the first request.
     """
-    first = subject.look()
+    picture = None if has_answered else subject.look()
     with view:
-        view.show(first)
-        status = first.status
-        while status is None:
-            sleep(every)
+        while True:
             try:
-                picture = subject.look()
+                picture = picture or subject.look()
             except errors.ApiUnreachable as error:
                 view.note(f'{error.message} Trying again every {every:g} s.')
             else:
                 view.show(picture)
-                status = picture.status
-    return status
+                if picture.status is not None:
+                    return picture.status
+                picture = None
+            sleep(every)
 
 
 def make_view(as_json: bool) -> screen.View:

@@ -34,19 +34,21 @@ class Drain:
     """A drain with its guests. Its exit status is 0 if it ends completed or restored.
 
     :param after: the ``seq`` of the last event that is not shown.
+    :ivar drain: the API's last answer about it; empty before the first.
     """
 
     def __init__(self, get: Get, now: Now, uuid: str, after: int = 0) -> None:
         self._get = get
         self._now = now
         self._path = f'/drains/{uuid}'
+        self.drain: dict[str, Any] = {}
         self._seen = after
         self._rates = _Rates()
 
     def look(self) -> Picture:
         """Return the present picture, with the events since the last call."""
         now = self._now()
-        drain = self._get(self._path)['drain']  # before its events, so that the last one is shown
+        drain = self.drain = self._get(self._path)['drain']  # before its events, so that the last one is shown
         status = None
         if drain['status'] in DRAIN_ENDS:
             status = RIGHT if drain['status'] in (DrainStatus.COMPLETED, DrainStatus.RESTORED) else WRONG

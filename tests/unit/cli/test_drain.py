@@ -4,19 +4,28 @@
 
 from __future__ import annotations
 
+import functools
+import time
 import types
 from urllib import parse
 
 from migrator.osc import drain as osc
+from migrator.watch import errors
 
 
-def openstack(cloud, command, *words):
-    """Run a command of openstack host drain on the API of a cloud, and return its columns and its values."""
+def openstack(cloud, command, *words, away=0):
+    """Run a command of openstack host drain on the API of a cloud, and return its columns and its values.
+
+    :param away: how many GETs get no answer.
+    """
+    lost = [errors.ApiUnreachable(url='http://api/', reason='refused') for _ in range(away)]
 
     def request(method, path, body=None, **query):
+        if method == 'GET' and lost:
+            raise lost.pop()
         return cloud.request(method, f'/migrator/v1{path}?{parse.urlencode(query)}', body).json
 
-    client = types.SimpleNamespace(request=request)
+    client = types.SimpleNamespace(request=request, get=functools.partial(request, 'GET'))
     run = command(types.SimpleNamespace(client_manager=types.SimpleNamespace(migrator=client)), None)
     return run.take_action(run.get_parser('openstack host drain').parse_args([*words]))
 
@@ -88,6 +97,19 @@ def test_shut_off_guests_are_included_if_requested(operator):
     started = operator.json('drain', 'start', 'host2', '--include-stopped')
     assert started['include_stopped'] is True
     cloud.wait()
+
+
+def test_wait_goes_on_when_the_api_is_away_after_it_has_taken_the_request(operator, monkeypatch, capsys):
+    cloud = operator.cloud
+    guest = cloud.boot('guest', 'host1')
+    monkeypatch.setattr(time, 'sleep', cloud.simulation.advance)
+    columns, values = openstack(cloud, osc.CreateDrain, '--wait', 'host1', away=2)
+    assert dict(zip(columns, values, strict=True))['status'] == 'completed'
+    assert cloud.database.instances.get(guest.uuid).host != 'host1'
+    assert capsys.readouterr().err.splitlines()[0] == (
+        'The request to http://api/ failed: refused. Check that the service runs there, and that this machine reaches '
+        'it. Trying again every 1 s.'
+    )
 
 
 def test_plan_shows_the_old_copy_of_a_guest_that_waits_for_its_user(operator):
