@@ -3,6 +3,7 @@
 """A site with TLS everywhere: broker, database, and haproxy before each server that can run the API."""
 
 import contextlib
+import http.client
 
 import pytest
 import requests
@@ -26,6 +27,7 @@ SERVERS = {
     'uwsgi': [
         'uwsgi', '--http-socket', '{address}', '--module', 'migrator.wsgi.api:application', '--master',
         '--enable-threads', '--threads', '4', '--lazy-apps', '--die-on-term', '--need-app',
+        '--add-header', 'Connection: close',
     ],
 }  # fmt: skip
 
@@ -120,6 +122,7 @@ def test_host_is_drained_by_https_under_each_server(cloud, workspace, tmp_path, 
             one['links'][0]['href'] for one in requests.get(proxy.url, verify=authority, timeout=30).json()['versions']
         ]
         assert links == [f'{proxy.url}/v2.1/']
+        announce_the_end_of_a_connection(port)
         guest = cloud.boot(f'by-{name}', 'host1', memory_mb=64)
         url = f'{proxy.url}/v2.1'
         environment = commands.environment(
@@ -137,6 +140,22 @@ def test_host_is_drained_by_https_under_each_server(cloud, workspace, tmp_path, 
             if each is not None:
                 each.close()
                 workspace.processes.remove(each)
+
+
+def announce_the_end_of_a_connection(port):
+    """Check that the server never closes a connection unannounced.
+
+    A proxy would send the next request into it.
+    """
+    connection = http.client.HTTPConnection(process.HOST, port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request('GET', '/')
+        answer = connection.getresponse()
+        answer.read()
+        if not answer.will_close:
+            connection.sock.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                connection.sock.recv(1)
 
 
 def refuse_to_trust(url):
