@@ -117,7 +117,7 @@ test-eventlet:
 test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql mariadb real
-	$(IN_VENV) MIGRATOR_REQUESTS=$${MIGRATOR_REQUESTS:-$$((20000 / $(EVERY)))} $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
+	$(IN_VENV) MIGRATOR_REQUESTS=$${MIGRATOR_REQUESTS:-$$((20000 / $(EVERY)))} $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal tests/real \
 	    --ignore=tests/real/libvirt --ignore=tests/real/nova $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(WITH_DRIVER) $(ARGS)
