@@ -196,7 +196,7 @@ class Faults:
                 return
             entry = [time.monotonic(), None, fault.target]
             self.done.append(entry)
-            error = None
+            no_commits, error = self._prevents_commits(fault), None
             try:
                 getattr(self, f'_{fault.kind}')(fault)
             except Exception as caught:  # noqa: BLE001 -- the audit and the table show it
@@ -204,7 +204,16 @@ class Faults:
             entry[1] = time.monotonic()
             target = fault.target.partition('>')[2] if fault.kind == CUT else fault.target
             took = round(entry[1] - entry[0], 1)
-            self._journal.write('fault', fault=fault.kind, target=target, how=fault.how, took=took, error=error)
+            self._journal.write(
+                'fault', fault=fault.kind, target=target, how=fault.how, took=took, error=error, no_commits=no_commits
+            )
+
+    def _prevents_commits(self, fault: Fault) -> bool:
+        """Return whether no process can commit during a fault."""
+        if fault.kind == CUT:
+            # a commit waits until the standby has it
+            return fault.target == f'{self._cluster.standby.name}>{self._cluster.primary.name}'
+        return fault.target.startswith(self._cluster.name)
 
     def _process(self, name: str) -> process.Process:
         if name == 'database':

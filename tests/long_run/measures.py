@@ -7,7 +7,7 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import psycopg2
@@ -121,6 +121,15 @@ def quantile(values: list[float], share: float) -> float | None:
     """Return the value that this share of all does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def covered(spans: Iterable[tuple[float, float]], began: float, ended: float) -> float:
+    """Return the seconds between two times that some spans of time cover together."""
+    total, until = 0.0, began
+    for first, last in sorted(spans):
+        total += max(0.0, min(last, ended) - max(first, until))
+        until = max(until, last)
+    return total
 
 
 def slope(points: list[tuple[float, float]]) -> float:

@@ -12,12 +12,22 @@ pytest.importorskip('psycopg2', reason='the long run needs the extra postgresql'
 
 from tests.long_run import table
 
+
+def fault(kind, target, at, took, how='', no_commits=False):
+    return {
+        'kind': 'fault', 'fault': kind, 'target': target, 'at': at, 'took': took, 'how': how, 'error': None,
+        'no_commits': no_commits,
+    }  # fmt: skip
+
+
 #: What a piece writes while it runs.
 PIECE = [
     {'kind': 'piece'},
-    {'kind': 'fault', 'fault': 'kill', 'target': 'host1', 'how': '', 'error': None},
-    {'kind': 'fault', 'fault': 'cut', 'target': 'db-a', 'how': 'stalled', 'error': None},
-    {'kind': 'takeover', 'seconds': 14.5, 'alone': True},
+    fault('kill', 'host1', at=20, took=9),
+    fault('cut', 'db-a', at=24, took=12, how='stalled', no_commits=True),
+    fault('restart', 'database failover', at=32, took=12, no_commits=True),
+    fault('stop', 'database', at=42, took=2, no_commits=True),
+    {'kind': 'takeover', 'at': 40.5, 'seconds': 25.5, 'alone': True},
     {'kind': 'drain', 'status': 'completed'},
     *({'kind': 'rss', 'at': 60.0 * minute, 'processes': {'host1': [7, 1024 * minute]}} for minute in range(61)),
     {'kind': 'audit'},
@@ -39,4 +49,6 @@ def test_recorded_pieces_have_the_figures_of_their_journals(tmp_path, monkeypatc
         table.record(records)
     assert len([json.loads(line) for line in table.RECORD.read_text().splitlines()]) == 2
     assert table.total(table.recorded()) == table.figures(records)
+    # the database committed from 32 s to 40 s
+    assert table.figures(records).reachable == [8.0, 8.0]
     assert 'host1 +60.0 of 60 min' in table.PAGE.read_text()
