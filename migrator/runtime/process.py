@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,21 +175,30 @@ class Process:
             reason = str(error).rstrip('.')
             detail = f'OpenTelemetry refuses an environment variable OTEL_...: {reason}. correct it.'
             raise exception.ConfigurationError(option='[DEFAULT] trace_migrations', value=True, detail=detail) from None
-        self.on_stop(lambda: self._within(LAST_SPANS, shut_down))
+        end = self._last_spans(shut_down)
+        self.on_stop(end)
+        # a WSGI server ends its workers without stop()
+        atexit.register(end)
         return made
 
-    def _within(self, seconds: float, function: Callable[[], object]) -> None:
-        """Call a function, and wait for its end for a limited time."""
-        ended = self.threads.event()
+    def _last_spans(self, shut_down: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that lets the export end, and waits :data:`LAST_SPANS` for it."""
+        ending, ended = self.threads.event(), self.threads.event()
 
-        def call() -> None:
+        def wait() -> None:
+            ending.wait()
             try:
-                function()
+                shut_down()
             finally:
                 ended.set()
 
-        self.threads.start(call, name='last-spans')
-        ended.wait(seconds)
+        def end() -> None:
+            ending.set()
+            ended.wait(LAST_SPANS)
+
+        # Python may start no thread any more when the process exits.
+        self.threads.start(wait, name='last-spans')
+        return end
 
     @property
     def in_memory(self) -> bool:

@@ -4,60 +4,28 @@
 from __future__ import annotations
 
 import datetime
-import http.server
+import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from oslo_config import cfg
 
 from migrator import exception, executors, tracing
 from migrator.conf import service
 from migrator.runtime import process
+from tests.unit.runtime.collector import Collector, collecting
 
 UUID = '12345678-9abc-4def-8123-456789abcdef'
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
-class Collector(http.server.ThreadingHTTPServer):
-    """A collector of OpenTelemetry, as far as it takes traces over HTTP."""
-
-    def __init__(self) -> None:
-        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
-        super().__init__(('127.0.0.1', 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f'http://127.0.0.1:{self.server_address[1]}'
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = ExportTraceServiceRequest()
-        body.ParseFromString(self.rfile.read(int(self.headers['Content-Length'])))
-        self.server.received.append((self.path, body))
-        self.send_response(200)
-        self.send_header('Content-Length', '0')
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={'poll_interval': 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with collecting() as made:
+        yield made
 
 
 def a_process(traces: bool) -> process.Process:
@@ -99,6 +67,13 @@ def test_stop_sends_the_last_spans_to_the_collector_of_the_environment(
         tracing.of_step(UUID, 1, 'complete', 'do').span,
         tracing.of_migration(UUID)[1],  # type: ignore[index]
     )
+
+
+def test_process_that_exits_without_a_stop_sends_the_last_spans(collector: Collector) -> None:
+    code = 'from tests.unit.runtime import test_tracing as here; here.export(here.a_process(traces=True).tracer())'
+    environment = {**os.environ, 'OTEL_EXPORTER_OTLP_ENDPOINT': collector.url}
+    assert subprocess.run([sys.executable, '-c', code], env=environment, check=False).returncode == 0
+    assert collector.spans() == ['complete']
 
 
 def test_service_name_of_the_environment_is_kept(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
