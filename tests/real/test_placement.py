@@ -143,7 +143,7 @@ def test_concurrent_writers_of_one_generation_succeed_or_conflict_as_placement_s
         writer = allocations.strategy_for(client, 'migration-owned')
         generation = writer.observe(racers[0]).instance.generation
         outcomes = race(writer, racers, generation)
-        assert {type(outcome) for outcome in outcomes} <= {type(None), exception.PlacementConflict}
+        assert {type(outcome) for outcome in outcomes} <= {type(None), exception.PlacementConflict}, outcomes
         winners.append(outcomes.count(None))
         held = allocations.read(client, guest.uuid).allocations
         assert dict(held) in [pair.destination for pair in racers]

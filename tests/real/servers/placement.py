@@ -79,7 +79,8 @@ class Placement(process.Process):
         return [
             sys.executable, '-m', 'gunicorn', '--config', str(self._hooks), '--bind', f'{process.HOST}:{self.port}',
             '--workers', str(self._workers), '--threads', '8', '--graceful-timeout', '5', '--no-control-socket',
-            '--worker-tmp-dir', str(self.directory), 'placement.wsgi.api:application',
+            # On a busy machine a connection that is idle for 2 s, the default, ends just when a request is sent.
+            '--keep-alive', '30', '--worker-tmp-dir', str(self.directory), 'placement.wsgi.api:application',
         ]  # fmt: skip
 
     def environment(self) -> Mapping[str, str]:
