@@ -4,16 +4,17 @@
 
 import datetime
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import uuid
 
+import openstack
 import pytest
 import webob
 from keystoneauth1 import identity, session
 
+from migrator.objects import Flavor
+from tests.functional import commands
 from tests.real.cloud import ProcessCloud
 from tests.real.servers import keystone as keystones
 from tests.real.servers import placement
@@ -36,7 +37,7 @@ LEAST = {
 }
 _ACTION = ('POST', '/servers/{guest}/action')
 #: The request; the least role of those that nova's policies allow it to; the status and words of the answer to them.
-#: Both guests are stopped, so that no request moves them.
+#: Both guests are suspended, so that no request moves them.
 OPERATIONS = {
     'show': ('GET', '/servers/{guest}', None, 'reader', 200, '"id": "{guest}"'),
     'list actions': ('GET', '/servers/{guest}/os-instance-actions', None, 'reader', 200, '"instanceActions"'),
@@ -52,6 +53,13 @@ OPERATIONS = {
         *_ACTION, {'os-migrateLive': {'host': 'host2', 'block_migration': 'auto'}}, 'admin', 409,
         "Cannot 'os-migrateLive' instance {guest}",
     ),
+    'cold-migrate': (*_ACTION, {'migrate': None}, 'manager', 409, "Cannot 'migrate' instance {guest}"),
+    'cold-migrate to a host': (
+        *_ACTION, {'migrate': {'host': 'host2'}}, 'admin', 409, "Cannot 'migrate' instance {guest}",
+    ),
+    'resize': (*_ACTION, {'resize': {'flavorRef': 'roomy'}}, 'member', 409, "Cannot 'resize' instance {guest}"),
+    'confirm': (*_ACTION, {'confirmResize': None}, 'member', 409, "Cannot 'confirmResize' instance {guest}"),
+    'revert': (*_ACTION, {'revertResize': None}, 'member', 409, "Cannot 'revertResize' instance {guest}"),
 }  # fmt: skip
 
 
@@ -156,7 +164,7 @@ def arrived(cloud, identities, guest, host):
 
 
 def test_each_role_may_do_what_novas_policies_say_in_its_own_project(cloud, identities, record_property):
-    guests = {name: boot(cloud, identities, name, name, vm_state='stopped') for name in identities.projects}
+    guests = {name: boot(cloud, identities, name, name, vm_state='suspended') for name in identities.projects}
     wrong, cells = [], 0
     for role in ROLES:
         token = identities.token(role)
@@ -175,7 +183,7 @@ def test_each_role_may_do_what_novas_policies_say_in_its_own_project(cloud, iden
                     )
     record_property('cells', cells)
     assert not wrong, '\n'.join(wrong)
-    assert cells == 96
+    assert cells == 156
     assert cloud.migrations() == []
 
 
@@ -213,31 +221,80 @@ def test_migration_ends_although_the_token_of_its_request_expires(cloud, identit
     arrived(cloud, identities, guest, 'host2')
 
 
-def test_application_credential_works_with_the_openstack_command(cloud, identities, tmp_path):
-    found = identities.application_credential('admin')
-    guest = boot(cloud, identities, 'by-command')
-    environment = {
-        'OS_AUTH_TYPE': 'v3applicationcredential',
-        'OS_AUTH_URL': identities.server.url,
-        'OS_APPLICATION_CREDENTIAL_ID': found[0],
-        'OS_APPLICATION_CREDENTIAL_SECRET': found[1],
-        'OS_COMPUTE_API_VERSION': '2.80',
-        'PATH': os.environ['PATH'],
-        'HOME': str(tmp_path),
-    }
-    openstack = str(pathlib.Path(sys.executable).with_name('openstack'))
+@pytest.fixture
+def command(identities, tmp_path):
+    """Run ``openstack`` or ``nova`` with what gets its tokens, and return its output."""
 
-    def run(*words):
-        done = subprocess.run(
-            [openstack, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+    def run(client, auth, *words):
+        known = {'OS_AUTH_URL': identities.server.url, 'OS_COMPUTE_API_VERSION': '2.80'}
+        env = commands.environment(tmp_path, **known, **{f'OS_{name}': value for name, value in auth.items()})
+        done = commands.client([str(pathlib.Path(sys.executable).with_name(client)), *words], env)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run('server', 'migrate', '--live-migration', '--host', 'host2', '--wait', guest.uuid)
-    (row,) = json.loads(run('server', 'migration', 'list', '--server', guest.uuid, '-f', 'json'))
+    return run
+
+
+def test_application_credential_works_with_the_openstack_command(cloud, identities, command):
+    name, secret = identities.application_credential('admin')
+    auth = {
+        'AUTH_TYPE': 'v3applicationcredential',
+        'APPLICATION_CREDENTIAL_ID': name,
+        'APPLICATION_CREDENTIAL_SECRET': secret,
+    }
+    guest = boot(cloud, identities, 'by-command')
+    command('openstack', auth, 'server', 'migrate', '--live-migration', '--host', 'host2', '--wait', guest.uuid)
+    (row,) = json.loads(command('openstack', auth, 'server', 'migration', 'list', '--server', guest.uuid, '-f', 'json'))
     assert row['Status'] == 'completed'
     arrived(cloud, identities, guest, 'host2')
+
+
+#: The client; the least role that it needs by nova's policies; what it does first, then, and how the migration ends.
+#: Each moves a guest to the other host, with the flavor that it does not have, or with the same.
+COLD = (
+    ('openstack', 'member', 'server resize --flavor {flavor} {guest}', 'server resize confirm {guest}', 'confirmed'),
+    ('nova', 'member', 'resize {guest} {flavor}', 'resize-revert {guest}', 'reverted'),
+    ('sdk', 'member', 'resize_server {guest} {flavor}', 'confirm_server_resize {guest}', 'confirmed'),
+    ('openstack', 'manager', 'server migrate {guest}', 'server migration revert {guest}', 'reverted'),
+    ('nova', 'manager', 'migrate {guest}', 'resize-confirm {guest}', 'confirmed'),
+    ('sdk', 'manager', 'migrate_server {guest}', 'revert_server_resize {guest}', 'reverted'),
+)
+
+
+def test_clients_resize_and_cold_migrate_with_tokens_of_keystone(cloud, identities, command):
+    flavors = [Flavor(name=name, vcpus=1, memory_mb=ram, root_gb=1) for name, ram in (('snug', 256), ('roomy', 512))]
+    for flavor in flavors:
+        cloud.database.flavors.create(flavor)
+    guest = boot(cloud, identities, 'cold', flavor=flavors[0])
+    admin, host, flavor = identities.token('admin'), 'host1', 'snug'
+
+    def act(client, role, words):
+        if client == 'sdk':
+            auth = identities.server.password(f'{role}1', 'own')
+            name, *values = words.split()
+            sdk = openstack.connection.Connection(session=session.Session(auth=auth), region_name='RegionOne')
+            return getattr(sdk.compute, name)(*values)
+        auth = {'USERNAME': f'{role}1', 'PASSWORD': keystones.PASSWORD, 'PROJECT_NAME': 'own'}
+        return command(client, auth | {'USER_DOMAIN_ID': DOMAIN, 'PROJECT_DOMAIN_ID': DOMAIN}, *words.split())
+
+    def shown():
+        found = cloud.request('GET', f'/servers/{guest.uuid}', token=admin).json['server']
+        return found['status'], found['OS-EXT-SRV-ATTR:host'], found['flavor']['original_name']
+
+    for client, role, first, then, end in COLD:
+        there = ('host2' if host == 'host1' else 'host1', flavor)
+        if '{flavor}' in first:
+            there = (there[0], 'roomy' if flavor == 'snug' else 'snug')
+        act(client, role, first.format(guest=guest.uuid, flavor=there[1]))
+        cloud.simulation.run_until(lambda: cloud.migrations(guest)[-1].status == 'finished')
+        assert shown() == ('VERIFY_RESIZE', *there), (client, first)
+        act(client, role, then.format(guest=guest.uuid))
+        cloud.wait()
+        if end == 'confirmed':
+            host, flavor = there
+        assert shown() == ('ACTIVE', host, flavor), (client, first)
+    assert [one.status for one in cloud.migrations(guest)] == [end for *_, end in COLD]
+    cloud.judge(set())
 
 
 @pytest.mark.timeout(900)
