@@ -73,6 +73,13 @@ def server_url(server):
         yield url
 
 
+@pytest.fixture
+def server_urls(postgresql, mariadb):
+    """Return the URLs of two databases with the schema, one on each server."""
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(new_url(one, template(one))) for one in (postgresql, mariadb)]
+
+
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
 def url(request, tmp_path):
     """Return the URL of an empty database."""
