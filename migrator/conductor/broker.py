@@ -137,6 +137,11 @@ class Outage:
         self._lock = threads.lock()
         self._since: float | None = None
 
+    def lasts_for(self) -> float:
+        """Return for how many seconds the service has not answered; 0 if it has answered the last request."""
+        since = self._since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
     def on_result(self, error: exception.ServiceUnreachable | None) -> None:
         """Record the result of a request.
 

@@ -46,12 +46,14 @@ class Parked:
     :ivar patient: whether the wait may last any time, such as the wait for a slot in a queue.
     :ivar in_status: whether the subject's status already shows the wait.
     :ivar hosts: the hosts that it waits for; None: those that were called and have not replied.
+    :ivar outage: which service is away, for an operator. The wait may last as long as the outage. Empty: none is away.
     """
 
     why: str
     patient: bool = False
     in_status: bool = False
     hosts: tuple[str, ...] | None = None
+    outage: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -245,7 +245,7 @@ def of_a_bad_night(seed: int) -> Plan:
 
 
 def of_outages(seed: int) -> Plan:
-    """Return a seed's plan in which the broker or every conductor is down for a short or a long time."""
+    """Return a seed's plan in which the broker, every conductor or Placement is down for a while."""
     plan = of(seed)
     dice = random.Random(f'outages of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     deeds, at = list(plan.deeds), 0.0
@@ -259,6 +259,13 @@ def of_outages(seed: int) -> Plan:
         if dice.random() < 0.5:
             deeds.append(Deed(round(at + dice.uniform(0, lasts), 3), 'migrate', dice.randrange(len(plan.guests))))
         at += lasts
+    # These have dice of their own, so that the rest of the plan of a seed stays as it was.
+    absences = random.Random(f'Placement outages of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    if absences.random() < 0.4:
+        # The longest one is longer than any migration may wait without progress.
+        deeds.append(
+            Deed(round(absences.uniform(0, 8), 3), 'Placement away', 'placement', absences.choice((40.0, 400.0)))
+        )
     deeds.sort(key=lambda deed: deed.at)
     return dataclasses.replace(plan, deeds=tuple(deeds), horizon=at + HORIZON)
 

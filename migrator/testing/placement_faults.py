@@ -60,6 +60,8 @@ class FaultyAdapter:
         self._adapter = adapter
         self._plans: list[_Plan] = []
         self._held: list[tuple[str, str, dict[str, Any]]] = []
+        #: Whether no request gets a connection.
+        self.away = False
         #: Every requested (method, url), with or without a fault.
         self.sent: list[tuple[str, str]] = []
 
@@ -76,7 +78,7 @@ class FaultyAdapter:
     def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
         """Send one request, or apply the fault that is planned for it."""
         self.sent.append((method, url))
-        fault = self._planned(method, url)
+        fault = Fault.UNREACHABLE if self.away else self._planned(method, url)
         if fault in (Fault.TIMEOUT_LATE, Fault.DUPLICATED):
             self._held.append((url, method, kwargs))
         if fault in (None, Fault.DUPLICATED):

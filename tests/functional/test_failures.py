@@ -389,13 +389,20 @@ def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(clou
     faults(cloud, 'host1').fail('copying')
     before = migrate(cloud, instance)
     state.when(cloud, instance, 'running')
-    cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
+    cloud.adapter.away = True
     stall.release()
-    cloud.simulation.advance(180)
+    # This is longer than any migration may wait without progress.
+    cloud.simulation.advance(400)
     assert state.server(cloud, instance)['status'] == 'MIGRATING'
-    cloud.adapter._plans.clear()
+    row = cloud.migrations(instance)[0]
+    assert row.stuck_reason is None
+    assert row.waits_for.startswith('Placement is not reachable: ')
+    assert '. Conductor conductor1 waits for it since 2026-01-01 00:00:0' in row.waits_for
+    assert 'migrator-status upgrade check' in row.waits_for
+    cloud.adapter.away = False
     cloud.wait(LONG)
     state.failed(cloud, instance, before, '')
+    assert cloud.migrations(instance)[0].waits_for is None
 
 
 @pytest.mark.nova_bug('53ca096750')

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +120,18 @@ def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
         return wait_for(m, pause)
 
     with patched(waiting, 'wait_for', forgetful) as there:
+        yield there
+
+
+@SHELF.plant('I27', 'outages seed 4')
+def outage_of_placement_counts_as_a_wait() -> Iterator[object]:
+    """A migration becomes stuck while Placement is away, as if a host had not reported."""
+    wait_for = waiting.wait_for
+
+    def impatient(m: Any, pause: Any) -> Any:
+        return wait_for(m, dataclasses.replace(pause, outage=''))
+
+    with patched(waiting, 'wait_for', impatient) as there:
         yield there
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random runs in which the broker goes away, or every conductor, for seconds or for minutes.
+"""Random runs in which the broker, Placement or every conductor goes away, for seconds or for minutes.
 
-Nothing may fail for that, and no host that lives may be called down. MIGRATOR_OUTAGE_SEEDS=N runs N seeds.
+Nothing may fail or be stuck for that, and no host that lives may be called down. MIGRATOR_OUTAGE_SEEDS=N runs N seeds.
 """
 
 import os

@@ -60,7 +60,9 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
         )
     except exception.NoSlot as error:
         return slots.wait(m, error)
-    except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
+    except exception.PlacementUnreachable as error:
+        return waiting.for_placement(m, error)
+    except exception.PlacementConflict as error:
         waiting.note_waiting(m, str(error))
         return Parked(f'Placement: {error}')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
@@ -380,6 +382,8 @@ def _later(m: MigrationContext, error: exception.MigratorException, step: str, d
     record = m.record(step, direction)
     if record is not None:
         hosts.note_try(m, record, str(error))
+    if isinstance(error, exception.PlacementUnreachable):
+        return waiting.for_placement(m, error)
     waiting.note_waiting(m, str(error))
     return Parked(f'Placement: {error}')
 

@@ -96,7 +96,7 @@ def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> 
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
         m.ledger.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
-        return Parked(f'the message broker, to send {step} to {host}', hosts=())
+        return Parked(f'the message broker, to send {step} to {host}', outage=f'{str(answer).rstrip(".")}.')
     if isinstance(answer, exception.MigratorException):
         return Failed(str(answer))
     if isinstance(answer, (Parked, Failed)):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrator import exception
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.ledger import Wait
 from migrator.objects import MigrationStatus, Outcome, base, protocol
@@ -24,8 +25,10 @@ PATIENCE = 5
 _LASTING = (MigrationStatus.QUEUED, MigrationStatus.RUNNING, MigrationStatus.FINISHED)
 #: The number of restarts of a host that begin its wait again. The migration itself may be what crashes the host.
 _RESTARTS = 3
-#: Any conductor may write that the broker is away; see :class:`migrator.exception.BrokerAway`.
-_NO_BROKER = ' cannot reach the message broker since '
+#: The end of what a migration shows while a service is away.
+_GOES_ON = 'The migration goes on by itself once it answers.'
+#: Any conductor may write that a service is away; see :class:`migrator.exception.BrokerAway`.
+_AWAY = (' cannot reach the message broker since ', _GOES_ON)
 #: The beginning of the reason of a migration that is stuck without progress.
 _LONG = 'No progress: the migration has waited too long for '
 #: Whether a host answers -> how ``waits_for`` begins while that host does not report the guest.
@@ -36,10 +39,14 @@ def wait_for(m: MigrationContext, pause: Parked) -> Parked | Stuck:
     """Record what a migration waits for, and since when it has made no progress.
 
     A wait of ``service_down_time`` is written to the row. One that is longer than its patience makes the migration
-    stuck.
+    stuck. An outage of a service is written at once, and its time does not count for any wait.
 
     :returns: the pause, or Stuck if the wait has lasted too long.
     """
+    if pause.outage:
+        m.ledger.last = None
+        note_waiting(m, f'{pause.outage} {_GOES_ON}')
+        return pause
     # An abort request limits even a wait that may otherwise last any time.
     endless = pause.patient and m.row.abort_requested_at is None
     patience = math.inf if endless else PATIENCE * m.tools.options.service_down_time
@@ -88,7 +95,7 @@ def _begin(m: MigrationContext, pause: Parked, hosts: tuple[str, ...], patience:
 def _show(m: MigrationContext, pause: Parked, lasted: float) -> None:
     """Write a wait to the row once it has lasted, and remove the text of another one that is over."""
     shown, ledger = m.row.waits_for or '', m.ledger
-    written = shown == ledger.written or _NO_BROKER in shown
+    written = shown == ledger.written or any(one in shown for one in _AWAY)
     if written and not shown.startswith(f'for {pause.why}, '):
         # Any other text stays.
         note_waiting(m, None)
@@ -138,6 +145,13 @@ def note_waiting(m: MigrationContext, why: str | None) -> None:
     why = None if why is None else base.text(why, protocol.LONGEST_REASON)
     if m.row.waits_for != why and m.tools.database.migrations.note_progress(m.row, {'waits_for': why}):
         m.row = m.row.replace(waits_for=why)
+
+
+def for_placement(m: MigrationContext, error: exception.PlacementUnreachable) -> Parked:
+    """Return the wait for Placement, which is away."""
+    since = _since(m, m.tools.outage.lasts_for())
+    checks = f'Conductor {m.tools.server} waits for it {since}. Check it with "migrator-status upgrade check".'
+    return Parked(f'Placement: {error}', outage=f'{error.message.rstrip(".")}. {checks}')
 
 
 def note_unreachable(m: MigrationContext, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:

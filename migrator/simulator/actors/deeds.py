@@ -26,8 +26,8 @@ _AGAIN, _TRIES = 2.0, 60
 
 def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
     """Do an action of a plan."""
-    if isinstance(deed.whom, str) and deed.name in _AT_A_HOST:
-        _AT_A_HOST[deed.name](operator, deed.whom, deed.more)
+    if isinstance(deed.whom, str) and deed.name in _AT_A_PLACE:
+        _AT_A_PLACE[deed.name](operator, deed.whom, deed.more)
     elif isinstance(deed.whom, str):
         _do_to_a_process(operator, deed, deed.whom)
     else:
@@ -44,8 +44,6 @@ def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> Non
         operator.supervisor.kill(name, deed.more)
     elif deed.name == 'no thread to be had':
         operator.supervisor.starve(name, deed.more)
-    elif deed.name == 'broker away':
-        operator.supervisor.take_broker_away(*deed.more)
     elif deed.name == 'slow link':
         operator.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
     elif deed.name == 'hypervisor hangs':
@@ -210,13 +208,15 @@ def _set_service(operator: Operator, host: str, fields: Mapping[str, Any]) -> No
 
 
 _DRAINS = '/migrator/v1/drains'
-#: An action on a host -> what does it, with the operator, the host and the argument.
-_AT_A_HOST: Mapping[str, Callable[[Operator, str, Any], None]] = {
+#: An action on a host, or an outage of a service -> what does it, with the operator, the host and the argument.
+_AT_A_PLACE: Mapping[str, Callable[[Operator, str, Any], None]] = {
     'drain': drain,
     'change the drain': change_drain,
     'boot': _boot,
     'set the service': _set_service,
     'power is lost': lambda operator, host, more: operator.supervisor.lose_power(host, more),
+    'broker away': lambda operator, _broker, more: operator.supervisor.take_broker_away(*more),
+    'Placement away': lambda operator, _placement, more: operator.supervisor.take_placement_away(more),
     'force down': lambda operator, host, more: operator.fence(host, more),
 }
 #: An action of the user of a guest, in a thread of its own -> what does it.

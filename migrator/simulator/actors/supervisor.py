@@ -44,7 +44,10 @@ class Supervisor:
     @property
     def is_at_rest(self) -> bool:
         """Whether all processes run that come back, and no outage lasts."""
-        return not self.down - self.gone and not self._starved and not self.cloud.bus.away
+        return not self.down - self.gone and not self._starved and not self._is_any_away()
+
+    def _is_any_away(self) -> bool:
+        return bool(self.cloud.bus.away or self.cloud.adapter.away)
 
     def kill(self, name: str, back_after: float | None) -> None:
         """Kill a process (``kill -9``) and start it again later.
@@ -122,6 +125,16 @@ class Supervisor:
                 if service.down_since is not None and service.host in alive - known - self.down - self.declared:
                     what = f'running host {service.host} was declared down because the broker was unreachable'
                     self.violations.append(check.Violation('I7', what, self.simulation.time))
+
+        self.later(seconds, back)
+
+    def take_placement_away(self, seconds: float) -> None:
+        """Let no request reach Placement for some seconds."""
+        adapter = self.cloud.adapter
+        adapter.away = True
+
+        def back() -> None:
+            adapter.away = False
 
         self.later(seconds, back)
 

@@ -97,6 +97,7 @@ INVARIANTS = (
     Invariant('I25', When.QUIET, drains.ends),
     Invariant('I25', When.HISTORY, drains.moves),
     Invariant('I26', When.HISTORY, history.stuck_once),
+    Invariant('I27', When.HISTORY, history.stuck_for_its_own_sake),
 )
 
 

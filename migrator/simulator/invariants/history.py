@@ -30,6 +30,8 @@ ACCEPTED = {'os-migrateLive': 202, 'evacuate': 200, 'migrate': 202}
 ASYNCHRONOUS = (2, 34)
 #: How often a migration may become stuck for one reason again, without other news: its host comes and goes.
 _MAY_REPEAT = 3
+#: The text of a :class:`~migrator.exception.ServiceUnreachable` in another text, or a wait for such a service.
+_AWAY = re.compile(r'is not reachable|does not let migrator in|the message broker|Unreachable')
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
@@ -135,6 +137,18 @@ def stuck_once(world: World) -> Iterator[str]:
         for reason, times in again.items():
             if times > _MAY_REPEAT:
                 yield f'migration {uuid} was stuck {times + 1} times without other news: {reason}'
+
+
+def stuck_for_its_own_sake(world: World) -> Iterator[str]:
+    """I27, history: a migration is never stuck because Placement, the broker or the database is away.
+
+    It waits for that service, and it needs no operator of its own.
+    """
+    for uuid, entries in world.entries.items():
+        for entry in entries:
+            reason = str(entry.payload.get('reason')) if entry.kind == log.EntryKind.STUCK else ''
+            if _AWAY.search(reason):
+                yield f'migration {uuid} was stuck because a service was away: {reason}'
 
 
 def readers(world: World) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 """Planted violations of the invariants of responses and logs."""
 
+import json
+
 import pytest
 
 from tests.unit.simulator import planting
@@ -107,6 +109,19 @@ def test_i20_host_name_in_error_to_user(cloud):
     assert planting.found(cloud) == set(), 'an administrator, and a user who named the host'
     planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=error, token='user')
     assert planting.found(cloud, quiet=False) == {'I20'}
+
+
+@pytest.mark.parametrize(
+    ('reason', 'violated'),
+    [
+        ('No progress: the migration has waited too long for Placement: Placement is not reachable: no route', {'I27'}),
+        ('Conductor c1 meets the same unexpected error each time: DatabaseUnreachable: it is away', {'I27'}),
+        ('No progress: the migration has waited too long for host1 to end live_migration', set()),
+    ],
+)
+def test_i27_stuck_because_a_service_is_away(cloud, reason, violated):
+    planting.journal(cloud, 'stuck', None, json.dumps({'reason': reason}))
+    assert planting.found(cloud, quiet=False) == violated
 
 
 @pytest.mark.parametrize(('times', 'violated'), [(4, set()), (5, {'I26'})])
