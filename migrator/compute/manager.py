@@ -321,7 +321,8 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         """
         instance, destination, migrate_data = unpack(work.packed)
         already = inherited.running_for if inherited is not None else 0.0
-        self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), already)
+        gib = instance.flavor.gib_to_copy(migrate_data.block_migration, migrate_data.source)
+        self._timeouts.begin(work, gib, already)
         if inherited is not None:
             self._runner.started(work, instance)
             return inherited.wait()

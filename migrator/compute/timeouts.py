@@ -17,28 +17,12 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.compute.work import Work
 from migrator.conf.compute import Timeout
-from migrator.objects import EventClient, Instance, LiveMigrateData
+from migrator.objects import EventClient
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two checks of the running migrations.
 LOOK = 1.0
-#: The least size, in GiB, that the memory and each copied disk of a guest counts as; nova's number.
-LEAST = 2.0
-
-
-def data_gib(instance: Instance, migrate_data: LiveMigrateData) -> float:
-    """Return how much a migration has to transfer, in GiB, as nova calculates it.
-
-    The time that a migration may take grows with this size. The disk sizes that the check of the driver returned take
-    precedence over the flavor, because a guest that nova did not create may have disks that its flavor does not name.
-    """
-    flavor = instance.flavor
-    amounts = [flavor.memory_mb / 1024]
-    if migrate_data.block_migration:
-        disks = (flavor.root_gb, flavor.ephemeral_gb, flavor.swap / 1024)
-        amounts += [disk for disk in migrate_data.source.get('copied_gib', disks) if disk]
-    return sum(max(LEAST, amount) for amount in amounts)
 
 
 class _Running:
@@ -94,7 +78,7 @@ class Timeouts:
     def begin(self, work: Work, gib: float, already: float = 0.0) -> None:
         """Measure the time of a migration from now on, until its work has an outcome.
 
-        :param gib: how much it has to transfer; see :func:`data_gib`.
+        :param gib: how much it has to transfer; see :meth:`migrator.objects.Flavor.gib_to_copy`.
         :param already: seconds for which it ran before this service started.
         """
         running = _Running(work, gib, self._threads.clock.monotonic() - already)

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import re
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from migrator.objects import base
@@ -23,6 +24,8 @@ STOPPED = 'stopped'
 #: The vm_state of a guest whose cold migration waits to be confirmed or reverted, as in nova.
 RESIZED = 'resized'
 
+#: The least size, in GiB, that the memory and each copied disk of a guest counts as; nova's number.
+_LEAST = 2.0
 _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
 
 
@@ -42,6 +45,22 @@ class Flavor(base.Versioned):
     def number(self) -> int:
         """A number of the flavor, for the API: flavors of one name have one number."""
         return zlib.crc32(self.name.encode(errors='surrogatepass')) >> 1
+
+    def gib_to_copy(self, block_migration: bool | None, source: Mapping[str, Any]) -> float:
+        """Return how much a live migration has to transfer, in GiB, as nova calculates it.
+
+        The time that a migration may take grows with this size. The disk sizes that the check of the driver returned
+        take precedence over the flavor, because a guest that nova did not create may have disks that its flavor does
+        not name.
+
+        :param block_migration: whether disks are copied too.
+        :param source: the facts of the source's driver; see :class:`migrator.objects.LiveMigrateData`.
+        """
+        amounts = [self.memory_mb / 1024]
+        if block_migration:
+            disks = (self.root_gb, self.ephemeral_gb, self.swap / 1024)
+            amounts += [disk for disk in source.get('copied_gib', disks) if disk]
+        return sum(max(_LEAST, amount) for amount in amounts)
 
     def resource_groups(self) -> dict[str, dict[str, int]]:
         """Return the amounts to claim by request group. The unnumbered group is ``''``.

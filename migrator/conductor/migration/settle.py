@@ -175,12 +175,11 @@ def _column(m: MigrationContext) -> Column:
 
 def _would_have_ended(m: MigrationContext) -> bool:
     """Return whether the copy has lasted longer than the default time-out of a running source allows."""
-    began, flavor = m.row.running_at, m.guest.flavor
+    began = m.row.running_at
     if began is None:
         return False
-    block = hosts.migrate_data(m, 'pre_live_migration').block_migration
-    disks = flavor.root_gb + flavor.ephemeral_gb if block else 0
-    longest = SECONDS_PER_GIB * (max(2.0, flavor.memory_mb / 1024) + disks)
+    data = hosts.migrate_data(m, 'pre_live_migration')
+    longest = SECONDS_PER_GIB * m.guest.flavor.gib_to_copy(data.block_migration, data.source)
     return bool((m.tools.threads.clock.now() - began).total_seconds() >= longest)
 
 

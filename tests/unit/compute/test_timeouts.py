@@ -7,55 +7,12 @@ from typing import Any
 import pytest
 
 from migrator.compute import timeouts
-from migrator.objects import Flavor, LiveMigrateData
 from tests.unit.compute import scene as scene_module
 from tests.unit.compute.test_manager import assignment
 
 Scene = scene_module.Scene
 LIVE = 'live_migration'
 ABORT = 'live_migration_abort'
-
-
-def flavor(**fields: Any) -> Flavor:
-    return Flavor(name='any', **fields)
-
-
-class TestDataGib:
-    """The size of a migration, as nova calculates it in ``_live_migration_data_gb`` of its libvirt driver."""
-
-    @pytest.mark.parametrize(
-        ('memory_mb', 'gib'), [(1, 2.0), (2048, 2.0), (2049, 2049 / 1024), (4096, 4.0), (6144, 6.0), (1024**2, 1024.0)]
-    )
-    @pytest.mark.parametrize('block_migration', [False, None])
-    def test_data_with_shared_disks_is_the_memory_and_2_at_least(
-        self, memory_mb: int, gib: float, block_migration: bool | None
-    ) -> None:
-        instance = scene_module.instance().replace(flavor=flavor(memory_mb=memory_mb, root_gb=100))
-        data = LiveMigrateData(block_migration=block_migration)
-        assert timeouts.data_gib(instance, data) == gib
-
-    @pytest.mark.parametrize(
-        ('disks', 'gib'),
-        [
-            ({'root_gb': 10}, 14.0),
-            ({'root_gb': 1}, 6.0),
-            ({'root_gb': 0}, 4.0),
-            ({'root_gb': 10, 'ephemeral_gb': 20, 'swap': 4096}, 38.0),
-            ({'root_gb': 10, 'ephemeral_gb': 1, 'swap': 1}, 18.0),
-        ],
-    )
-    def test_data_with_copied_disks_adds_each_disk_as_2_at_least(self, disks: dict[str, int], gib: float) -> None:
-        instance = scene_module.instance().replace(flavor=flavor(memory_mb=4096, **disks))
-        data = LiveMigrateData(block_migration=True)
-        assert timeouts.data_gib(instance, data) == gib
-
-    @pytest.mark.parametrize(
-        ('copied_gib', 'gib'), [([500.0], 504.0), ([], 4.0), ([1.0, 30.0], 36.0)], ids=['one', 'none', 'two']
-    )
-    def test_data_with_disk_sizes_of_the_driver_uses_them(self, copied_gib: list[float], gib: float) -> None:
-        instance = scene_module.instance().replace(flavor=flavor(memory_mb=4096, root_gb=0, ephemeral_gb=7))
-        data = LiveMigrateData(block_migration=True, source={'copied_gib': copied_gib})
-        assert timeouts.data_gib(instance, data) == gib
 
 
 def hung(scene: Scene, number: int = 1, **options: Any) -> scene_module.Host:
