@@ -390,7 +390,6 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
             settle_table.Act.BACK,
         ),
     }
-    column[settle_table.Observed.HERE] += settle_table.SOURCE[settle_table.Observed.HERE][3:]
     with (
         patched(takeover, '_needs_queueing', lambda migration, journal: False),
         patched(settle_table, 'SOURCE', MappingProxyType(column)) as there,

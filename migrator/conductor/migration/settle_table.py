@@ -46,9 +46,6 @@ class Column(enum.StrEnum):
     NOT_SENT = 'the migration had not begun'
     QUEUED = 'the migration was last known to be queued'
     RUNNING = 'the migration was last known to be running'
-    #: Settling does not look up this column and the next. They say what each observation means after the outcome.
-    FORWARD = 'the guest had moved'
-    BACK = 'the migration was being undone'
 
 
 class Act(enum.StrEnum):
@@ -65,29 +62,24 @@ class Act(enum.StrEnum):
     FORWARD = 'forward'
     BACK = 'undo'
     ERROR = 'the guest is lost'
-    POST = 'post step'
-    RESTORE = 'restore the source'
-    CLEAN = 'clean the destination'
-    DONE = 'nothing left to do here'
     STUCK = 'stuck'
 
 
 _A = Act
-_ORDER = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
-_STUCK = (_A.STUCK,) * 5
+_STUCK = (_A.STUCK,) * 3
 
 #: Observation of the source -> the act, by column.
 SOURCE = MappingProxyType(
     {
-        Observed.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
-        Observed.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK, _A.STUCK, _A.RESTORE),
-        Observed.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING, _A.WAIT, _A.ABORT),
-        Observed.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Observed.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Observed.ABSENT: (_A.ERROR, _A.ASK, _A.ASK, _A.DONE, _A.STUCK),
+        Observed.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK),
+        Observed.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK),
+        Observed.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT),
+        Observed.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT),
+        Observed.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING),
+        Observed.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT),
+        Observed.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK),
+        Observed.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK),
+        Observed.ABSENT: (_A.ERROR, _A.ASK, _A.ASK),
         Observed.BROKEN: _STUCK,
     }
 )
@@ -95,10 +87,10 @@ SOURCE = MappingProxyType(
 #: Observation of the destination -> the act, by column.
 DESTINATION = MappingProxyType(
     {
-        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
-        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK, _A.STUCK, _A.CLEAN),
-        Observed.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD, _A.POST, _A.STUCK),
-        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK, _A.STUCK, _A.DONE),
+        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK),
+        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK),
+        Observed.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD),
+        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK),
         Observed.BROKEN: _STUCK,
     }
 )
@@ -118,11 +110,6 @@ _PRECEDENCE = (
     _A.QUEUE,
     _A.SEE_RUNNING,
     _A.GO_ON,
-    # The destination is cleaned before the source is restored.
-    _A.CLEAN,
-    _A.RESTORE,
-    _A.POST,
-    _A.DONE,
 )
 
 
@@ -231,7 +218,7 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
 def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_again: bool, late: bool) -> Act:
     if Observed.MISSING in (source.observed, destination.observed):
         # Only the source can end its job, so an abort does not wait for the destination. A post-copy cannot be aborted.
-        stoppable = abort and column in (Column.QUEUED, Column.RUNNING) and not source.post_copy
+        stoppable = abort and column is not Column.NOT_SENT and not source.post_copy
         return _requested(_A.WAIT, source.observed) if stoppable else _A.WAIT
     if Observed.DOWN in (source.observed, destination.observed):
         return _with_a_host_down(source, destination, column, abort, late)
@@ -240,19 +227,13 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
         return _A.STUCK if asked_again else _A.ASK
     theirs = _cell(SOURCE, source.observed, column)
     others = _cell(DESTINATION, destination.observed, column)
-    if abort and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
+    if abort:
         theirs = _requested(theirs, source.observed)
         # The preparation of the destination no longer matters.
         others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
     if source.observed in _JOB:
-        # After the outcome forward the post step waits for the end of the job, as in post-copy.
-        overruled = destination.observed is Observed.RUNS and column is not Column.FORWARD
-        return others if overruled else theirs
-    if (
-        source.observed is Observed.ABSENT
-        and destination.observed is Observed.ABSENT
-        and column in (Column.QUEUED, Column.RUNNING)
-    ):
+        return others if destination.observed is Observed.RUNS else theirs
+    if source.observed is destination.observed is Observed.ABSENT and column is not Column.NOT_SENT:
         return _A.ERROR
     if source.observed is Observed.WAITS and others is _A.PREPARE:
         # A start without a prepared destination would fail. It can be prepared while the guest waits.
@@ -267,7 +248,7 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
 
 
 def _cell(table: MappingProxyType[Observed, tuple[Act, ...]], observed: Observed, column: Column) -> Act:
-    return table[observed][_ORDER.index(column)]
+    return table[observed][list(Column).index(column)]
 
 
 def _requested(act: Act, observed: Observed) -> Act:
@@ -284,9 +265,6 @@ def _requested(act: Act, observed: Observed) -> Act:
 def _with_a_host_down(source: Host, destination: Host, column: Column, abort: bool, late: bool) -> Act:
     if source.observed is destination.observed:
         return _A.STUCK
-    if column in (Column.FORWARD, Column.BACK):
-        up, table = (destination, DESTINATION) if source.observed is Observed.DOWN else (source, SOURCE)
-        return _cell(table, up.observed, column)
     if column is Column.NOT_SENT:
         if destination.observed is Observed.RUNS or source.observed in _JOB | {Observed.CUTOVER, Observed.BROKEN}:
             return _A.STUCK

@@ -14,27 +14,27 @@ from migrator.conductor.migration import settle_table
 from migrator.conductor.migration.settle_table import Act, Column, Observed
 from tests.unit.conductor.migration import test_settle_table
 
-COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
+COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING)
 
-#: not sent | sent, row queued | sent, row running | forward | back
+#: not sent | sent, row queued | sent, row running
 SOURCE = {
-    Observed.HERE: 'go on | queue | back | stuck | restore',
-    Observed.RETURNED: 'go on | back | back | stuck | restore',
-    Observed.WAITS: 'stuck | wait | wait | wait | abort',
-    Observed.STARTED: 'stuck | wait | wait | wait | abort',
-    Observed.JOB: 'stuck | see running | see running | wait | abort',
-    Observed.CUTOVER_JOB: 'stuck | wait | wait | wait | abort',
-    Observed.CUTOVER: 'stuck | back | back | post | restore',
-    Observed.SHUT_OFF: 'back | back | back | post | restore',
-    Observed.ABSENT: 'error | ask | ask | done | stuck',
-    Observed.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+    Observed.HERE: 'go on | queue | back',
+    Observed.RETURNED: 'go on | back | back',
+    Observed.WAITS: 'stuck | wait | wait',
+    Observed.STARTED: 'stuck | wait | wait',
+    Observed.JOB: 'stuck | see running | see running',
+    Observed.CUTOVER_JOB: 'stuck | wait | wait',
+    Observed.CUTOVER: 'stuck | back | back',
+    Observed.SHUT_OFF: 'back | back | back',
+    Observed.ABSENT: 'error | ask | ask',
+    Observed.BROKEN: 'stuck | stuck | stuck',
 }
 DESTINATION = {
-    Observed.WAITING: 'go on | go on | ask | stuck | clean',
-    Observed.PREPARING: 'go on | wait | ask | stuck | clean',
-    Observed.RUNS: 'stuck | forward | forward | post | stuck',
-    Observed.ABSENT: 'go on | prepare | ask | stuck | done',
-    Observed.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+    Observed.WAITING: 'go on | go on | ask',
+    Observed.PREPARING: 'go on | wait | ask',
+    Observed.RUNS: 'stuck | forward | forward',
+    Observed.ABSENT: 'go on | prepare | ask',
+    Observed.BROKEN: 'stuck | stuck | stuck',
 }
 BOTH = (('source', settle_table.SOURCE, SOURCE), ('destination', settle_table.DESTINATION, DESTINATION))
 
