@@ -136,11 +136,6 @@ class Step(Generic[S]):
     status: str | Callable[[S], str] | None = None
     no_effect: Callable[[S], str | None] | None = None
 
-    @property
-    def writes_ahead(self) -> bool:
-        """Whether the step's intent is in the log before ``do`` acts."""
-        return self.intent is not None
-
     def status_for(self, subject: S) -> str | None:
         """Return the status of a subject from the step's first record on."""
         return self.status(subject) if callable(self.status) else self.status
@@ -181,10 +176,6 @@ class Saga(Generic[S]):
         if len({step.name for step in self.steps}) != len(self.steps):
             raise ValueError('two steps have one name')
         self.pivot = next(step for step in self.steps if step.kind is Kind.PIVOT)
-
-    def step(self, name: str) -> Step[S]:
-        """Return the step of that name."""
-        return next(step for step in self.steps if step.name == name)
 
     def next_before(self, journal: log.Journal, attempt: int) -> Step[S] | None:
         """Return the first step up to the pivot that is not done, or None if the pivot is done."""

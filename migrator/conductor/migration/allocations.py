@@ -75,6 +75,11 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
     return dataclasses.asdict(chosen)
 
 
+def will_write(_m: MigrationContext) -> Mapping[str, Any]:
+    """Return an empty intent: the step is in the log before Placement is asked."""
+    return {}
+
+
 def move(m: MigrationContext) -> Verdict:
     """Move the allocation: not moved -> moved."""
     record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)

@@ -196,7 +196,7 @@ def retry(
         wait.stuck = None
     if tried in (Tried.FAILED, Tried.UNRESTORED):
         wait.tries += 1
-    then = RETRY[tried][_state_of(m, host, wait, tried)]
+    then = RETRY[tried][_is_given_up(m, host, wait, tried)]
     if then is Then.DONE:
         return Done() if tried is Tried.DONE else Done({'skipped': reason})
     if then is Then.DEFER:
@@ -237,15 +237,6 @@ class Tried(enum.StrEnum):
     MAY_RUN = 'not ended, and the guest may run at the host, which is down'
 
 
-class State(enum.IntEnum):
-    """The state of the host, which is a column of the table."""
-
-    UP = 0
-    #: It is up, and has failed ``post_max_attempts`` times.
-    EXHAUSTED = 1
-    DOWN = 2
-
-
 class Then(enum.StrEnum):
     """What follows from a try, which is a cell of the table."""
 
@@ -255,17 +246,17 @@ class Then(enum.StrEnum):
     STUCK = 'stuck, and ask the host again'
 
 
-#: Outcome of the try -> what follows, by the state of the host.
+#: Outcome of the try -> what follows: while the step is tried again, and once it is given up.
 RETRY = MappingProxyType(
     {
-        Tried.DONE: (Then.DONE, Then.DONE, Then.DONE),
-        Tried.HERE: (Then.STUCK, Then.STUCK, Then.STUCK),
-        Tried.GONE: (Then.STUCK, Then.STUCK, Then.STUCK),
-        Tried.DELETED: (Then.DONE, Then.DONE, Then.DONE),
-        Tried.FAILED: (Then.AGAIN, Then.DEFER, Then.DEFER),
-        Tried.UNRESTORED: (Then.AGAIN, Then.STUCK, Then.DEFER),
-        Tried.PENDING: (Then.AGAIN, Then.AGAIN, Then.DEFER),
-        Tried.MAY_RUN: (Then.STUCK, Then.STUCK, Then.STUCK),
+        Tried.DONE: (Then.DONE, Then.DONE),
+        Tried.HERE: (Then.STUCK, Then.STUCK),
+        Tried.GONE: (Then.STUCK, Then.STUCK),
+        Tried.DELETED: (Then.DONE, Then.DONE),
+        Tried.FAILED: (Then.AGAIN, Then.DEFER),
+        Tried.UNRESTORED: (Then.AGAIN, Then.STUCK),
+        Tried.PENDING: (Then.AGAIN, Then.DEFER),
+        Tried.MAY_RUN: (Then.STUCK, Then.STUCK),
     }
 )
 
@@ -293,11 +284,9 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
     return (Tried.UNRESTORED if step in _RESTORING else Tried.FAILED), reason
 
 
-def _state_of(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> State:
-    if tried is Tried.PENDING and m.tools.is_down(host):
-        return State.DOWN
-    # A host that has replied is up.
-    return State.EXHAUSTED if wait.tries >= m.tools.options.post_max_attempts else State.UP
+def _is_given_up(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> bool:
+    """Return whether the host is down, or is up and has failed the step too often."""
+    return m.tools.is_down(host) if tried is Tried.PENDING else wait.tries >= m.tools.options.post_max_attempts
 
 
 def may_run(host: str) -> str:

@@ -54,7 +54,7 @@ def saga() -> Saga[MigrationContext]:
         Step('confirm_migration_at_source', retriable, status=Status.CONFIRMING,
              intent=is_confirmed, do=confirm_migration_at_source),
         Step('release_source_allocation', retriable,
-             intent=may_write, do=release_source_allocation),
+             intent=allocations.will_write, do=release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
              do=give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -77,7 +77,7 @@ def reverts() -> Saga[MigrationContext]:
         Step('revert_migration_at_source', retriable,
              intent=may_restore, do=revert_migration_at_source),
         Step('return_source_allocation', retriable,
-             intent=may_write, do=return_source_allocation),
+             intent=allocations.will_write, do=return_source_allocation),
         Step('revert', retriable, status=Status.REVERTED,
              do=give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -288,11 +288,6 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 def confirm_migration_at_source(m: MigrationContext) -> Verdict:
     """Remove what is left of the guest at the source."""
     return _retry(m, m.source, 'confirm_migration_at_source')
-
-
-def may_write(_m: MigrationContext) -> Mapping[str, Any]:
-    """Return an empty intent: the write of the allocations is in the log before Placement is asked."""
-    return {}
 
 
 def release_source_allocation(m: MigrationContext) -> Verdict:

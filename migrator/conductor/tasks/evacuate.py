@@ -42,7 +42,7 @@ def saga() -> Saga[MigrationContext]:
              do=update_instance_host),
         # With doubled allocations the instance holds the source's until here.
         Step('hold_source_allocation', retriable,
-             intent=may_hold, do=hold_source_allocation),
+             intent=allocations.will_write, do=hold_source_allocation),
         # The instance is free for the next task. The migration holds the source's allocation until the source has
         # cleaned up.
         Step('end_at_destination', retriable, status=Status.DONE,
@@ -181,11 +181,6 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     data = {'migrate_data': m.result('check_can_evacuate').get('migrate_data')}
     m.defer(m.source, 'post_evacuation_at_source', f'{m.source} was down when the guest was evacuated from it', data)
     return Done()
-
-
-def may_hold(_m: MigrationContext) -> Mapping[str, Any]:
-    """Return an empty intent: the outcome is committed before Placement is asked."""
-    return {}
 
 
 def hold_source_allocation(m: MigrationContext) -> Verdict:

@@ -60,7 +60,7 @@ def saga() -> Saga[MigrationContext]:
               intent=job_has_ended, do=post_live_migration_at_destination)),
         # The allocation covers the source until nothing of the guest is left there.
         Step('release_source_allocation', retriable,
-             intent=may_release, do=release_source_allocation),
+             intent=allocations.will_write, do=release_source_allocation),
         Step('complete', retriable, status=Status.COMPLETED,
              do=complete),
         settle=settle.settle, abandon=abandon.abandon,
@@ -189,14 +189,6 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 # --- 8, 9 the end ----------------------------------------------------------------------------------------------------
-
-
-def may_release(_m: MigrationContext) -> Mapping[str, Any]:
-    """Return an empty intent: the release is in the log before Placement is asked.
-
-    Both post steps are done, so nothing is left at the source except for a deferred cleanup.
-    """
-    return {}
 
 
 def release_source_allocation(m: MigrationContext) -> Verdict:

@@ -47,9 +47,10 @@ class TestTheSaga:
 
     def test_every_undo_is_the_one_of_the_table_and_the_source_is_restored_when_the_destination_is_clean(self) -> None:
         saga = live_migrate.saga()
-        assert saga.step('move_allocation').undo is live_migrate.return_allocation
-        assert saga.step(DESTINATION_CHECK).undo is live_migrate.rollback_live_migration_at_destination
-        assert saga.step('pre_live_migration').undo is live_migrate.rollback_live_migration_at_destination
+        steps = {step.name: step for step in saga.steps}
+        assert steps['move_allocation'].undo is live_migrate.return_allocation
+        assert steps[DESTINATION_CHECK].undo is live_migrate.rollback_live_migration_at_destination
+        assert steps['pre_live_migration'].undo is live_migrate.rollback_live_migration_at_destination
         assert saga.pivot.undo is live_migrate.rollback_live_migration_at_source
         assert saga.pivot.undo_after == 'pre_live_migration'
 
