@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.compute import live_migration_queue, steps
-from migrator.compute.work import Outcome, Work
+from migrator.compute.work import Work, WorkEnd
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
@@ -35,16 +35,16 @@ class InheritedJob:
     def __init__(self, instance_uuid: str, ended: executors.Event) -> None:
         self.instance_uuid = instance_uuid
         self.work: Work | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: WorkEnd | None = None
         self.running_for = 0.0
         self._ended = ended
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: WorkEnd) -> None:
         """Store the outcome of the job, and wake the live migration that waits for it."""
         self.outcome = outcome
         self._ended.set()
 
-    def wait(self) -> Outcome | None:
+    def wait(self) -> WorkEnd | None:
         """Wait until the job has ended, and return its outcome."""
         self._ended.wait()
         return self.outcome

@@ -33,7 +33,7 @@ from migrator.compute import (
 )
 from migrator.compute.cold_migration import endpoint
 from migrator.compute.status import Endpoint, Observer
-from migrator.compute.work import Outcome, Work, pack, unpack
+from migrator.compute.work import Work, WorkEnd, pack, unpack
 from migrator.conf import compute
 from migrator.context import RequestContext
 from migrator.objects import (
@@ -314,7 +314,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
         packed = pack([instance, destination, migrate_data])
         return self._runner.accept(command, self._do_live_migration, packed=packed, at_start=at_start)
 
-    def _do_live_migration(self, work: Work, inherited: inherited_jobs.InheritedJob | None = None) -> Outcome | None:
+    def _do_live_migration(self, work: Work, inherited: inherited_jobs.InheritedJob | None = None) -> WorkEnd | None:
         """Run a live migration that has a slot, until the driver's call has returned.
 
         :param inherited: the job of the migration, if an earlier boot has started it.

@@ -31,7 +31,7 @@ from oslo_log import log as logging
 
 from migrator import context, exception, executors, tracing
 from migrator.compute import inherited_jobs, live_migration_queue
-from migrator.compute.work import LIVE_MIGRATION, GuestRecord, MigrationRecord, Outcome, Seen, Work
+from migrator.compute.work import LIVE_MIGRATION, GuestRecord, MigrationRecord, Seen, Work, WorkEnd
 from migrator.objects import Answer, Command, Entry, EventClient, Instance, Refusal, Report, WorkState, base
 from migrator.virt.driver import ComputeDriver
 
@@ -99,7 +99,7 @@ class StepRunner:
     ) -> Answer:
         """Accept or refuse a step, which runs when all earlier work of its guest has ended.
 
-        :param body: called with the :class:`Work`; returns the result or an :class:`Outcome`.
+        :param body: called with the :class:`Work`; returns the result or a :class:`WorkEnd`.
         :param wait: seconds to wait for the end of the step.
         :param cancels: given by a rollback: its guest, whose earlier work of the same migration is cancelled.
         :param at_start: whether the step comes from the reply to compute_started.
@@ -286,7 +286,7 @@ class StepRunner:
             # The abort came after the entry was removed and before the job existed.
             self._call_driver('abort', self._driver.live_migration_abort, work.uuid, instance)
 
-    def end(self, work: Work, outcome: Outcome, send_event: bool = True) -> None:
+    def end(self, work: Work, outcome: WorkEnd, send_event: bool = True) -> None:
         """Store the outcome of a work, begin the next work of the guest, and report to the owner.
 
         :param send_event: whether to send the report as an event.
@@ -420,7 +420,7 @@ class StepRunner:
         outcome = work.outcome
         if outcome is None:
             result = {'started': work.started} if work.step == LIVE_MIGRATION else None
-            outcome = Outcome(WorkState.RUNNING, result)
+            outcome = WorkEnd(WorkState.RUNNING, result)
         return Report(
             migration_uuid=work.uuid,
             host=self._host,
@@ -480,21 +480,21 @@ class TracedStepRunner(StepRunner):
         self._tracer.export(tracing.Span(name, parent, began, ended, None, failed, attributes))
 
 
-def _outcome(step: str, result: Any) -> Outcome:
+def _outcome(step: str, result: Any) -> WorkEnd:
     """Return the outcome of a body that has returned.
 
     :raises migrator.exception.DriverError: the result cannot be sent. Every reply would fail with it, and the owner
         would never receive the end of the step.
     """
-    if isinstance(result, Outcome):
+    if isinstance(result, WorkEnd):
         return result
     bad = base.cannot_travel(result)
     if bad is not None:
         raise exception.DriverError(f'{step} returned {bad}: correct the driver to return serializable data')
-    return Outcome(WorkState.DONE, result)
+    return WorkEnd(WorkState.DONE, result)
 
 
-def _failed(work: Work, error: Exception, host: str) -> Outcome:
+def _failed(work: Work, error: Exception, host: str) -> WorkEnd:
     """Log the error of a body, and return its outcome."""
     known = isinstance(error, exception.MigratorException)
     text = exception.message_of(error)
@@ -513,8 +513,8 @@ def _failed(work: Work, error: Exception, host: str) -> Outcome:
     live = work.step == LIVE_MIGRATION
     if live:
         facts['verdict'] = ''
-    return Outcome(WorkState.FAILED, facts, reason, returned=live)
+    return WorkEnd(WorkState.FAILED, facts, reason, returned=live)
 
 
-def _cancelled(error: exception.MigratorException) -> Outcome:
-    return Outcome(WorkState.CANCELLED, {'cancelled': True, 'error': type(error).__name__}, str(error))
+def _cancelled(error: exception.MigratorException) -> WorkEnd:
+    return WorkEnd(WorkState.CANCELLED, {'cancelled': True, 'error': type(error).__name__}, str(error))

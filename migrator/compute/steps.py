@@ -17,7 +17,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute.work import Outcome
+from migrator.compute.work import WorkEnd
 from migrator.objects import GuestState, Instance, LiveMigrateData, WorkState
 from migrator.virt.driver import CancelToken, ComputeDriver, Verdict
 
@@ -111,7 +111,7 @@ def live_migration(
     migrate_data: LiveMigrateData,
     token: CancelToken,
     started: Callable[[], None],
-) -> Outcome:
+) -> WorkEnd:
     """Migrate the guest or attach to its running job, and wait until the job has ended (source).
 
     :param started: called when the hypervisor has the job.
@@ -120,13 +120,13 @@ def live_migration(
     """
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
-        return Outcome(WorkState.FAILED, {'gone': True}, f'{host} has no guest {instance.uuid}')
+        return WorkEnd(WorkState.FAILED, {'gone': True}, f'{host} has no guest {instance.uuid}')
     if not guest.job:
         token.raise_if_cancelled()
         if guest.state not in _MOVABLE:
             # No verdict: if the guest is paused for cut-over, only the destination knows whether it runs there.
             reason = f'guest {instance.uuid} cannot be migrated while it is {guest.state}: start it or resume it'
-            return Outcome(WorkState.FAILED, {'verdict': ''}, reason, returned=True)
+            return WorkEnd(WorkState.FAILED, {'verdict': ''}, reason, returned=True)
     job_started = False
 
     def on_started() -> None:
@@ -152,19 +152,19 @@ def live_migration(
         return outcome(verdict, reason)
 
 
-def outcome(verdict: Verdict | None, reason: str | None = None) -> Outcome:
+def outcome(verdict: Verdict | None, reason: str | None = None) -> WorkEnd:
     """Return the outcome of a job, given the driver's verdict.
 
     :param verdict: None if the end of the job was not observed. The outcome then has no verdict either, because the
         destination may run the guest.
     """
     if verdict is None:
-        return Outcome(WorkState.FAILED, {'verdict': ''}, reason or 'the end of the job was not seen', returned=True)
+        return WorkEnd(WorkState.FAILED, {'verdict': ''}, reason or 'the end of the job was not seen', returned=True)
     if verdict is Verdict.COMPLETED:
         reason = None
     elif verdict is Verdict.FAILED and reason is None:
         reason = 'the hypervisor could not move the guest'
-    return Outcome(_STATE_OF[verdict], {'verdict': verdict.value}, reason, returned=True, verdict=verdict.value)
+    return WorkEnd(_STATE_OF[verdict], {'verdict': verdict.value}, reason, returned=True, verdict=verdict.value)
 
 
 def outlast(
@@ -217,7 +217,7 @@ def post_live_migration_at_destination(
 
 def rollback_live_migration_at_source(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
-) -> Outcome | None:
+) -> WorkEnd | None:
     """Restore the guest to its state before the migration.
 
     :returns: None if the guest is restored; failed with ``busy`` if its job still runs, after an abort of the job.
@@ -226,7 +226,7 @@ def rollback_live_migration_at_source(
     guest = driver.get_guest(instance.uuid)
     if guest.job:
         driver.live_migration_abort(instance)
-        return Outcome(WorkState.FAILED, {'busy': True}, f'the job of guest {instance.uuid} at {host} has not ended')
+        return WorkEnd(WorkState.FAILED, {'busy': True}, f'the job of guest {instance.uuid} at {host} has not ended')
     if not guest.present:
         raise exception.GuestNotFound(host=host, instance_uuid=instance.uuid)
     driver.rollback_live_migration_at_source(instance, migrate_data)

@@ -34,7 +34,7 @@ REPEATABLE = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkEnd:
     """The outcome of one step's work.
 
     :ivar state: done, failed or cancelled; see :class:`~migrator.objects.protocol.WorkState`.
@@ -65,7 +65,7 @@ class Work(driver.CancelToken):
     """One step's work for one migration, and the token that cancels it.
 
     :ivar epoch: the newest epoch in which a conductor requested the work.
-    :ivar body: called with the work when it runs; returns the result or an :class:`Outcome`.
+    :ivar body: called with the work when it runs; returns the result or a :class:`WorkEnd`.
     :ivar packed: the arguments of a live migration; see :func:`pack`.
     :ivar traceparent: the span of the conductor's step, if it is traced.
     :ivar begun: whether the work is no longer pending behind other work of the guest.
@@ -85,7 +85,7 @@ class Work(driver.CancelToken):
     begun: bool = False
     cancelled: bool = False
     started: bool = False
-    outcome: Outcome | None = None
+    outcome: WorkEnd | None = None
     kept: bool = True
     waiters: tuple[executors.Event, ...] = ()
 
@@ -106,7 +106,7 @@ class Work(driver.CancelToken):
             self.kept = False
             self.traceparent = None
             if self.step != LIVE_MIGRATION:
-                self.outcome = Outcome(self.outcome.state, None, self.outcome.reason)
+                self.outcome = WorkEnd(self.outcome.state, None, self.outcome.reason)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Tools:
 
 
 #: The states of a guest that an evacuation leaves shut off.
-STOPPED = {'vm_state': 'stopped', 'power_state': 4}
+LEFT_SHUT_OFF = {'vm_state': 'stopped', 'power_state': 4}
 
 
 class MigrationContext:
@@ -338,7 +338,7 @@ class MigrationContext:
     def guest(self) -> instance.Instance:
         """The instance, shut off if an evacuation stops it. After its deletion: a stand-in for cleaning up."""
         found = self.instance or instance.stand_in(self.row.instance_uuid, self.row.source_compute)
-        return found.replace(**STOPPED) if self.stops_guest else found
+        return found.replace(**LEFT_SHUT_OFF) if self.stops_guest else found
 
     def is_deleted(self) -> bool:
         """Return whether the instance is gone from the database, which is read each time."""

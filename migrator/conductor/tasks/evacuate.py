@@ -14,7 +14,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor.migration import abandon, allocations, hosts
-from migrator.conductor.migration.context import STOPPED, MigrationContext, Status
+from migrator.conductor.migration.context import LEFT_SHUT_OFF, MigrationContext, Status
 from migrator.conductor.migration.settle import is_active, start_again
 from migrator.conductor.migration.settle_table import Observed
 from migrator.db import models
@@ -171,7 +171,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host, and defer the cleanup at the source, in the commit of the outcome."""
     m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
     if m.stops_guest:
-        m.writes.instance |= STOPPED
+        m.writes.instance |= LEFT_SHUT_OFF
     elif m.guest.vm_state == 'error':
         m.writes.instance['vm_state'] = 'active'
     # An earlier cleanup could restore or resume the source's copy. The new one removes it.

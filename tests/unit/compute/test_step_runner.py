@@ -152,7 +152,7 @@ class TestRepeats:
     def test_acknowledged_work_keeps_no_traceparent(self) -> None:
         with context.about(traceparent=f'00-{32 * "a"}-{16 * "b"}-01'):
             kept = work.Work('m', 'i', PRE, 1, print, protocol.Entry.NONE)
-        kept.outcome = work.Outcome(protocol.WorkState.DONE)
+        kept.outcome = work.WorkEnd(protocol.WorkState.DONE)
         assert kept.traceparent is not None
         kept.acknowledge()
         assert kept.traceparent is None
