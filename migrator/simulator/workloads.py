@@ -208,8 +208,8 @@ def of_an_upgrade(seed: int) -> Plan:
 def of_a_bad_night(seed: int) -> Plan:
     """Return a seed's plan in which a host is emptied while hypervisors hang and their services run.
 
-    Hypervisors hang for longer than any call waits, and some for longer than any migration waits. Some processes cannot
-    start threads for a while. Operators handle stuck migrations.
+    Hypervisors hang for longer than any call waits, and some hang or fail for longer than any migration waits.
+    Some processes cannot start threads for a while. Operators handle stuck migrations.
     """
     plan = of(seed)
     dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
@@ -236,9 +236,17 @@ def of_a_bad_night(seed: int) -> Plan:
         whom = dice.choice(('host1', 'host1', 'host2', 'conductor1', 'conductor2'))
         at, lasts = round(dice.uniform(0, max(*ends, HORIZON)), 3), dice.choice((1.0, 10.0, 40.0, 90.0))
         deeds.append(Deed(at, 'no thread to be had', whom, lasts))
+    # These have dice of their own, so that the rest of the plan of a seed stays as it was.
+    failures, knobs = random.Random(f'failing hypervisor of {seed}'), plan.knobs  # noqa: S311 -- a run must be repeatable
+    if failures.random() < 0.25:
+        # The source fails, slowly, for longer than its migrations wait until they are stuck.
+        knobs, phases = {**knobs, 'fail_seconds': 2.0}, ('copying', _ROLLBACK_HERE)
+        deeds += [Deed(0.0, 'hypervisor fails', 'host1', phases), Deed(420.0, 'hypervisor works', 'host1', phases)]
+        ends.append(420.0)
     return dataclasses.replace(
         plan,
         guests=guests,
+        knobs=knobs,
         deeds=tuple(sorted([*plan.deeds, *deeds], key=lambda deed: deed.at)),
         horizon=max(*ends, HORIZON),
     )

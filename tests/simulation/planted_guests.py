@@ -10,7 +10,7 @@ from typing import Any
 
 from migrator.compute.step_runner import StepRunner
 from migrator.conductor import broker, cleanups
-from migrator.conductor.migration import settle_table, waiting
+from migrator.conductor.migration import hosts, settle_table, waiting
 from migrator.conductor.tasks import live_migrate
 from migrator.db import cleanups as cleanup_rows
 from tests.simulation.plant import Shelf, patched
@@ -120,6 +120,21 @@ def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
         return wait_for(m, pause)
 
     with patched(waiting, 'wait_for', forgetful) as there:
+        yield there
+
+
+@SHELF.plant('I26', 'bad-nights seed 17')
+def stuck_step_is_not_stuck_while_it_is_tried() -> Iterator[object]:
+    """A migration is not stuck while its host tries a step again, and is stuck again after that."""
+    retry = hosts.retry
+
+    def forgetful(m: Any, host: str, step: str, *more: Any, **payload: Any) -> Any:
+        wait = m.ledger.of(step, host)
+        if wait.next_try <= m.tools.threads.clock.monotonic():
+            wait.stuck = None
+        return retry(m, host, step, *more, **payload)
+
+    with patched(hosts, 'retry', forgetful) as there:
         yield there
 
 
