@@ -13,13 +13,18 @@ from migrator.simulator import matrix, runs, scenarios
 COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
 
 
+@pytest.fixture(scope='session')
+def _shared():
+    with matrix.backend() as found:
+        yield found
+
+
 @pytest.fixture(scope='module')
-def backend():
-    """What the clouds of a module stand on, one after the other."""
+def backend(_shared):
+    """What the clouds of all modules in this process stand on, one after the other."""
     runs.hurry()
     try:
-        with matrix.backend() as found:
-            yield found
+        yield _shared
     finally:
         gc.enable()
 
