@@ -14,26 +14,27 @@ from migrator import exception, executors
 from migrator.cmd import conductor
 from migrator.db.api import Database
 from migrator.runtime import process, settings
-from tests.unit.cmd.processes import configure, eventually, refused, running
+from tests.unit.cmd.processes import PATIENCE, configure, eventually, refused, running
 
 pytestmark = pytest.mark.slow
 
 
 def test_conductor_starts_without_placement_logs_it_once_and_exits_0_on_sigterm(tmp_path):
-    with running(tmp_path, 'conductor', *configure(tmp_path)) as service:
-        service.wait_for('Started service')
-        service.wait_for('Placement is not reachable')
-        # Wait longer than two attempts.
-        service.wait_for('Started service migrator-conductor')
-        service.child.poll()
-        import time
-
-        time.sleep(4.5)
-        service.signal(signal.SIGTERM)
-        assert service.status() == 0
-        assert service.text().count('Placement is not reachable') == 1
-        assert 'Stopped service' in service.text()
-        assert 'Traceback' not in service.text()
+    with socket.create_server(('127.0.0.1', 0)) as away:
+        away.settimeout(PATIENCE)
+        text = f'[placement]\nendpoint_override = http://127.0.0.1:{away.getsockname()[1]}'
+        with running(tmp_path, 'conductor', *configure(tmp_path, text)) as service:
+            service.wait_for('Started service')
+            for _ in range(3):
+                # The second attempt has failed before the third one.
+                attempt, _address = away.accept()
+                attempt.close()
+                service.wait_for('Placement is not reachable')
+            service.signal(signal.SIGTERM)
+            assert service.status() == 0
+            assert service.text().count('Placement is not reachable') == 1
+            assert 'Stopped service' in service.text()
+            assert 'Traceback' not in service.text()
 
 
 def test_sighup_applies_mutable_options_unless_the_file_is_wrong(tmp_path):
