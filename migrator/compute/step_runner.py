@@ -16,8 +16,9 @@ driver.
 its job, then the job holds a slot already, and the live migration waits for the end of the job.
 
 *Reports.* The host keeps the report of a step until a conductor acknowledges it. The step, its epoch and its state
-stay until the process ends, so that a late duplicate does nothing. A live migration runs at most once per process. A
-post step or a rollback that failed runs again when a conductor sends it again, because it observes first.
+stay, so that a late duplicate does nothing. They are dropped when a later migration of the guest has begun, whose
+tenure refuses the duplicate, or when the process ends. A live migration runs at most once per process. A post step or a
+rollback that failed runs again when a conductor sends it again, because it observes first.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class StepRunner:
         if answer.refusal is not None:
             return answer
         with self._lock:
-            work = self._records[command.migration_uuid].works.get(LIVE_MIGRATION)
+            work = _live_migration(self._records.get(command.migration_uuid))
             if work is not None and work.outcome is None:
                 work.cancelled = True
         if work is None or work.outcome is None:
@@ -181,7 +182,7 @@ class StepRunner:
         if answer.refusal is not None:
             return answer
         with self._lock:
-            work = self._records[command.migration_uuid].works.get(LIVE_MIGRATION)
+            work = _live_migration(self._records.get(command.migration_uuid))
             # It may have a job of an earlier boot, or one of this boot that has started and not ended.
             may_run = work is None or (work.started and work.outcome is None)
         if may_run:
@@ -233,11 +234,14 @@ class StepRunner:
     def begin_call(self, what: str, migration_uuid: str) -> bool:
         """Record that a driver call is about to run beside the sequence, if it may run.
 
-        :returns: False if the call must not run: the previous such call of this migration has not returned, or another
-            migration's work or call is in the driver.
+        :returns: False if the call must not run: the previous such call of this migration has not returned, another
+            migration's work or call is in the driver, or a later migration of the guest has begun.
         """
         with self._lock:
-            guest = self._records[migration_uuid].guest
+            record = self._records.get(migration_uuid)
+            if record is None:
+                return False
+            guest = record.guest
             first = guest.pending[0] if guest.pending else None
             others = {migration for _, migration in guest.calls} | ({first.uuid} if first and first.begun else set())
             if (what, migration_uuid) in guest.calls or others - {migration_uuid}:
@@ -250,6 +254,7 @@ class StepRunner:
         with self._lock:
             guest = self._records[migration_uuid].guest
             guest.calls = tuple(call for call in guest.calls if call != (what, migration_uuid))
+            self._forget(migration_uuid)
             following = guest.next()
         self._begin(following)
 
@@ -302,6 +307,7 @@ class StepRunner:
             record.guest.pending.remove(work)
             report, reply_to = self._report(record, work), record.reply_to
             following = record.guest.next()
+            self._forget(work.uuid)
         for waiter in waiters:
             waiter.set()
         self._begin(following)
@@ -397,11 +403,25 @@ class StepRunner:
             if command.epoch == record.epoch and record.owner not in (None, command.owner):
                 return None, self._refuse(command, Refusal.EPOCH)
         if tenure:
+            before = guest.holder
             guest.tenure, guest.holder, record.tenure = tenure, command.migration_uuid, tenure
+            self._forget(before)
         record.epoch = command.epoch
         # Interned, because every message has its own copy of the names of a few conductors.
         record.owner, record.reply_to = sys.intern(command.owner), sys.intern(command.reply_to)
         return record, Answer(seen=record.epoch, boot_id=self.boot_id, seen_tenure=guest.tenure)
+
+    def _forget(self, migration_uuid: str) -> None:
+        """Drop the record of a migration without work or calls if a later one of its guest has begun.
+
+        The tenure of the guest refuses every later command for it.
+        """
+        record = self._records.get(migration_uuid)
+        if record is None or not 0 < record.tenure < record.guest.tenure:
+            return
+        guest = record.guest
+        if migration_uuid not in {*(work.uuid for work in guest.pending), *(uuid for _, uuid in guest.calls)}:
+            del self._records[migration_uuid]
 
     def _refuse(self, command: Command, refusal: Refusal) -> Answer:
         record, guest = self._records.get(command.migration_uuid), self._guests.get(command.instance_uuid)
@@ -443,6 +463,11 @@ class StepRunner:
             state=WorkState.DONE.value,
             result=result,
         )
+
+
+def _live_migration(record: MigrationRecord | None) -> Work | None:
+    """Return the work of a live migration, if there is one."""
+    return record.works.get(LIVE_MIGRATION) if record is not None else None
 
 
 def _ended(work: Work) -> None:

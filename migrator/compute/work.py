@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The work of one step, and the host's records of guests and migrations until the process ends."""
+"""The work of one step, and the host's records of guests and migrations."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class GuestRecord:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class MigrationRecord:
-    """The state of one migration, kept until the process ends.
+    """The state of one migration, kept until a later one of its guest has begun or the process ends.
 
     :ivar works: step -> its newest work.
     """

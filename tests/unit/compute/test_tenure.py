@@ -67,6 +67,60 @@ def test_assignment_of_ended_migration_sets_the_tenure_of_its_guest(scene: Scene
     assert host.poll(epoch=1, tenure=8, migration_uuid=SECOND).refusal is None
 
 
+def records(host: scene_module.Host) -> set[str]:
+    """Return the migrations that a host remembers."""
+    return {*host.manager._runner._records}
+
+
+def test_host_forgets_migration_when_a_later_one_of_its_guest_begins(scene: Scene) -> None:
+    host = scene.host('beta')
+    for tenure in range(1, 21):
+        migration = scene_module.uuid(2, tenure)
+        host.call(ROLLBACK, migration_uuid=migration, tenure=tenure)
+        scene.until(lambda tenure=tenure: host.events.states(ROLLBACK) == ['done'] * tenure)
+        assert records(host) == {migration}
+    assert host.call(ROLLBACK, migration_uuid=scene_module.uuid(2, 19), tenure=19, epoch=9).refusal == 'tenure'
+    assert host.poll(migration_uuid=scene_module.uuid(2, 1), tenure=1).refusal == 'tenure'
+    assert records(host) == {migration}
+
+
+def test_host_forgets_earlier_migration_when_its_last_work_has_ended(scene: Scene) -> None:
+    host = scene.host('beta')
+    stall = scene.beta.faults.stall(PRE)
+    host.call(PRE, tenure=1, migration_uuid=FIRST)
+    scene.until(stall.reached.is_set)
+    host.call(ROLLBACK, migration_uuid=FIRST, tenure=1)
+    host.call(ROLLBACK, migration_uuid=SECOND, tenure=2)
+    assert records(host) == {FIRST, SECOND}
+    stall.release()
+    scene.until(lambda: len(host.events.states(ROLLBACK)) == 2)
+    assert records(host) == {SECOND}
+
+
+def test_host_forgets_earlier_migration_when_its_driver_call_has_ended(scene: Scene) -> None:
+    scene.guests(1)
+    host = scene.host()
+    call = scene.alpha.faults.stall('live_migration_force_complete')
+    copy = scene.alpha.faults.stall('copying')
+    host.call(LIVE, tenure=1, migration_uuid=FIRST)
+    scene.until(copy.reached.is_set)
+    host.call('live_migration_force_complete', tenure=1, migration_uuid=FIRST)
+    scene.until(call.reached.is_set)
+    host.call('live_migration_abort', tenure=1, migration_uuid=FIRST)
+    scene.until(lambda: not scene.alpha.jobs)
+    host.poll(migration_uuid=SECOND, tenure=2)
+    assert records(host) == {FIRST, SECOND}
+    call.release()
+    scene.until(lambda: records(host) == {SECOND})
+
+
+def test_host_that_compares_only_epochs_remembers_every_migration(scene: Scene) -> None:
+    host = scene.host('beta', service_version_cap=4)
+    for tenure, migration in ((1, FIRST), (2, SECOND)):
+        assert host.poll(tenure=tenure, migration_uuid=migration).refusal is None
+    assert records(host) == {FIRST, SECOND}
+
+
 def test_work_of_later_migration_waits_for_work_of_earlier_one(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(PRE)
