@@ -15,7 +15,7 @@ import psycopg2
 
 from tests.long_run.links import Links
 from tests.real.servers import placement, postgresql, process, rabbitmq
-from tests.real.site import Shape, Site
+from tests.real.site import TREE, Service, Shape, Site
 
 #: Seconds that a connection attempt may take, as an operator sets it for a URL with two servers.
 CONNECT = 5
@@ -136,6 +136,16 @@ class Cluster:
         )
 
 
+class UnitService(Service):
+    """A service with the environment that its unit of systemd gives it."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what is added to the environment."""
+        unit = (TREE / f'etc/systemd/migrator-{self.kind}.service').read_text(encoding='utf-8')
+        lines = [line.removeprefix('Environment=') for line in unit.splitlines() if line.startswith('Environment=')]
+        return {**super().environment(), **dict(line.split('=', 1) for line in lines)}
+
+
 class LongSite(Site):
     """A site whose services reach the broker, the database and Placement through links."""
 
@@ -171,6 +181,10 @@ class LongSite(Site):
         section = next((kind for kind in ('api', 'conductor') if name.startswith(kind)), 'compute')
         ways[f'{section}.metrics_port'] = self._metrics.setdefault((section, name), process.free_port())
         return super().configure(name, **ways, **more)
+
+    def made(self, kind: str, name: str, file: pathlib.Path) -> Service:
+        """Return the process of a service."""
+        return UnitService(self.workspace, kind, name, file)
 
     def metrics(self) -> Mapping[tuple[str, str], int]:
         """Return the port at which each service serves its metrics: (kind, name) -> port."""

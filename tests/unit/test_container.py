@@ -39,12 +39,14 @@ def instructions():
 def test_containerfile_installs_the_image_extra_with_the_locked_versions_and_runs_as_a_user():
     found = instructions()
     assert found[0][0] == 'FROM'
-    assert {name for name, _rest in found} <= {'FROM', 'COPY', 'RUN', 'USER', 'WORKDIR', 'CMD'}
+    assert {name for name, _rest in found} <= {'FROM', 'COPY', 'RUN', 'ENV', 'USER', 'WORKDIR', 'CMD'}
     (install,) = [shlex.split(rest) for name, rest in found if name == 'RUN' and rest.startswith('pip ')]
     assert install[-1] == '/usr/src/migrator[image]'
     assert 'image' in PROJECT['optional-dependencies']
     assert install[install.index('--constraint') + 1] == f'/usr/src/migrator/{LOCK.relative_to(ROOT)}'
     assert found[-3] == ['USER', 'migrator']
+    unit = (ROOT / 'etc/systemd/migrator-api.service').read_text()
+    assert [f'Environment={rest}' in unit.splitlines() for name, rest in found if name == 'ENV'] == [True]
     assert json.loads(found[-1][1])[0] in PROJECT['scripts']
 
 
