@@ -60,11 +60,8 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
         )
     except exception.NoSlot as error:
         return slots.wait(m, error)
-    except exception.PlacementUnreachable as error:
-        return waiting.for_placement(m, error)
-    except exception.PlacementConflict as error:
-        waiting.note_waiting(m, str(error))
-        return Parked(f'Placement: {error}')
+    except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
+        return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
     m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)

@@ -63,7 +63,7 @@ class Tools:
     :ivar defining: the hosts that are being asked for the definitions of their guests.
     :ivar asking: the hosts that are being polled about all their migrations.
     :ivar slots: when each kind of slot was last seen in use.
-    :ivar outage: since when Placement does not answer.
+    :ivar placement_outage: since when Placement does not answer.
     :ivar auditing: held while an audit runs that a user has requested.
     """
 
@@ -89,8 +89,8 @@ class Tools:
         self.asking: set[str] = set()
         self.slots = slots.Watch(self.threads.clock)
         self.auditing = self.threads.lock()
-        self.outage = broker.Outage('Placement', self.threads)
-        self.placement.on_result = self.outage.on_result
+        self.placement_outage = broker.Outage('Placement', self.threads)
+        self.placement.on_result = self.placement_outage.on_result
 
     def _root_of(self, guest: instance.Instance, host: str) -> str | None:
         """Return the root provider of a host."""

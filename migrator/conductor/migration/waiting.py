@@ -149,7 +149,7 @@ def note_waiting(m: MigrationContext, why: str | None) -> None:
 
 def for_placement(m: MigrationContext, error: exception.PlacementUnreachable) -> Parked:
     """Return the wait for Placement, which is away."""
-    since = _since(m, m.tools.outage.lasts_for())
+    since = _since(m, m.tools.placement_outage.lasts_for())
     checks = f'Conductor {m.tools.server} waits for it {since}. Check it with "migrator-status upgrade check".'
     return Parked(f'Placement: {error}', outage=f'{error.message.rstrip(".")}. {checks}')
 
