@@ -31,7 +31,7 @@ from migrator.compute import (
     steps,
     timeouts,
 )
-from migrator.compute.cold_migration import endpoint
+from migrator.compute.cold_migration import endpoint, here
 from migrator.compute.status import Endpoint, Observer
 from migrator.compute.work import Work, WorkEnd, pack, unpack
 from migrator.conf import compute
@@ -62,7 +62,7 @@ STOPPING_TIMEOUT = 1.0
 STOP_LISTENING_TIMEOUT = 0.5
 
 
-class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, Endpoint):
+class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endpoint):
     """A compute host, which starts no thread and sends no message before :meth:`start`.
 
     :param conf: has the options of :mod:`migrator.conf.compute` registered.

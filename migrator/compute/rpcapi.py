@@ -26,6 +26,7 @@ from migrator.objects import (
     LISTS_GUESTS,
     MIGRATES_COLD,
     REPORTS_DIAGNOSTICS,
+    RESIZES_HERE,
     Answer,
     Command,
     Instance,
@@ -47,9 +48,10 @@ VERSIONS = {
     '1.3': 'the list of guests',
     '1.4': 'the diagnostics of guests, and the uptime',
     '1.5': 'the steps of a cold migration',
+    '1.6': 'the steps of a resize at one host',
 }
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD = VERSIONS
+_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD, _HERE = VERSIONS
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
@@ -69,6 +71,7 @@ _FROM = {
     _LIST: LISTS_GUESTS,
     _DIAGNOSTICS: REPORTS_DIAGNOSTICS,
     _COLD: MIGRATES_COLD,
+    _HERE: RESIZES_HERE,
 }
 
 

@@ -29,6 +29,8 @@ REPEATABLE = frozenset(
         'confirm_migration_at_source',
         'revert_migration_at_source',
         'revert_migration_at_destination',
+        'confirm_resize',
+        'revert_resize',
     }
 )
 

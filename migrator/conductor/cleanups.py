@@ -41,7 +41,7 @@ from migrator.saga.saga import Failed, Parked, Stuck
 LOG = logging.getLogger(__name__)
 
 #: The steps that restore a guest, and may start it.
-_RESTORES = ('rollback_live_migration_at_source', 'revert_migration_at_source')
+_RESTORES = ('rollback_live_migration_at_source', 'revert_migration_at_source', 'revert_resize')
 #: The states in which a host has the whole guest.
 _WHOLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
 

@@ -443,4 +443,5 @@ def _options(conf: cfg.ConfigOpts) -> Options:
         poll_interval=conf.conductor.poll_interval,
         post_max_attempts=conf.conductor.post_max_attempts,
         bounds=None if bounds == slots.Bounds() else bounds,
+        resizes_here=conf.allow_resize_to_same_host,
     )

@@ -14,6 +14,15 @@ default_opts: list[cfg.Opt] = [
         help='How many further destinations the conductor tries when one fails its checks or its preparation. -1 tries '
         'every candidate that Placement returns; 0 tries only one.',
     ),
+    cfg.BoolOpt(
+        'allow_resize_to_same_host',
+        default=False,
+        mutable=True,
+        help='Whether a resize may leave the guest at its host. That host is the last candidate: it is taken if no '
+        'other one can take the guest. Until the resize is confirmed or reverted, Placement needs room there for both '
+        'flavors. The compute service of the host and all conductors must have service version 11. A change while the '
+        'service runs (SIGHUP) applies to resizes that choose their destination from then on.',
+    ),
     cfg.IntOpt(
         'service_down_time',
         default=60,

@@ -57,6 +57,7 @@ from migrator.objects.service import (
     MIGRATES_COLD,
     REPORTS_DIAGNOSTICS,
     RESIZES,
+    RESIZES_HERE,
     SERVICE_VERSIONS,
     Service,
 )
@@ -85,6 +86,7 @@ __all__ = [
     'REPORTS_DIAGNOSTICS',
     'RESIZED',
     'RESIZES',
+    'RESIZES_HERE',
     'SERVICE_VERSIONS',
     'STOPPED',
     'STORABLE',

@@ -242,8 +242,8 @@ class Migration(base.Versioned):
 
     @property
     def hosts(self) -> list[str]:
-        """The source, and the destination once it is chosen."""
-        return [host for host in (self.source_compute, self.dest_compute) if host]
+        """The source, and the destination once it is chosen; one host if the guest stays there."""
+        return [host for host in dict.fromkeys((self.source_compute, self.dest_compute)) if host]
 
     @property
     def is_evacuation(self) -> bool:
@@ -261,6 +261,20 @@ class Migration(base.Versioned):
         return self.migration_type in (MigrationType.MIGRATION, MigrationType.RESIZE)
 
     @property
+    def stays(self) -> bool:
+        """Whether the guest of a resize stays at its host: Placement has room for both of its flavors there."""
+        return self.dest_compute == self.source_compute
+
+    def has_old_flavor(self, host: str | None) -> bool:
+        """Return whether a guest that is at a host has its flavor of the source there.
+
+        A guest that stays has its new flavor from the outcome forward on, until it is reverted.
+        """
+        if not self.stays:
+            return host == self.source_compute
+        return self.outcome != Outcome.FORWARD or self.status in (_S.REVERTING, _S.REVERTED)
+
+    @property
     def is_undecided(self) -> bool:
         """Whether it waits for its user to confirm or to revert it."""
         decided = self.confirm_requested_at is not None or self.revert_requested_at is not None
@@ -268,7 +282,9 @@ class Migration(base.Versioned):
 
     @property
     def task(self) -> str:
-        """The name of its saga: its type, that of a cold migration for a resize, or ``revert``."""
+        """The name of its saga: its type, or that of a cold migration, of a guest that stays, or of the revert."""
+        if self.stays:
+            return 'resize here' if self.revert_requested_at is None else 'revert here'
         if self.revert_requested_at is not None:
             return 'revert'
         return MigrationType.MIGRATION.value if self.is_cold else self.migration_type

@@ -21,6 +21,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     8: 'a host reports the diagnostics of its guests and its uptime; below, the API replies with 501',
     9: 'guests are cold-migrated; below, a host is neither source nor destination of a cold migration',
     10: 'guests are resized; below, a host is neither source nor destination of a resize',
+    11: 'guests are resized where they are; below, no guest of a host is, and a conductor has to be upgraded first',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a migration holds the allocation of its source.
@@ -41,6 +42,8 @@ REPORTS_DIAGNOSTICS = 8
 MIGRATES_COLD = 9
 #: From this version on a host gives a guest that it starts in a resize the new flavor.
 RESIZES = 10
+#: From this version on a host resizes a guest that stays there, and a conductor has the saga for it.
+RESIZES_HERE = 11
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

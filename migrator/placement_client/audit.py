@@ -272,7 +272,8 @@ class _Audit:
         if instance is None:
             return
         source, flavor = migration.source_compute, migration.flavors(instance.flavor)[0].resources()
-        both = migration.in_progress and source in self._by_host(instance.uuid)
+        held = self._by_host(instance.uuid)
+        both = migration.in_progress and (_matches(held, {source: flavor}) if migration.stays else source in held)
         # An evacuation of the strategy doubled takes the source's part over once its guest runs at the destination.
         is_owner = migration.strategy == Strategy.MIGRATION_OWNED or migration.is_evacuation
         if is_owner and not both and _matches(self._by_host(migration.uuid), {source: flavor}):

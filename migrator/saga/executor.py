@@ -9,7 +9,7 @@ the pivot it only goes forward.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -105,10 +105,13 @@ class SagaExecutor(Generic[T]):
     """The executor of one saga for one subject. A run ends when the saga parks, is stuck, or has ended.
 
     The only state between two runs is the journal. Any executor can continue where another one stopped.
+
+    :param saga_of: returns the saga before each step, for a subject whose steps decide which saga it follows.
     """
 
-    def __init__(self, saga: Saga[T], subject: T) -> None:
+    def __init__(self, saga: Saga[T], subject: T, saga_of: Callable[[T], Saga[T]] | None = None) -> None:
         self.saga = saga
+        self._saga_of = saga_of
         self.subject = subject
         self._buffer = _Buffer()
 
@@ -118,6 +121,7 @@ class SagaExecutor(Generic[T]):
         :returns: what the saga waits for, why it is stuck, or None when it has ended.
         """
         while not self.subject.ended:
+            self.saga = self._saga_of(self.subject) if self._saga_of is not None else self.saga
             outcome = self._buffer.outcome or self.subject.outcome
             if self.subject.is_abandoned:
                 pause = self.saga.abandon(self.subject)

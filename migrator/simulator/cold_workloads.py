@@ -33,6 +33,8 @@ _CALLS = (
     'revert_migration_at_source',
     'get_guest',
 )
+#: The driver calls of a resize that leaves the guest at its host.
+_HERE = ('check_can_resize', 'resize', 'resize', 'confirm_resize', 'revert_resize', 'get_guest')
 #: What else happens to a guest while it is migrated.
 _MEANWHILE = (
     *('abort', 'migrate soon', 'migrate cold soon', 'evacuate soon', 'delete', 'look'),
@@ -141,7 +143,10 @@ def of_cold_migrations(seed: int) -> Plan:
 
 
 def of_resizes(seed: int) -> Plan:
-    """Return a seed's plan with cold migrations, most of which resize the guest, too."""
+    """Return a seed's plan with cold migrations, most of which resize the guest, too.
+
+    In half of the plans a resize may leave a guest at its host. In most of these, no other host can take it.
+    """
     plan = of_cold_migrations(seed)
     dice = random.Random(f'resizes of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
 
@@ -151,4 +156,22 @@ def of_resizes(seed: int) -> Plan:
         return dataclasses.replace(deed, name='resize soon', more=dice.choice(_FLAVORS).name)
 
     versions = {host: dice.choice((service.MIGRATES_COLD, version)) for host, version in plan.versions.items()}
-    return dataclasses.replace(plan, deeds=tuple(map(resized, plan.deeds)), versions=versions, flavors=_FLAVORS)
+    plan = dataclasses.replace(plan, deeds=tuple(map(resized, plan.deeds)), versions=versions, flavors=_FLAVORS)
+    return _of_resizes_here(plan, dice) if dice.random() < 0.5 else plan
+
+
+def _of_resizes_here(plan: Plan, dice: random.Random) -> Plan:
+    """Return a plan in which a resize may leave a guest at its host."""
+
+    def here(deed: Deed) -> Deed:
+        if deed.name not in ('hypervisor fails', 'hypervisor hangs') or dice.random() < 0.3:
+            return deed
+        return dataclasses.replace(deed, more=(*dice.sample(_HERE, dice.choice((1, 1, 2))),))
+
+    versions = dict(plan.versions)
+    if dice.random() < 0.7:
+        # The others take guests that are evacuated or migrated live, but no resized ones.
+        versions = {f'host{number}': service.MIGRATES_COLD for number in range(1, plan.hosts + 1)}
+        versions |= dict.fromkeys({guest.host for guest in plan.guests}, service.CURRENT_VERSION)
+    options = {**plan.options, 'allow_resize_to_same_host': True}
+    return dataclasses.replace(plan, deeds=tuple(map(here, plan.deeds)), versions=versions, options=options)

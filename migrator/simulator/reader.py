@@ -50,6 +50,9 @@ class Host:
     :ivar guests: instance uuid -> the guest as a driver describes it, for every guest with any part on the host.
     :ivar parts: instance uuid -> the parts of the guest on the host, the guest itself included.
     :ivar persistent: the guests that survive a restart of the hypervisor.
+    :ivar sizes: instance uuid -> the processors, memory and disk of the guest.
+    :ivar resizing: the guests that were resized here and are not confirmed -> the migration, and the old size if the
+        guest has the new one.
     :ivar jobs: the guests that are migrating away.
     :ivar alive: whether a compute service runs. Otherwise the following fields are empty.
     :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
@@ -64,6 +67,8 @@ class Host:
     guests: Mapping[str, protocol.Guest]
     parts: Mapping[str, Sequence[str]]
     persistent: frozenset[str]
+    sizes: Mapping[str, tuple[int, int, int]]
+    resizing: Mapping[str, tuple[str, tuple[int, int, int] | None]]
     jobs: tuple[str, ...]
     alive: bool = False
     boot_id: str = ''
@@ -269,6 +274,12 @@ class Reader:
             guests={uuid: hypervisor.describe(uuid) for uuid in there},
             parts={uuid: parts for uuid in there if (parts := hypervisor.residue(uuid))},
             persistent=frozenset(uuid for uuid, guest in hypervisor.guests.items() if guest.persistent),
+            sizes={uuid: guest.size for uuid, guest in hypervisor.guests.items()},
+            resizing={
+                uuid: (guest.resize.migration_uuid, guest.resize.old)
+                for uuid, guest in hypervisor.guests.items()
+                if guest.resize is not None
+            },
             jobs=tuple(hypervisor.jobs),
             **service,
         )

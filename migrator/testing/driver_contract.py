@@ -528,6 +528,28 @@ class ColdMigrationContract:
         assert bench.at_source().state == 'running'
         assert _size(bench.source, bench) == (old.vcpus, old.memory_mb)
 
+    @pytest.mark.parametrize('ends', ['confirmed', 'reverted'])
+    def test_guest_resized_at_its_host_keeps_its_old_size_for_a_revert(self, bench: Bench, ends: str) -> None:
+        if not bench.source.resizes_here:
+            pytest.skip('the driver resizes no guest at its host')
+        old, mine, other = bench.instance.flavor, 'a' * 32, 'b' * 32
+        new = old.replace(name='resized', vcpus=2 * old.vcpus, memory_mb=2 * old.memory_mb)
+        sizes = (new.vcpus, new.memory_mb), (old.vcpus, old.memory_mb)
+        data = bench.source.check_can_resize(bench.instance, LiveMigrateData(new_flavor=new))
+        data = data.replace(source={**data.source, 'power_on': True})
+        bench.source.revert_resize(bench.instance, mine)  # of a resize that has not begun
+        for _ in range(2):
+            bench.source.resize(bench.instance, data, mine)
+            bench.source.confirm_resize(bench.instance, other)
+            bench.source.revert_resize(bench.instance, other)
+            assert (_size(bench.source, bench), bench.at_source().state) == (sizes[0], 'running')
+            assert bench.source.get_definition(bench.instance.uuid) is None
+        for _ in range(2):
+            (bench.source.confirm_resize if ends == 'confirmed' else bench.source.revert_resize)(bench.instance, mine)
+            assert (_size(bench.source, bench), bench.at_source().state) == (sizes[ends == 'reverted'], 'running')
+        bench.source.revert_resize(bench.instance, mine)
+        assert _size(bench.source, bench) == sizes[ends == 'reverted']
+
     def test_restore_leaves_a_guest_alone_that_was_not_powered_off(self, bench: Bench) -> None:
         data = self._checked(bench)
         bench.source.revert_migration_at_source(bench.instance, data)

@@ -24,6 +24,9 @@ class ColdMigration:
 
     #: Whether the driver gives guests another flavor. If not, the compute service refuses a resize before its checks.
     resizes = False
+    #: Whether the driver also does it for a guest that stays at its host, with the methods from
+    #: :meth:`check_can_resize` on.
+    resizes_here = False
 
     @property
     def cold_migrations(self) -> list[str]:
@@ -98,6 +101,44 @@ class ColdMigration:
 
         It is started if ``power_on`` is true. A guest that this method has restored already, or that was never powered
         off, is left alone.
+
+        :raises migrator.exception.GuestNotFound: the guest is not here.
+        """
+        _refuse(self)
+
+    # --- a resize whose guest stays at its host ----------------------------------------------------------------------
+
+    def check_can_resize(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether the guest can get the new flavor here.
+
+        The check leaves nothing behind.
+
+        :param migrate_data: empty, except for the new flavor.
+        :returns: the data with ``source`` filled in: what :meth:`resize` needs.
+        :raises migrator.exception.MigrationPreCheckError: the guest cannot be resized. The message says why.
+        """
+        _refuse(self)
+
+    def resize(self, instance: Instance, migrate_data: LiveMigrateData, migration_uuid: str) -> None:
+        """Power the guest off, define it with the new flavor, and start it, unless ``power_on`` is false.
+
+        The new definition replaces the old one at once, and keeps it for :meth:`revert_resize`, with the uuid of the
+        migration. A second call does what is left to do. While the guest keeps an old definition,
+        :meth:`~migrator.virt.driver.ComputeDriver.get_definition` returns None.
+
+        :raises migrator.exception.DriverError: the guest may be off, and may have either definition.
+        """
+        _refuse(self)
+
+    def confirm_resize(self, instance: Instance, migration_uuid: str) -> None:
+        """Drop the old definition that the guest has kept since this migration, if it has one."""
+        _refuse(self)
+
+    def revert_resize(self, instance: Instance, migration_uuid: str) -> None:
+        """Give the guest the old definition that it has kept since this migration, and start it as :meth:`resize`.
+
+        A guest that :meth:`resize` has only powered off is started. One that it has not touched for this migration, or
+        that was reverted already, is left alone.
 
         :raises migrator.exception.GuestNotFound: the guest is not here.
         """

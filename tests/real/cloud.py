@@ -323,5 +323,7 @@ def host_of(name: str, look: dict[str, Any]) -> reader.Host:
         guests={one: far_world.guest_of(look, one) for one in there},
         parts={one: found for one, found in parts.items() if found},
         persistent=frozenset(one for one, guest in look['guests'].items() if guest['persistent']),
+        sizes={one: far_world.size_of(guest) for one, guest in look['guests'].items()},
+        resizing={one: found for one, guest in look['guests'].items() if (found := far_world.resize_of(guest))},
         jobs=tuple(look['jobs']),
     )

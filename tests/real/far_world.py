@@ -135,6 +135,19 @@ def guest_of(look: Mapping[str, Any], instance_uuid: str) -> protocol.Guest:
     )
 
 
+def size_of(guest: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the processors, memory and disk of a guest that was looked at."""
+    return guest['vcpus'], guest['memory_mb'], guest['disk_gb']
+
+
+def resize_of(guest: Mapping[str, Any]) -> tuple[str, tuple[int, int, int] | None] | None:
+    """Return the migration that resizes a guest at its host, and the old size if the guest has the new one."""
+    resize = guest['resize']
+    if resize is None:
+        return None
+    return resize['migration_uuid'], tuple(resize['old']) if resize['old'] else None
+
+
 class FarWorld:
     """All hypervisors there are; see :class:`migrator.virt.fake.hypervisor.FakeWorld`.
 

@@ -3,7 +3,7 @@
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
 ``make test`` leaves out the paths that are neither of the seven nor of evacuations and cold migrations.
-MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of EVACUATIONS, COLD and REVERTS;
+MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of OTHER_SAGAS;
 MIGRATOR_OTHER_CELLS=N of the others.
 One by its name::
 
@@ -36,9 +36,12 @@ EVACUATIONS = ('evacuation', 'evacuated while running', 'evacuation fails')
 #: The paths of the sagas of a cold migration, with every cell.
 COLD = ('cold', 'cold fails')
 REVERTS = ('cold reverted',)
-OTHER_SAGAS = (*EVACUATIONS, *COLD, *REVERTS)
+#: The paths of the sagas of a resize that leaves the guest at its host.
+HERE = ('resize here', 'resize here fails')
+HERE_REVERTED = ('resize here reverted',)
+OTHER_SAGAS = (*EVACUATIONS, *COLD, *REVERTS, *HERE, *HERE_REVERTED)
 #: How many cells they have. A change of a saga changes it: check that the new step has its cells, and write it here.
-CELLS = {SEVEN: 2434, EVACUATIONS: 1179, COLD: 583, REVERTS: 323}
+CELLS = {SEVEN: 2434, EVACUATIONS: 1179, COLD: 583, REVERTS: 323, HERE: 312, HERE_REVERTED: 157}
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
 #: So that several processes share the work. Each slice has to find the cells first, which for a few cells costs more.
 SLICES = 4 if SPACING < 20 else 1
@@ -96,7 +99,7 @@ def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
 @pytest.mark.parametrize(
     ('paths', 'saga'),
     zip(CELLS, sagas().values(), strict=True),
-    ids=['live migration', 'evacuation', 'cold migration', 'revert'],
+    ids=['live migration', 'evacuation', 'cold migration', 'revert', 'resize here', 'revert here'],
 )
 def test_no_step_is_without_its_cells(paths, saga, cells):
     there = cells(*paths)

@@ -21,7 +21,7 @@ from migrator.testing.cloud import SimulatedCloud
 
 #: Seconds that what was asked for again gets to happen.
 WHILE = 1.0
-PIVOTS = ('live_migration', 'evacuate', 'finish_migration')
+PIVOTS = ('live_migration', 'evacuate', 'finish_migration', 'resize')
 #: The fields of a row that record how the migration ran, and not what it did.
 RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
 RUN_FIELDS |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}

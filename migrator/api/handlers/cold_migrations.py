@@ -22,6 +22,7 @@ from migrator.objects import (
     CONDUCTOR_BINARY,
     RESIZED,
     RESIZES,
+    RESIZES_HERE,
     Flavor,
     Instance,
     Migration,
@@ -65,19 +66,20 @@ def resize(request: Request, server_id: str) -> webob.Response:
     live_migrations.check_state(request, instance, 'resize', COLD_MIGRATABLE_VM_STATES)
     _check_is_up(request, instance.host, 'resize')
     flavor = _new_flavor(request, instance, str(wanted['flavorRef']))
-    _refuse_old_conductors(request, 'resize')
+    _refuse_old_conductors(request, 'resize', RESIZES)
     more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
     return _accept(request, instance, actions.RESIZE, None, **more)
 
 
-def _refuse_old_conductors(request: Request, action: str) -> None:
+def _refuse_old_conductors(request: Request, action: str, needed: int) -> None:
     """Refuse while a conductor is up that is too old to take a resize over.
 
+    :param needed: the service version from which on a conductor is not.
     :raises migrator.exception.Conflict: one is up.
     """
     database = request.services.database
     now = database.services.now()
-    old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < RESIZES]
+    old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < needed]
     if any(services.is_up(request, one, now) for one in old):
         raise exception.Conflict(
             f'A conductor of an older release, which cannot resize, is up: upgrade the conductors, then {action} again.'
@@ -133,7 +135,7 @@ def _decide(request: Request, server_id: str, action: str, rule: str) -> None:
     # Nova checks this for a confirmation only. A revert needs the source even more.
     _check_is_up(request, migration.source_compute, action)
     if migration.new_flavor is not None:
-        _refuse_old_conductors(request, action)
+        _refuse_old_conductors(request, action, RESIZES_HERE if migration.stays else RESIZES)
     try:
         request.services.database.requests.request_decision(request.context, migration, action)
     except exception.InvalidMigrationState as error:

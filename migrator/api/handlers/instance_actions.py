@@ -22,7 +22,7 @@ from migrator.objects import Instance, Migration
 AT_SOURCE = frozenset(
     {'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'}
     | {'check_can_migrate_source', 'migrate_disk_and_power_off', 'confirm_migration_at_source'}
-    | {'revert_migration_at_source'}
+    | {'revert_migration_at_source', 'check_can_resize', 'resize', 'confirm_resize', 'revert_resize'}
 )
 AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}

@@ -12,6 +12,8 @@ from migrator.objects import Answer, Command, Instance, LiveMigrateData
 
 #: The RPC version of these calls.
 VERSION = '1.5'
+#: That of the calls of a resize whose guest stays at its host.
+HERE = '1.6'
 
 
 class ColdMigrationAPI(abc.ABC):
@@ -107,3 +109,43 @@ class ColdMigrationAPI(abc.ABC):
         """Have the source end its work for the migration, then restore the guest as it was."""
         method = 'revert_migration_at_source'
         return self._command(VERSION, method, context, host, command, instance=instance, migrate_data=migrate_data)
+
+    def check_can_resize(
+        self, context: RequestContext, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Call a host's check of whether it can resize a guest that stays there.
+
+        :returns: ``report.result`` is the LiveMigrateData for :meth:`resize`.
+        """
+        arguments = {'instance': instance, 'migrate_data': migrate_data}
+        return self._check(HERE, 'check_can_resize', context, host, command, **arguments)
+
+    def resize(
+        self, context: RequestContext, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Have a host power the guest off, give it its new size, and start it."""
+        return self._command(HERE, 'resize', context, host, command, instance=instance, migrate_data=migrate_data)
+
+    def confirm_resize(
+        self,
+        context: RequestContext,
+        host: str,
+        command: Command,
+        instance: Instance,
+        migrate_data: LiveMigrateData | None,
+    ) -> Answer:
+        """Have a host drop the old definition of a guest that it has resized."""
+        method = 'confirm_resize'
+        return self._command(HERE, method, context, host, command, instance=instance, migrate_data=migrate_data)
+
+    def revert_resize(
+        self,
+        context: RequestContext,
+        host: str,
+        command: Command,
+        instance: Instance,
+        migrate_data: LiveMigrateData | None,
+    ) -> Answer:
+        """Have a host end its work for the migration, then give the guest its old size."""
+        method = 'revert_resize'
+        return self._command(HERE, method, context, host, command, instance=instance, migrate_data=migrate_data)

@@ -27,16 +27,25 @@ def check_can_migrate_source(
 
     :raises migrator.exception.MigrationPreCheckError: the guest cannot leave; the message says why.
     """
+    refuse_if_busy(driver, host, instance)
+    _refuse_to_resize(driver, host, migrate_data)
+    found = driver.check_can_migrate_source(instance, migrate_data)
+    data = returned('check_can_migrate_source', found, migrate_data)
+    return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
+
+
+def refuse_if_busy(driver: ComputeDriver, host: str, instance: Instance) -> None:
+    """Refuse a guest that cannot be powered off now.
+
+    :raises migrator.exception.MigrationPreCheckError: it is not here, is moved live, or runs although it is stopped in
+        the database.
+    """
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
         raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
     if guest.job:
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} is moved live by a job at {host}')
     _refuse_if_started(host, instance, guest)
-    _refuse_to_resize(driver, host, migrate_data)
-    found = driver.check_can_migrate_source(instance, migrate_data)
-    data = _returned('check_can_migrate_source', found, migrate_data)
-    return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
 
 
 def check_can_migrate_destination(
@@ -49,7 +58,7 @@ def check_can_migrate_destination(
     steps.refuse_if_present(driver, host, instance)
     _refuse_to_resize(driver, host, migrate_data)
     found = driver.check_can_migrate_destination(instance, migrate_data)
-    return _returned('check_can_migrate_destination', found, migrate_data)
+    return returned('check_can_migrate_destination', found, migrate_data)
 
 
 def _refuse_to_resize(driver: ComputeDriver, host: str, migrate_data: LiveMigrateData) -> None:
@@ -60,7 +69,7 @@ def _refuse_to_resize(driver: ComputeDriver, host: str, migrate_data: LiveMigrat
         )
 
 
-def _returned(method: str, found: object, given: LiveMigrateData) -> LiveMigrateData:
+def returned(method: str, found: object, given: LiveMigrateData) -> LiveMigrateData:
     """Return the result of a driver's check if it is the data for the next step, with the same flavor.
 
     :raises migrator.exception.DriverError: it is not.

@@ -6,6 +6,9 @@ The allocation is written for that host, and the migration ends in error. Nothin
 host. The other host is cleaned if it has no guest that could run. Otherwise the cleanup is deferred, and it is blocked
 if an operator has to look first. The source of an evacuation is not polled, and its cleanup is always deferred. The
 journal has three records of it. A conductor that takes over goes on after the last record that is done.
+
+The guest of a resize that stays has no other host. Its host gives it the old definition or keeps the new one, as the
+database has its flavor from then on, in a deferred cleanup.
 """
 
 from __future__ import annotations
@@ -234,12 +237,18 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     if m.row.abort_requested_at is not None:
         m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
     # A cleanup that would remove the guest that the operator has seen there must never run.
-    m.writes.cleanups_run.append((m.row.uuid, guest_on, _cleans(m, guest_on)))
+    result = {'guest_on': guest_on}
+    if not m.row.stays:
+        m.writes.cleanups_run.append((m.row.uuid, guest_on, _cleans(m, guest_on)))
+    elif m.record('resize') is not None:
+        # The only host gives the guest the flavor that the instance has from now on, and may restart it for that.
+        step = 'revert_resize' if m.row.has_old_flavor(guest_on) else 'confirm_resize'
+        result |= _defer(m, guest_on, step, 'the migration was abandoned').result or {}
     node = m.row.source_node if guest_on == m.source else m.row.dest_node
     m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
     m.writes.instance |= destinations.flavor_at(m.row, guest_on)
     m.writes.keeps_definition = m.row.is_evacuation and guest_on != m.source
-    m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
+    m.commit([_finished(m, ABANDON, Done(result))])
 
 
 # --- the journal -----------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
             asked_after,
             turn,
             hints,
+            tools.options.resizes_here,
         )
     except exception.NoSlot as error:
         return slots.wait(m, error)
@@ -251,7 +252,7 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
     if destinations.chosen(m.journal, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
-    wanted = pair.source if host == m.source else pair.destination or {}
+    wanted = pair.source if m.row.has_old_flavor(host) else pair.destination or {}
     orphan: int | None = None
     for _ in range(_RACES):
         try:

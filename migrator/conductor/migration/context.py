@@ -44,6 +44,7 @@ class Options:
     poll_interval: float
     post_max_attempts: int
     bounds: slots.Bounds | None = None
+    resizes_here: bool = False
 
 
 @dataclasses.dataclass

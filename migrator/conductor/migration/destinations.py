@@ -14,7 +14,17 @@ from migrator.db.api import Database
 from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Turn
-from migrator.objects import EVACUATES, MIGRATES_COLD, RESIZES, Instance, Migration, MigrationType
+from migrator.objects import (
+    CONDUCTOR_BINARY,
+    EVACUATES,
+    MIGRATES_COLD,
+    RESIZES,
+    RESIZES_HERE,
+    Instance,
+    Migration,
+    MigrationType,
+    Strategy,
+)
 from migrator.placement_client import allocation_state, candidates
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
@@ -47,7 +57,7 @@ def flavor_at(migration: Migration, host: str | None) -> dict[str, Any]:
     """Return the column of an instance with the flavor of its guest at a host; {} without a resize."""
     if migration.new_flavor is None:
         return {}
-    return {'flavor': migration.old_flavor if host == migration.source_compute else migration.new_flavor}
+    return {'flavor': migration.old_flavor if migration.has_old_flavor(host) else migration.new_flavor}
 
 
 def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
@@ -78,12 +88,13 @@ def choose(
     asked_after: int | None = None,
     turn: Turn | None = None,
     hints: Hints | None = None,
+    resizes_here: bool = False,
 ) -> Destination:
     """Return the next destination to try.
 
     The host with the fewest inbound migrations comes first, among equals the one where most of them copy already, so
     that they end sooner, then the order is by name. A host gets the first of its
-    candidates from Placement.
+    candidates from Placement. The source of a resize comes last.
 
     :param readings: reads what the instance holds.
     :param shared: the candidates of this conductor.
@@ -92,6 +103,7 @@ def choose(
     :param asked_after: use no candidates that Placement was asked for earlier.
     :param turn: the slots that the migration may take; None: no bound is set.
     :param hints: what the drain of the migration states; None: no drain has requested it.
+    :param resizes_here: whether a resize may leave the guest at its host.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
@@ -100,13 +112,30 @@ def choose(
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
+    stays = resizes_here and _may_stay(database, migration)
     try:
-        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints)
+        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints, stays)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints)
+    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints, stays)
+
+
+def _may_stay(database: Database, migration: Migration) -> bool:
+    """Return whether the guest of a migration may stay at its host, as far as the database shows.
+
+    Two consumers hold its flavors there, and a conductor that takes over has to know the saga.
+    """
+    old, new = migration.old_flavor, migration.new_flavor
+    return (
+        old is not None
+        and new is not None
+        and old.resources() != new.resources()
+        and migration.strategy == Strategy.MIGRATION_OWNED
+        and database.services.get_compute(migration.source_compute).version >= RESIZES_HERE
+        and all(one.version >= RESIZES_HERE for one in database.services.list(CONDUCTOR_BINARY))
+    )
 
 
 def _choose(
@@ -120,6 +149,7 @@ def _choose(
     by_state: bool,
     turn: Turn | None,
     hints: Hints | None,
+    stays: bool,
 ) -> Destination:
     host = migration.requested_host
     named = _check_named(database, migration, host, tried, by_state) if host is not None else None
@@ -136,14 +166,14 @@ def _choose(
         assert named is not None
         forced = allocation_state.forced_claim(held.allocations, named.uuid)
         return Destination(named.host, named.node, held.allocations, forced, held.generation)
-    chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
+    chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
     if chosen is None:
         # The list may be old, or cut off by its limit.
         found = shared.get(flavor, root, sent, whole=True)
-        chosen = _best(database, migration, found, tried, by_state, turn, named, hints)
+        chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))
-        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints))
+        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints, stays))
     best, claim = chosen
     return Destination(best.host, best.node, held.allocations, claim, held.generation)
 
@@ -157,11 +187,13 @@ def _best(
     turn: Turn | None,
     named: Place | None,
     hints: Hints | None,
+    stays: bool,
 ) -> tuple[Place, allocation_state.Allocations] | None:
     """Return the first usable host, and the allocations there; None: no host is usable.
 
     :param named: the host that the user requested, which was just read; None: any.
     :param hints: what the drain of the migration states.
+    :param stays: whether the source may be the destination too.
     :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
     """
     by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
@@ -174,7 +206,7 @@ def _best(
             there = by_root.get(place.uuid)
             if (
                 there
-                and place.host != migration.source_compute
+                and (stays or place.host != migration.source_compute)
                 and place.host not in tried
                 and (hints is None or hints.only is None or place.host in hints.only)
                 and refusal_of_hypervisor(place, migration.source_compute) is None
@@ -182,11 +214,11 @@ def _best(
             ):
                 if turn is not None and not turn.has_slot(place.host):
                     full.append(place.host)
-                elif hints is not None and place.host in hints.later:
+                elif place.host == migration.source_compute or (hints is not None and place.host in hints.later):
                     later.append((place, there[0].allocations))
                 else:
                     return place, there[0].allocations
-    if later and hints is not None and all(host in hints.later for host in full):
+    if later and all(hints is not None and host in hints.later for host in full):
         return later[0]
     if turn is not None and len(full) == 1:
         turn.check(full[0])
@@ -277,6 +309,7 @@ def _explain(
     tried: Mapping[str, str],
     by_state: bool,
     hints: Hints | None,
+    stays: bool,
 ) -> str:
     """Return in words why no host is left."""
     named = migration.requested_host
@@ -287,7 +320,7 @@ def _explain(
         return f'Placement has no room for the instance on host {named}.'
     reasons = []
     for place in places:
-        reason = 'it is the source' if place.host == migration.source_compute else None
+        reason = 'it is the source' if place.host == migration.source_compute and not stays else None
         refused = refusal_of_hypervisor(place, migration.source_compute)
         if hints is not None and hints.only is not None and place.host not in hints.only:
             reason = reason or 'it is not among the destinations of the drain'

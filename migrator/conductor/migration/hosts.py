@@ -39,6 +39,8 @@ _ENDING = frozenset(
         'confirm_migration_at_source',
         'revert_migration_at_source',
         'revert_migration_at_destination',
+        'confirm_resize',
+        'revert_resize',
     }
 )
 
@@ -50,10 +52,11 @@ _EXCHANGING = (
     'check_can_evacuate',
     'check_can_migrate_destination',
     'check_can_migrate_source',
+    'check_can_resize',
 )
 
 #: Commands that restore a guest, or that end one so that another host may start it.
-_RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source', protocol.AFTER_REVERT)
+_RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source', 'revert_resize', protocol.AFTER_REVERT)
 
 #: The end of a step at a host, or the verdict until then.
 Found = protocol.Report | Failed | Parked

@@ -66,6 +66,9 @@ _OF_STEPS: Mapping[tuple[str, str | None], tuple[str, str]] = {
     (_K.INTENT, 'finish_migration'): ('resize_finish', START),
     (_K.INTENT, 'confirm_migration_at_source'): ('resize_confirm', START),
     (_K.INTENT, 'revert_migration_at_destination'): ('resize_revert', START),
+    (_K.INTENT, 'resize'): ('resize', START),
+    (_K.INTENT, 'confirm_resize'): ('resize_confirm', START),
+    (_K.INTENT, 'revert_resize'): ('resize_revert', START),
 }
 #: The same for the statuses that end an action.
 _OF_STATUSES: Mapping[str, tuple[str, str]] = {
@@ -160,13 +163,18 @@ class _Reader:
             self._read_undo(kind, step)
         elif step == 'move_allocation':
             self._read_move(kind)
-        elif kind == _K.DONE and step == 'check_can_migrate_destination':
+        elif kind == _K.DONE and step in ('check_can_migrate_destination', 'check_can_resize'):
             self._add('resize_prep', END)
         elif kind == _K.DONE and step in ('update_instance_host', 'return_instance_host'):
             self._has_moved = step == 'update_instance_host'
             if self._has_moved and not self._row.is_live and not self._row.is_evacuation:
                 self._is_resized = True
                 self._add('resize_finish', END)
+        elif kind == _K.DONE and step == 'update_instance_flavor':
+            self._is_resized = True
+            self._add('resize', END)
+            self._add('resize_finish', START)
+            self._add('resize_finish', END)
         elif (kind, step) in _OF_STEPS:
             self._is_prepared = self._is_prepared or step == 'pre_live_migration'
             self._add(*_OF_STEPS[kind, step])

@@ -35,6 +35,10 @@ _AT_SOURCE = frozenset(
         'migrate_disk_and_power_off',
         'confirm_migration_at_source',
         'revert_migration_at_source',
+        'check_can_resize',
+        'resize',
+        'confirm_resize',
+        'revert_resize',
     }
 )
 _AT_DESTINATION = frozenset(
@@ -153,7 +157,7 @@ class Facts:
         """The (role, host) pairs of the migration. The destination is missing until it is chosen."""
         migration = self.migration
         both = (('source', migration.source_compute), ('destination', migration.dest_compute))
-        return [(role, host) for role, host in both if host]
+        return [(role, host) for role, host in both if host][: len(migration.hosts)]
 
 
 def gather(database: Database, migration_id: str, lease: float) -> Facts:
@@ -371,7 +375,7 @@ def _open(facts: Facts) -> Iterator[str]:
     # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in facts.steps:
-        moves = step.step in ('live_migration', 'evacuate', 'finish_migration') and step.direction == log.DO
+        moves = step.step in ('live_migration', 'evacuate', 'finish_migration', 'resize') and step.direction == log.DO
         if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
             continue
         if moves and given_up:

@@ -166,7 +166,7 @@ def _allocations(facts: Facts, guest_on: str, held: Held) -> Iterator[str]:
         return
     where = dict.fromkeys(moved.input['source'], facts.migration.source_compute)
     where |= {uuid: str(moved.input['host']) for uuid in moved.input['destination']}
-    wanted = moved.input['source' if guest_on == facts.migration.source_compute else 'destination']
+    wanted = moved.input['source' if facts.migration.has_old_flavor(guest_on) else 'destination']
     for consumer, uuid, then in (
         ('instance', facts.migration.instance_uuid, _amounts(wanted, where)),
         ('migration', facts.migration.uuid, 'nothing'),

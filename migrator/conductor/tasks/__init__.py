@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.tasks import cold_migrate, evacuate, live_migrate
+from migrator.conductor.tasks import cold_migrate, evacuate, live_migrate, resize_here
 from migrator.objects import MigrationType
 from migrator.saga.saga import Saga
 
@@ -17,4 +17,6 @@ def sagas() -> dict[str, Saga[MigrationContext]]:
         MigrationType.EVACUATION.value: evacuate.saga(),
         MigrationType.MIGRATION.value: cold_migrate.saga(),
         'revert': cold_migrate.reverts(),
+        'resize here': resize_here.saga(),
+        'revert here': resize_here.reverts(),
     }

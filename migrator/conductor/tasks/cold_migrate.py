@@ -6,7 +6,8 @@ The source powers the guest off, and then the destination starts it. The migrati
 confirms or reverts it. To confirm it is the rest of the first saga. To revert it is a saga of its own, without an undo:
 once the guest has ended at the destination, it can only be restored at the source.
 
-A resize is a cold migration to another flavor, with the same sagas.
+A resize is a cold migration to another flavor, with the same sagas. If Placement has room for it only at its host, it
+stays there, and follows :mod:`migrator.conductor.tasks.resize_here` from the choice of its destination on.
 """
 
 from __future__ import annotations
@@ -124,16 +125,17 @@ def check_can_migrate_source(m: MigrationContext) -> Verdict:
         refused = destinations.refusal_of_cold_migration(source, m.row.migration_type)
         if refused is not None:
             return Failed(f'Source {m.source} cannot take part: {refused}')
-    return _check(m, m.source, 'check_can_migrate_source', LiveMigrateData(new_flavor=m.row.new_flavor))
+    return check(m, m.source, 'check_can_migrate_source', LiveMigrateData(new_flavor=m.row.new_flavor))
 
 
 def check_can_migrate_destination(m: MigrationContext) -> Verdict:
     """Check whether the destination can start the guest."""
     data = hosts.migrate_data(m, 'check_can_migrate_source')
-    return _check(m, m.destination, 'check_can_migrate_destination', data)
+    return check(m, m.destination, 'check_can_migrate_destination', data)
 
 
-def _check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateData) -> Verdict:
+def check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateData) -> Verdict:
+    """Run a check at a host, and return its verdict. The journal keeps the data that the host returns."""
     assert host is not None
     try:
         return hosts.keep(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
@@ -256,7 +258,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host and flavor, and free it for its user, in the commit of the outcome."""
     m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
     m.writes.instance |= destinations.flavor_at(m.row, m.destination)
-    m.writes.instance |= {'vm_state': RESIZED, 'task_state': None, 'power_state': _power_state(m)}
+    m.writes.instance |= {'vm_state': RESIZED, 'task_state': None, 'power_state': power_state(m)}
     return Done()
 
 
@@ -269,7 +271,7 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     The source's copy may be the last one.
     """
     if m.row.confirm_requested_at is None:
-        return Parked('a user to confirm or to revert it', patient=True, in_status=True, hosts=())
+        return waits_for_its_user()
     assert m.destination is not None
     found = hosts.look_at(m, m.destination)
     if found.observed is Observed.MISSING:
@@ -283,6 +285,11 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         )
     m.will_call()
     return {}
+
+
+def waits_for_its_user() -> Parked:
+    """Return that a finished migration waits for its user."""
+    return Parked('a user to confirm or to revert it', patient=True, in_status=True, hosts=())
 
 
 def confirm_migration_at_source(m: MigrationContext) -> Verdict:
@@ -341,7 +348,7 @@ def revert_migration_at_destination(m: MigrationContext) -> Verdict:
 
 def return_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host and flavor to those of the source again, before the source starts the guest."""
-    m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node, 'power_state': _power_state(m)}
+    m.writes.instance |= {'host': m.row.source_compute, 'node': m.row.source_node, 'power_state': power_state(m)}
     m.writes.instance |= destinations.flavor_at(m.row, m.source)
     return Done()
 
@@ -368,12 +375,12 @@ def return_source_allocation(m: MigrationContext) -> Verdict:
 
 def _vm_state(m: MigrationContext) -> str:
     """Return the vm_state that the instance had before the migration."""
-    record = m.record('migrate_disk_and_power_off')
+    record = m.record('migrate_disk_and_power_off') or m.record('resize')
     assert record is not None
     return str((record.input or {})['vm_state'])
 
 
-def _power_state(m: MigrationContext) -> int:
+def power_state(m: MigrationContext) -> int:
     """Return the power_state of the guest after its start, which leaves only a stopped guest shut off."""
     state = GuestState.SHUTDOWN if _vm_state(m) == STOPPED else GuestState.RUNNING
     return POWER[state.value][1]

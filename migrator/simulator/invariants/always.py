@@ -147,7 +147,7 @@ def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> s
     if abandoned is not None:
         if abandoned.state != log.StepState.DONE:
             return set()
-        at_source = migration.abandon_guest_on == migration.source_compute
+        at_source = migration.has_old_flavor(migration.abandon_guest_on)
         return {PairState.NOT_MOVED} if at_source else {PairState.RELEASED}
     undo = world.record(migration, 'move_allocation', log.UNDO)
     if undo is not None:

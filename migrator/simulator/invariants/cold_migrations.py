@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from migrator.db.actions import REVERTING
-from migrator.objects import ARRIVED, GuestState, Instance, Migration, MigrationStatus, protocol
+from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, MigrationStatus, protocol
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.world import World
@@ -19,7 +19,9 @@ from migrator.virt.fake import hypervisor
 _S = MigrationStatus
 
 #: The effects with which a guest gets the state that the database has, whatever it was before.
-_STARTS = ('migrated', 'restored')
+_STARTS = ('migrated', 'restored', 'resized')
+#: The commands that remove what a revert needs.
+_CONFIRMS = ('confirm_migration_at_source', 'confirm_resize')
 #: The task_state before the guest has arrived.
 _RESIZING = {
     _S.ACCEPTED: ('resize_prep',),
@@ -86,8 +88,9 @@ def right_pairs(world: World, migration: Migration) -> set[PairState] | None:
 
 def is_restored_later(world: World, instance: Instance) -> bool:
     """Return whether the host of an instance still has to start the guest that it has powered off."""
-    wanted = (instance.host, instance.uuid, 'revert_migration_at_source')
-    return any((one.host, one.instance_uuid, one.step) == wanted for one in world.cleanups)
+    wanted = (instance.host, instance.uuid)
+    mine = {one.step for one in world.cleanups if (one.host, one.instance_uuid) == wanted}
+    return not mine.isdisjoint(('revert_migration_at_source', 'revert_resize'))
 
 
 def task_states(migration: Migration) -> tuple[str | None, ...]:
@@ -99,6 +102,9 @@ def task_states(migration: Migration) -> tuple[str | None, ...]:
 
 def location(world: World, migration: Migration) -> Iterator[str]:
     """Yield what is wrong after the outcome forward: no start, or a guest that runs at the source."""
+    if migration.stays:
+        yield from _resized_here(world, migration)
+        return
     wanted = ('migrated', migration.instance_uuid, migration.dest_compute)
     if not any((one.effect, one.instance_uuid, one.host) == wanted for one in world.effects):
         yield f'migration {migration.uuid} went forward, but {migration.dest_compute} has not started the guest'
@@ -119,7 +125,7 @@ def flavors(world: World) -> Iterator[str]:
         if migration is None or migration.old_flavor is None or migration.new_flavor is None:
             continue
         # I2 has the right host.
-        right = migration.new_flavor if instance.host == migration.dest_compute else migration.old_flavor
+        right = migration.old_flavor if migration.has_old_flavor(instance.host) else migration.new_flavor
         if instance.flavor != right:
             yield f'instance {instance.uuid} has flavor {instance.flavor.name} on {instance.host}, not {right.name}'
         waits = migration.confirm_requested_at is None and migration.revert_requested_at is None
@@ -129,14 +135,48 @@ def flavors(world: World) -> Iterator[str]:
                     yield f'consumer {uuid} holds {world.held(uuid)}, not the amounts of flavor {flavor.name}'
 
 
+def _resized_here(world: World, migration: Migration) -> Iterator[str]:
+    """Yield that a guest that stays has not its new size, or has lost the old one, before it is confirmed or reverted.
+
+    Only the host itself knows that.
+    """
+    host = world.hosts.get(migration.source_compute)
+    if host is None or migration.instance_uuid not in host.sizes or migration.abandon_requested_at is not None:
+        return
+    if world.record(migration, 'confirm_resize') is None and world.record(migration, 'revert_resize') is None:
+        found = (host.sizes[migration.instance_uuid], host.resizing.get(migration.instance_uuid))
+        wanted = (_size(migration.new_flavor), (migration.uuid, _size(migration.old_flavor)))
+        if found != wanted:
+            yield f'migration {migration.uuid} went forward, but its guest has {found}, not {wanted}'
+
+
+def _size(flavor: Flavor | None) -> tuple[int, int, int] | None:
+    return None if flavor is None else (flavor.vcpus, flavor.memory_mb, flavor.root_gb)
+
+
+def size(world: World, instance: Instance) -> Iterator[str]:
+    """Yield that a guest without a migration has not the size of its flavor, or keeps another one."""
+    host = world.hosts.get(instance.host)
+    found = host.sizes.get(instance.uuid) if host is not None else None
+    if host is None or found is None or world.has_cleanup(instance.host, instance.uuid):
+        return
+    if found != _size(instance.flavor):
+        yield f'guest {instance.uuid} has {found} at {host.name}, not the size of flavor {instance.flavor.name}'
+    if instance.uuid in host.resizing:
+        yield f'guest {instance.uuid} at {host.name} is still being resized: {host.resizing[instance.uuid]}'
+
+
 def one_way(world: World) -> Iterator[str]:
     """Yield the migrations that were confirmed and reverted, or confirmed without a request."""
     for uuid, records in world.journal.items():
         names = {record.step for record in records if record.direction == log.DO}
-        if {'confirm_migration_at_source', 'revert_migration_at_destination'} <= names:
+        both = ({'confirm_migration_at_source', 'revert_migration_at_destination'}, {'confirm_resize', 'revert_resize'})
+        if any(each <= names for each in both):
             yield f'migration {uuid} was confirmed and reverted'
     for message in world.messages:
         migration = world.migrations.get(message.migration_uuid or '')
-        if message.kind == 'call' and migration is not None and message.method == 'confirm_migration_at_source':
-            if migration.confirm_requested_at is None and migration.abandon_requested_at is None:
+        if message.kind == 'call' and migration is not None and message.method in _CONFIRMS:
+            # Before its own resize, a migration runs the deferred cleanup of an earlier one at its source.
+            is_ours = message.method != 'confirm_resize' or world.record(migration, 'resize') is not None
+            if is_ours and migration.confirm_requested_at is None and migration.abandon_requested_at is None:
                 yield f'migration {migration.uuid}: {message.method} was sent, but no user has confirmed it'

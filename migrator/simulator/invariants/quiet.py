@@ -92,6 +92,8 @@ def _set_from_outside(world: World, instance: Instance, evacuated_to: set[str | 
 def where(world: World) -> Iterator[str]:
     """I2, quiet: the guest is on ``instance.host``, and the instance's node is that host's node.
 
+    The guest has the size of the instance's flavor, and keeps no other one.
+
     Instances whose migration ended ``error`` are not checked.
     """
     for instance in _settled(world):
@@ -103,6 +105,8 @@ def where(world: World) -> Iterator[str]:
             found = [one.name for one in world.hosts.values() if instance.uuid in one.parts]
             really = ' and '.join(found) or 'no host'
             yield f'the host of instance {instance.uuid} is {instance.host}, but the guest is at {really}'
+        else:
+            yield from cold_migrations.size(world, instance)
 
 
 def allocations(world: World) -> Iterator[str]:

@@ -154,6 +154,50 @@ def resized(operator: Operator, begin: Callable[[], None]) -> None:
         _ends(operator, instance)
 
 
+def resized_here(operator: Operator, begin: Callable[[], None]) -> None:
+    """Resize a guest whose host is the only one, and confirm it."""
+    _resize_here(operator, begin, CONFIRM)
+
+
+def resized_here_and_reverted(operator: Operator, begin: Callable[[], None]) -> None:
+    """Resize a guest whose host is the only one, and revert it."""
+    _resize_here(operator, begin, REVERT)
+
+
+def _resize_here(operator: Operator, begin: Callable[[], None], decision: str) -> None:
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.database.flavors.create(LARGE)
+    begin()
+    operator.user.resize(instance, LARGE.name)
+    _finishes(operator, instance)
+    operator.user.decide(instance, decision)
+    _ends(operator, instance)
+
+
+def resize_here_fails(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the only host fail after it has resized the guest."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.database.flavors.create(LARGE)
+    operator.cloud.world.hypervisors['host1'].faults.fail('resize', 'planned: it cannot', sticky=True, after=True)
+    begin()
+    operator.user.resize(instance, LARGE.name)
+    _ends(operator, instance)
+
+
+def resized_here_after_another(operator: Operator, begin: Callable[[], None]) -> None:
+    """Let the other host fail to start the guest, so that the resize leaves it at its host, and revert that."""
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.database.flavors.create(LARGE)
+    operator.cloud.world.hypervisors['host2'].faults.fail('finish_migration', 'planned: it cannot', sticky=True)
+    begin()
+    operator.user.resize(instance, LARGE.name)
+    _finishes(operator, instance)
+    operator.user.decide(instance, REVERT)
+    _ends(operator, instance)
+
+
+_HERE = {'allow_resize_to_same_host': True}
+
 PATHS = (
     Path('cold', confirmed, (_S.CONFIRMED,)),
     Path('cold reverted', reverted, (_S.REVERTED,)),
@@ -168,6 +212,10 @@ PATHS = (
         options={'conductor.post_max_attempts': 2},
     ),
     Path('resize', resized, (_S.REVERTED, _S.CONFIRMED)),
+    Path('resize here', resized_here, (_S.CONFIRMED,), hosts=1, options=_HERE),
+    Path('resize here reverted', resized_here_and_reverted, (_S.REVERTED,), hosts=1, options=_HERE),
+    Path('resize here fails', resize_here_fails, (_S.FAILED,), hosts=1, options=_HERE),
+    Path('resize here retried', resized_here_after_another, (_S.REVERTED,), options=_HERE),
 )
 
 #: Paths without cells in the matrix; see :data:`migrator.simulator.scenarios.APART`.

@@ -141,6 +141,7 @@ class _ColdMigratingDriver(_EvacuatingDriver):
     """
 
     resizes = True
+    resizes_here = True
 
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """Check whether the guest can leave."""
@@ -171,6 +172,23 @@ class _ColdMigratingDriver(_EvacuatingDriver):
     def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """Restore the guest."""
         self._ask('revert_migration_at_source', instance, migrate_data)
+
+    def check_can_resize(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Check whether the guest can be resized here."""
+        found: LiveMigrateData = self._ask('check_can_resize', instance, migrate_data)
+        return found
+
+    def resize(self, instance: Instance, migrate_data: LiveMigrateData, migration_uuid: str) -> None:
+        """Resize the guest here."""
+        self._ask('resize', instance, migrate_data, migration_uuid)
+
+    def confirm_resize(self, instance: Instance, migration_uuid: str) -> None:
+        """Drop the old size of the guest."""
+        self._ask('confirm_resize', instance, migration_uuid)
+
+    def revert_resize(self, instance: Instance, migration_uuid: str) -> None:
+        """Give the guest its old size."""
+        self._ask('revert_resize', instance, migration_uuid)
 
 
 class FakeWorldDriver(_ColdMigratingDriver):

@@ -39,6 +39,10 @@ ACTING = frozenset(
         'confirm_migration_at_source',
         'revert_migration_at_source',
         'revert_migration_at_destination',
+        'check_can_resize',
+        'resize',
+        'confirm_resize',
+        'revert_resize',
     }
 )
 #: The acting methods that remove a guest and what was prepared for it.

@@ -29,7 +29,7 @@ class ColdMigratingDriver(HostDriver):
         shared = self._world.shared_storage
         refuse_smaller_disk(instance, migrate_data.new_flavor or instance.flavor)
         with self._world.lock:
-            guest = self._movable(instance)
+            guest = self.movable(instance)
             found = {
                 'host': self.hypervisor.host,
                 'disks': SHARED if shared else LOCAL,
@@ -42,14 +42,14 @@ class ColdMigratingDriver(HostDriver):
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_destination`."""
         with self._world.lock:
             self._refuse_if_present(instance)
-            self.hypervisor.check_room(_resized(instance, migrate_data))
+            self.hypervisor.check_room(resized(instance, migrate_data))
         return migrate_data.replace(destination={'host': self.hypervisor.host})
 
     @phase
     def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.migrate_disk_and_power_off`."""
         with self._world.lock:
-            guest = self._movable(instance)
+            guest = self.movable(instance)
             guest.powered_off_to_move = bool(migrate_data.source['power_on'])
             if guest.state in OWNING:
                 self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.life)
@@ -66,8 +66,8 @@ class ColdMigratingDriver(HostDriver):
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
                 rate = float(migrate_data.source['dirty_rate'])
-                resized = _resized(instance, migrate_data)
-                new = start = Start(hypervisor, resized, rate, self.life, state=state, effect='migrated')
+                new_size = resized(instance, migrate_data)
+                new = start = Start(hypervisor, new_size, rate, self.life, state=state, effect='migrated')
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')
@@ -113,7 +113,7 @@ class ColdMigratingDriver(HostDriver):
                 self._world.record(hypervisor.host, 'restored', instance.uuid, self.life)
                 hypervisor.set_state(guest, GuestState.RUNNING, self.life)
 
-    def _movable(self, instance: Instance) -> FakeGuest:
+    def movable(self, instance: Instance) -> FakeGuest:
         """Return the guest, which the caller has locked.
 
         :raises migrator.exception.MigrationPreCheckError: it is not here, or is in the middle of something.
@@ -127,6 +127,6 @@ class ColdMigratingDriver(HostDriver):
         return guest
 
 
-def _resized(instance: Instance, migrate_data: LiveMigrateData) -> Instance:
+def resized(instance: Instance, migrate_data: LiveMigrateData) -> Instance:
     """Return the instance with the flavor that it gets here."""
     return instance.replace(flavor=migrate_data.new_flavor or instance.flavor)

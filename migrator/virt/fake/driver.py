@@ -14,16 +14,16 @@ from migrator.objects import GuestState, Instance, LiveMigrateData
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.fake.base import phase
-from migrator.virt.fake.cold_migration import ColdMigratingDriver
 from migrator.virt.fake.evacuation import EvacuatingDriver
 from migrator.virt.fake.hypervisor import CHECK_FILE, OWNING, PARTS
 from migrator.virt.fake.job import Job
+from migrator.virt.fake.resize import ResizingDriver
 
 #: Seconds between two checks of the cancel token in a long step.
 TOKEN_INTERVAL = 0.1
 
 
-class FakeDriver(EvacuatingDriver, ColdMigratingDriver):
+class FakeDriver(EvacuatingDriver, ResizingDriver):
     """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`."""
 
     # --- checks ------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class EvacuatingDriver(HostDriver):
         """Return where the disks are, and the load; see :meth:`driver.ComputeDriver.get_definition`."""
         with self._world.lock:
             guest = self.hypervisor.guests.get(instance_uuid)
-            if guest is None or guest.state == GuestState.WAITING:
+            if guest is None or guest.state == GuestState.WAITING or (guest.resize is not None and guest.resize.old):
                 return None
             found = {'disks': SHARED if self._world.shared_storage else LOCAL, 'dirty_rate': guest.dirty_rate}
             return found | ({'immovable': guest.immovable} if guest.immovable else {})

@@ -43,6 +43,21 @@ class Effect:
     who: str
 
 
+@dataclasses.dataclass
+class FakeResize:
+    """A resize of a guest that stays at its host.
+
+    :ivar power_on: whether the guest is started with its new size, or its old one again.
+    :ivar off: whether it was powered off for that, and was not started since.
+    :ivar old: its processors, memory and disk from before; None: it has not got its new size yet.
+    """
+
+    migration_uuid: str
+    power_on: bool
+    off: bool = True
+    old: tuple[int, int, int] | None = None
+
+
 @dataclasses.dataclass(eq=False)
 class FakeGuest:
     """One copy of a guest on one host.
@@ -55,6 +70,7 @@ class FakeGuest:
     :ivar superseded: whether this copy was active when the guest was evacuated from here, or restored elsewhere.
     :ivar immovable: what of it cannot be moved live, in words; '': nothing.
     :ivar powered_off_to_move: whether a cold migration has powered it off here, so that only a revert starts it again.
+    :ivar resize: its resize at this host that is not confirmed, or None.
     """
 
     instance_uuid: str
@@ -70,6 +86,16 @@ class FakeGuest:
     superseded: bool = False
     immovable: str = ''
     powered_off_to_move: bool = False
+    resize: FakeResize | None = None
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Its processors, memory and disk."""
+        return self.vcpus, self.memory_mb, self.disk_gb
+
+    @size.setter
+    def size(self, size: tuple[int, int, int]) -> None:
+        self.vcpus, self.memory_mb, self.disk_gb = size
 
 
 class RunningJob(Protocol):
@@ -359,14 +385,8 @@ class FakeHypervisor:
 
     def add_guest(self, instance: Instance, state: str, who: str) -> FakeGuest:
         """Define a guest of the instance's size."""
-        amounts = instance.flavor.resources()
-        guest = FakeGuest(
-            instance.uuid,
-            vcpus=amounts.get('VCPU', 1),
-            memory_mb=amounts.get('MEMORY_MB', 1),
-            disk_gb=amounts.get('DISK_GB', 0),
-            state=state,
-        )
+        vcpus, memory_mb, disk_gb = size_of(instance)
+        guest = FakeGuest(instance.uuid, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb, state=state)
         self.guests[instance.uuid] = guest
         self.world.record(self.host, str(state), instance.uuid, who)
         return guest
@@ -429,9 +449,16 @@ class FakeHypervisor:
             guest = self.guests[instance_uuid]
             if not self.powered:
                 raise ValueError(f'host {self.host} has no power: guest {instance_uuid} stays {guest.state}')
-            if guest.state not in legal or guest.powered_off_to_move:
+            is_off = guest.powered_off_to_move or (guest.resize is not None and guest.resize.off)
+            if guest.state not in legal or is_off:
                 raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot change it to {state} now')
             job = self.jobs.get(instance_uuid)
             if state == GuestState.SHUTDOWN and job is not None:
                 job.fail('the guest was shut off')
             self.set_state(guest, state, 'user')
+
+
+def size_of(instance: Instance) -> tuple[int, int, int]:
+    """Return the processors, memory and disk that a guest of an instance has."""
+    amounts = instance.flavor.resources()
+    return amounts.get('VCPU', 1), amounts.get('MEMORY_MB', 1), amounts.get('DISK_GB', 0)

@@ -22,7 +22,7 @@ from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
-from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver
+from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.guest import volumes_of
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
@@ -31,7 +31,7 @@ CHECK_FILE = '.migrator-check-'
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
 
 
-class LibvirtDriver(ColdMigratingDriver):
+class LibvirtDriver(ResizingDriver):
     """The driver of the libvirt daemon of this host, with its live migrations."""
 
     # --- checks ------------------------------------------------------------------------------------------------------

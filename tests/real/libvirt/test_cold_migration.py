@@ -96,3 +96,27 @@ def test_source_that_lost_its_power_does_not_start_the_guest_by_itself(
     assert bench.at_source().state == 'running'
     assert autostarts(bench.alpha, bench.guest)
     bench.close()
+
+
+@pytest.mark.parametrize(('decision', 'kept'), [('confirmed', True), ('reverted', False)])
+def test_guest_resized_at_its_host_runs_with_its_size_after_the_decision(
+    fresh: hosts.Lab, tmp_path: pathlib.Path, decision: str, kept: bool
+) -> None:
+    bench = LibvirtBench(fresh, tmp_path)
+    old, migration = bench.instance.flavor, '5f2c1c0e-7a53-4b70-9f6e-0c5f6a0d8a11'
+    new = old.replace(name='resized', vcpus=2 * old.vcpus, memory_mb=2 * old.memory_mb)
+
+    def running() -> tuple[str, ...]:
+        # Without --inactive, so this is what runs and not what is defined.
+        shown = bench.alpha.virsh('dominfo', bench.guest.uuid).splitlines()
+        return tuple(line.split(':', 1)[1].strip() for line in shown if line.startswith(('State', 'CPU(s)', 'Max mem')))
+
+    before = running()
+    data = bench.source.check_can_resize(bench.instance, LiveMigrateData(new_flavor=new))
+    bench.source.resize(bench.instance, data.replace(source={**data.source, 'power_on': True}), migration)
+    resized = running()
+    assert resized == ('running', str(new.vcpus), f'{new.memory_mb * 1024} KiB')
+    (bench.source.confirm_resize if kept else bench.source.revert_resize)(bench.instance, migration)
+    assert running() == (resized if kept else before)
+    assert 'migrator:resize' not in bench.alpha.virsh('dumpxml', '--inactive', bench.guest.uuid)
+    bench.close()

@@ -44,12 +44,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
     @on_disk
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_source`."""
-        guest = self.get_guest(instance.uuid)
-        if guest.state not in _MOVABLE or guest.job:
-            held = 'being migrated' if guest.job else guest.state
-            raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running, paused or shut off'
-            )
+        self.refuse_immovable(instance)
         unencrypted = plans.unencrypted(self.conf, live=False)
         if self.conf.libvirt.require_encryption and unencrypted:
             raise exception.MigrationPreCheckError(reason=unencrypted)
@@ -59,7 +54,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             domain = connection.lookupByUUIDString(instance.uuid)
             facts = evacuation.describe(connection, instance.uuid, path, new_uuid) or {}
             disks = evacuation.writable_disks(connection, facts['xml'])
-            return facts, [_measured(domain, disk) for disk in disks], _obstacle(domain)
+            return facts, [measured(domain, disk) for disk in disks], obstacle_of(domain)
 
         try:
             facts, disks, obstacle = self.connection.call('check_can_migrate_source', ask)
@@ -236,6 +231,18 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
+    def refuse_immovable(self, instance: Instance) -> None:
+        """Refuse a guest that is not here, or is in the middle of something.
+
+        :raises migrator.exception.MigrationPreCheckError: the message says what.
+        """
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in _MOVABLE or guest.job:
+            held = 'being migrated' if guest.job else guest.state
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running, paused or shut off'
+            )
+
     def _sort(
         self, phase: str, instance: Instance, migrate_data: LiveMigrateData, made: dict[str, str] | None = None
     ) -> tuple[list[str], list[storage.Disk]]:
@@ -401,7 +408,7 @@ def _token(migrate_data: LiveMigrateData) -> str:
     return str(migrate_data.destination.get('token', ''))
 
 
-def _obstacle(domain: Any) -> str:
+def obstacle_of(domain: Any) -> str:
     """Return why a guest cannot be moved while it is off, or ''."""
     if not domain.isPersistent():
         return 'is transient, and would be gone when it is off: define it first (virsh define)'
@@ -412,7 +419,7 @@ def _obstacle(domain: Any) -> str:
     return ''
 
 
-def _measured(domain: Any, disk: storage.Disk) -> storage.Disk:
+def measured(domain: Any, disk: storage.Disk) -> storage.Disk:
     """Return a disk with its size and its inode, if it may have to be copied."""
     if disk.kind != 'file':
         return disk

@@ -98,21 +98,22 @@ def refuse_read_only(host: str, migrate_data: LiveMigrateData) -> None:
         )
 
 
-def grow(host: str, migrate_data: LiveMigrateData) -> None:
+def grow(host: str, migrate_data: LiveMigrateData, phase: str = 'finish_migration') -> None:
     """Let the root disk grow to the size that the source has planned, unless it is as large already.
 
     :param host: the name of this host, for errors.
+    :param phase: the method of the driver, for errors.
     :raises migrator.exception.DriverError: the disk cannot be read, or did not grow.
     """
     wanted = migrate_data.source.get('grow')
     if wanted is None:
         return
     path, kind = str(wanted['path']), str(wanted['format'])
-    if json.loads(_qemu_img(host, 'info', '--output=json', '-f', kind, path))['virtual-size'] < wanted['size']:
-        _qemu_img(host, 'resize', '-q', '-f', kind, path, str(wanted['size']))
+    if json.loads(_qemu_img(host, phase, 'info', '--output=json', '-f', kind, path))['virtual-size'] < wanted['size']:
+        _qemu_img(host, phase, 'resize', '-q', '-f', kind, path, str(wanted['size']))
 
 
-def _qemu_img(host: str, *arguments: str) -> str:
+def _qemu_img(host: str, phase: str, *arguments: str) -> str:
     argv = ['qemu-img', *arguments]
     try:
         return subprocess.run(argv, capture_output=True, text=True, timeout=_RESIZE, check=True).stdout  # noqa: S603 -- no shell
@@ -121,7 +122,7 @@ def _qemu_img(host: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         failure = str(error)
     reason = f'cannot resize a disk ({" ".join(argv)}): {" ".join(failure.split())}'
-    raise exception.DriverError(host=host, phase='finish_migration', reason=reason)
+    raise exception.DriverError(host=host, phase=phase, reason=reason)
 
 
 def _root_of(xml: ElementTree.Element, disks: Sequence[storage.Disk]) -> storage.Disk | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+from xml.dom import minidom
 
 import libvirt
 from oslo_config import cfg
@@ -87,6 +88,19 @@ class Domain:
 
     def create(self):
         self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+
+    def setMetadata(self, _kind, element, prefix, uri, _flags):  # noqa: N802 -- libvirt's name
+        document = minidom.parseString(self.xml)  # noqa: S318 -- ours
+        found = document.getElementsByTagName('metadata')
+        metadata = found[0] if found else document.documentElement.appendChild(document.createElement('metadata'))
+        for node in [node for node in metadata.childNodes if node.namespaceURI == uri]:
+            metadata.removeChild(node)
+        if element is not None:
+            named = re.sub('^<([a-z]+)', f'<{prefix}:\\1 xmlns:{prefix}="{uri}"', element)
+            named = re.sub('</([a-z]+)>$', f'</{prefix}:\\1>', named)
+            made = minidom.parseString(named)  # noqa: S318 -- ours
+            metadata.appendChild(document.importNode(made.documentElement, True))
+        self.xml = document.documentElement.toxml()
 
     def shutdown(self):
         self.daemon.asked += 1
@@ -207,6 +221,7 @@ class Daemon:
         for domain in self.domains:
             if domain.uuid == made.uuid:
                 domain.persistent |= persistent
+                domain.xml = xml if persistent else domain.xml
                 return domain
         self.domains.append(made)
         return made

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""This host's part of a resize whose guest stays here: the bodies of the steps, and the calls that run them.
+
+The guest has one definition at a time. From :func:`resize` on it keeps the old one, with the uuid of the migration. So
+each body finds out how far an earlier call has come, and may run again. A guest that another migration has resized is
+left alone.
+"""
+
+from __future__ import annotations
+
+from migrator import exception
+from migrator.compute import rpcapi, step_runner
+from migrator.compute.cold_migration import endpoint
+from migrator.context import RequestContext
+from migrator.objects import Answer, Command, Instance, LiveMigrateData
+from migrator.rpc import expose
+from migrator.virt.driver import CancelToken, ComputeDriver
+
+
+def check_can_resize(
+    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
+) -> LiveMigrateData:
+    """Return the data for all later steps, or refuse to resize the guest here.
+
+    ``source['power_on']`` of the data is whether the guest is started with its new size, and when it is reverted.
+
+    :raises migrator.exception.MigrationPreCheckError: the guest cannot be resized here; the message says why.
+    """
+    endpoint.refuse_if_busy(driver, host, instance)
+    if not driver.resizes_here:
+        name = type(driver).__name__
+        reason = f'{host} cannot resize a guest that stays there, since its driver {name} does not'
+        raise exception.MigrationPreCheckError(reason=reason)
+    found = driver.check_can_resize(instance, migrate_data)
+    data = endpoint.returned('check_can_resize', found, migrate_data)
+    return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
+
+
+def resize(
+    driver: ComputeDriver, host: str, instance: Instance, migration: str, data: LiveMigrateData, token: CancelToken
+) -> None:
+    """Resize the guest, or finish what an interrupted call has begun.
+
+    :raises migrator.exception.Cancelled: the work was cancelled, and the driver was not called.
+    :raises migrator.exception.GuestNotFound: the guest is not here.
+    """
+    token.raise_if_cancelled()
+    _refuse_absent(driver, host, instance)
+    driver.resize(instance, data, migration)
+
+
+def confirm_resize(driver: ComputeDriver, instance: Instance, migration: str) -> None:
+    """Drop the old definition, if the guest is here."""
+    if driver.get_guest(instance.uuid).present:
+        driver.confirm_resize(instance, migration)
+
+
+def revert_resize(driver: ComputeDriver, host: str, instance: Instance, migration: str) -> None:
+    """Give the guest its old definition, and start it if it was to be started, as far as :func:`resize` has come.
+
+    :raises migrator.exception.GuestNotFound: the guest is not here.
+    """
+    _refuse_absent(driver, host, instance)
+    driver.revert_resize(instance, migration)
+
+
+def _refuse_absent(driver: ComputeDriver, host: str, instance: Instance) -> None:
+    if not driver.get_guest(instance.uuid).present:
+        raise exception.GuestNotFound(host=host, instance_uuid=instance.uuid)
+
+
+class Endpoint:
+    """The calls of a resize whose guest stays at a compute host."""
+
+    host: str
+    driver: ComputeDriver
+    _runner: step_runner.StepRunner
+
+    @expose
+    def check_can_resize(
+        self, context: RequestContext, command: Command, instance: Instance, migrate_data: LiveMigrateData, wait: float
+    ) -> Answer:
+        """Check whether the guest can be resized here.
+
+        The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
+        LiveMigrateData for :meth:`resize`.
+        """
+        return self._runner.accept(
+            command, lambda work: check_can_resize(self.driver, self.host, instance, migrate_data), wait=wait
+        )
+
+    @expose
+    def resize(
+        self, context: RequestContext, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Power the guest off, give it its new size, and start it."""
+        migration = command.migration_uuid
+        return self._runner.accept(
+            command, lambda work: resize(self.driver, self.host, instance, migration, migrate_data, work)
+        )
+
+    @expose
+    def confirm_resize(
+        self, context: RequestContext, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> Answer:
+        """Drop the old definition of the guest."""
+        return self._runner.accept(
+            command,
+            lambda work: confirm_resize(self.driver, instance, command.migration_uuid),
+            wait=rpcapi.SHORT_WAIT,
+        )
+
+    @expose
+    def revert_resize(
+        self, context: RequestContext, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> Answer:
+        """End this host's work for the migration, then give the guest its old size.
+
+        The report is failed with ``{'gone': True}`` if the guest is not here.
+        """
+        return self._runner.accept(
+            command,
+            lambda work: revert_resize(self.driver, self.host, instance, command.migration_uuid),
+            wait=rpcapi.SHORT_WAIT,
+            cancels=instance,
+        )

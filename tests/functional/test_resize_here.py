@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A guest whose host is the only one gets another flavor there, and keeps it or not as its user decides."""
+
+import pytest
+
+from tests.functional import state
+from tests.functional.test_cold_migration import CONFIRM, REVERT, act, is_clean, newest
+from tests.functional.test_resize import LARGE, ROOM, resize, sizes
+
+pytestmark = [
+    pytest.mark.simulated(reason='it kills hosts, and looks at the fake hypervisors'),
+    pytest.mark.cloud(hosts=1, options={'allow_resize_to_same_host': True}),
+]
+
+
+@pytest.fixture
+def guest(cloud):
+    """A guest of a small flavor, beside a larger flavor."""
+    cloud.database.flavors.create(LARGE)
+    return cloud.boot('one', 'host1')
+
+
+@pytest.mark.parametrize(('decision', 'code', 'status'), [(CONFIRM, 204, 'confirmed'), (REVERT, 202, 'reverted')])
+def test_each_consumer_holds_one_flavor_at_one_provider_until_the_user_decides(cloud, guest, decision, code, status):
+    small = (guest.flavor.vcpus, guest.flavor.memory_mb)
+    migration = resize(cloud, guest)
+    assert (migration.source_compute, migration.dest_compute) == ('host1', 'host1')
+    assert sizes(cloud, guest) == ('large', {'host1': (4, 2048)})
+    assert state.allocations(cloud) == {guest.uuid: {'host1': ROOM}, migration.uuid: {'host1': state.CLAIM}}
+    assert is_clean(cloud)
+    assert act(cloud, guest, decision) == code
+    cloud.wait()
+    assert newest(cloud, guest).status == status
+    kept = status == 'confirmed'
+    assert sizes(cloud, guest) == (('large', {'host1': (4, 2048)}) if kept else (guest.flavor.name, {'host1': small}))
+    assert state.allocations(cloud) == {guest.uuid: {'host1': ROOM if kept else state.CLAIM}}
+    assert is_clean(cloud)
+
+
+@pytest.mark.cloud(hosts=1)
+def test_without_the_option_the_only_host_is_no_destination(cloud, guest):
+    assert act(cloud, guest, 'resize', {'flavorRef': 'large'}) == 202
+    cloud.wait()
+    assert newest(cloud, guest).status == 'failed'
+    assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+def test_another_host_that_can_take_the_guest_comes_first(cloud, guest):
+    assert resize(cloud, guest).dest_compute == 'host2'
+    assert act(cloud, guest, CONFIRM) == 204
+    cloud.wait()
