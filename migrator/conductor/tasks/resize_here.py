@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The sagas of a resize whose guest stays at its host: the tables of steps, and their functions in order.
+"""The sagas of a resize whose guest stays at its host: the steps, and their functions in order.
 
 Its first step is that of every cold migration (:mod:`migrator.conductor.tasks.cold_migrate`), which chooses the
 destination. If that is the source, the rest is here. There is only one copy of the guest, and the host itself knows
@@ -16,7 +16,7 @@ from typing import Any
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
-from migrator.conductor.tasks import cold_migrate as cold
+from migrator.conductor.tasks import cold_migrate
 from migrator.objects import RESIZED, LiveMigrateData, protocol
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
@@ -28,16 +28,16 @@ def saga() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         # The migration holds the old flavor, and the instance the new one, both at this host.
-        Step('move_allocation', compensatable, status=cold.before_power_off,
-             intent=cold.choose_destination, do=cold.move_allocation,
-             undo=cold.return_allocation),
+        Step('move_allocation', compensatable, status=cold_migrate.before_power_off,
+             intent=cold_migrate.choose_destination, do=cold_migrate.move_allocation,
+             undo=cold_migrate.return_allocation),
         # The check changes nothing.
         Step('check_can_resize', compensatable,
              do=check_can_resize),
         # The guest is powered off, gets the new definition, which keeps the old one, and is started.
         Step('resize', pivot, status=Status.MIGRATING,
-             intent=cold.note_state, do=resize,
-             undo=undo_resize),
+             intent=cold_migrate.note_state, do=resize,
+             undo=revert_resize),
         # The outcome, the new flavor and the end of the task are one commit.
         Step('update_instance_flavor', retriable, status=Status.FINISHED,
              do=update_instance_flavor),
@@ -45,9 +45,9 @@ def saga() -> Saga[MigrationContext]:
         Step('confirm_resize', retriable, status=Status.CONFIRMING,
              intent=is_confirmed, do=confirm_resize),
         Step('release_source_allocation', retriable,
-             intent=cold.may_write, do=cold.release_source_allocation),
+             intent=allocations.will_write, do=cold_migrate.release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
-             do=cold.give_state_back),
+             do=cold_migrate.give_state_back),
         settle=settle, abandon=abandon.abandon,
     )
     # fmt: on
@@ -64,9 +64,9 @@ def reverts() -> Saga[MigrationContext]:
         Step('revert_resize', retriable, status=Status.REVERTING,
              intent=may_revert, do=revert_resize),
         Step('return_source_allocation', retriable,
-             intent=cold.may_write, do=cold.return_source_allocation),
+             intent=allocations.will_write, do=cold_migrate.return_source_allocation),
         Step('revert', retriable, status=Status.REVERTED,
-             do=cold.give_state_back),
+             do=cold_migrate.give_state_back),
         settle=settle, abandon=abandon.abandon,
     )
     # fmt: on
@@ -78,7 +78,7 @@ def reverts() -> Saga[MigrationContext]:
 def check_can_resize(m: MigrationContext) -> Verdict:
     """Check whether the guest can be resized at its host. The journal keeps how."""
     data = LiveMigrateData(new_flavor=m.row.new_flavor)
-    return cold.check(m, m.source, 'check_can_resize', data)
+    return cold_migrate.check(m, m.source, 'check_can_resize', data)
 
 
 # --- 3 resize --------------------------------------------------------------------------------------------------------
@@ -95,15 +95,11 @@ def resize(m: MigrationContext) -> Failed | Parked:
     return found
 
 
-def undo_resize(m: MigrationContext) -> Verdict:
-    """Give the guest its old definition again, if it has the new one, and start it as it was."""
-    record = m.record('resize', log.UNDO)
-    assert record is not None
-    return hosts.retry(m, m.source, 'revert_resize', record, **_guest(m))
-
-
 def settle(m: MigrationContext) -> Settlement:
-    """Poll the host, and decide whether the guest is resized: it is if the host reports that the step is done."""
+    """Poll the host, and decide whether the guest is resized.
+
+    It is resized if the host reports that the step is done.
+    """
     if m.record('resize') is None:
         return Back(m.abort_reason) if m.abort_reason is not None else GoOn()
     while True:
@@ -139,7 +135,7 @@ def settle(m: MigrationContext) -> Settlement:
 def update_instance_flavor(m: MigrationContext) -> Verdict:
     """Set the instance's flavor, and free it for its user, in the commit of the outcome."""
     m.writes.instance |= {'flavor': m.row.new_flavor, 'vm_state': RESIZED, 'task_state': None}
-    m.writes.instance['power_state'] = cold.power_state(m)
+    m.writes.instance['power_state'] = cold_migrate.power_state(m)
     return Done()
 
 
@@ -149,14 +145,16 @@ def update_instance_flavor(m: MigrationContext) -> Verdict:
 def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Wait for the confirmation. No copy of the guest is removed, so the host need not report it."""
     if m.row.confirm_requested_at is None:
-        return cold.waits_for_its_user()
+        return cold_migrate.waits_for_its_user()
     m.will_call()
     return {}
 
 
 def confirm_resize(m: MigrationContext) -> Verdict:
     """Have the host drop the old definition."""
-    return _retry(m, 'confirm_resize')
+    record = m.record('confirm_resize')
+    assert record is not None
+    return hosts.retry(m, m.source, 'confirm_resize', record, **_guest(m))
 
 
 # --- the revert ------------------------------------------------------------------------------------------------------
@@ -176,14 +174,16 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
             f'Host {m.source} {found.observed}, so the guest keeps its new flavor: look at that host, and at its '
             'compute service.'
         )
-    m.writes.instance |= {'flavor': m.row.old_flavor, 'power_state': cold.power_state(m)}
+    m.writes.instance |= {'flavor': m.row.old_flavor, 'power_state': cold_migrate.power_state(m)}
     m.will_call()
     return {}
 
 
 def revert_resize(m: MigrationContext) -> Verdict:
-    """Power the guest off, give it its old definition again, and start it."""
-    return _retry(m, 'revert_resize')
+    """Give the guest its old definition again: a step of a revert, and the undo of ``resize``."""
+    record = m.record('resize', log.UNDO) or m.record('revert_resize')
+    assert record is not None
+    return hosts.retry(m, m.source, 'revert_resize', record, **_guest(m))
 
 
 # --- shared by several -----------------------------------------------------------------------------------------------
@@ -191,9 +191,3 @@ def revert_resize(m: MigrationContext) -> Verdict:
 
 def _guest(m: MigrationContext) -> dict[str, Any]:
     return {'instance': m.guest, 'migrate_data': hosts.migrate_data(m, 'check_can_resize')}
-
-
-def _retry(m: MigrationContext, step: str) -> Verdict:
-    record = m.record(step)
-    assert record is not None
-    return hosts.retry(m, m.source, step, record, **_guest(m))
