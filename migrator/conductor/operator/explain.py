@@ -40,7 +40,12 @@ _NO_STEPS = {
 
 
 #: The steps whose names do not end with the host that does them.
-_AT_SOURCE = frozenset({'live_migration', 'migrate_disk_and_power_off'})
+_AT_SOURCE = frozenset({'live_migration', 'migrate_disk_and_power_off'}) | {
+    'check_can_resize',
+    'resize',
+    'confirm_resize',
+    'revert_resize',
+}
 _AT_DESTINATION = frozenset({'pre_live_migration', 'check_can_evacuate', 'evacuate', 'finish_migration'})
 
 
@@ -188,6 +193,8 @@ def _details(step: log.StepRecord) -> str:
         return 'the destination runs the guest'
     if step.step == 'finish_migration':
         return 'the destination has the guest'
+    if step.step == 'resize':
+        return 'the guest has its new flavor'
     if step.step == abandon.ALLOCATIONS and result.get('host'):
         return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
     return ''
@@ -343,10 +350,9 @@ def _cleanups(facts: Facts, program: str) -> Iterator[str]:
 def _owner(facts: Facts) -> Iterator[str]:
     if facts.owner is None or facts.owner.lease_until <= facts.now:
         living = ' or '.join(facts.living)
+        polled = facts.migration.source_compute if facts.migration.stays else 'both hosts'
         yield (
-            f'{living} takes it over, and polls both hosts first.'
-            if living
-            else 'Nothing, until a conductor is started.'
+            f'{living} takes it over, and polls {polled} first.' if living else 'Nothing, until a conductor is started.'
         )
 
 
@@ -375,7 +381,7 @@ def _abandoned(facts: Facts) -> Iterator[str]:
     migration = facts.migration
     journal = log.Journal(facts.steps)
     left = []
-    for name in (abandon.CLEAN, abandon.ALLOCATIONS):
+    for name in (abandon.CLEAN, abandon.ALLOCATIONS)[migration.stays :]:
         record = journal.find(migration.attempt, name)
         if record is None or record.state != log.StepState.DONE:
             other = next((host for _, host in facts.hosts if host != migration.abandon_guest_on), 'the other host')
@@ -398,6 +404,8 @@ def _steps(facts: Facts) -> Iterator[str]:
             return
         moved = 'was started' if migration.is_evacuation else 'has moved'
         moved = 'goes back to its source' if migration.revert_requested_at else moved
+        if migration.stays:
+            moved = 'gets its old flavor' if migration.revert_requested_at else 'has its new flavor'
         yield f'The guest {moved}, and nothing is undone any more. {_list(facts, names)}'
         return
     records = journal.of_attempt(attempt)
@@ -451,7 +459,13 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
     if migration.confirm_requested_at is not None:
         after = f'Then it is finished, and confirmed at once: {_list(facts, _after_the_pivot(migration))}'
     if migration.abort_requested_at is not None:
-        yield 'It is aborted: unless the destination has the guest already, everything is undone.'
+        already = 'the guest has its new flavor' if migration.stays else 'the destination has the guest'
+        yield f'It is aborted: unless {already} already, everything is undone.'
+    elif sent and migration.stays:
+        yield (
+            f'{migration.source_compute} gives the guest its new flavor, and is polled. {after} If it cannot: '
+            'everything is undone, and it ends failed.'
+        )
     elif sent:
         yield (
             f'{migration.dest_compute} starts the guest, and is polled. {after} If it has certainly not started the '
@@ -464,10 +478,16 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
 def _finished(migration: Migration) -> Iterator[str]:
     """Yield what a finished cold migration waits for."""
     uuid, source = migration.instance_uuid, migration.source_compute
-    yield (
-        f'Nothing, until its user decides. {source} keeps the guest shut off, and the migration holds the allocation '
-        'there. To let the guest stay where it is, or to move it back:'
-    )
+    if migration.stays:
+        yield (
+            f'Nothing, until its user decides. {source} keeps the old definition of the guest, and the migration holds '
+            'the allocation of the old flavor. To let the guest keep the new flavor, or to give it the old one:'
+        )
+    else:
+        yield (
+            f'Nothing, until its user decides. {source} keeps the guest shut off, and the migration holds the '
+            'allocation there. To let the guest stay where it is, or to move it back:'
+        )
     yield f'  openstack server migration confirm {uuid}'
     yield f'  openstack server migration revert {uuid}'
 
@@ -477,7 +497,7 @@ def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     migration = facts.migration
     yield (
         f'Both are refused while {migration.source_compute} is down. If it never comes back, end the migration in '
-        'error with the guest where it is:'
+        f'error with the guest {"and its new flavor there" if migration.stays else "where it is"}:'
     )
     yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
 

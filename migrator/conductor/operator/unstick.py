@@ -139,17 +139,22 @@ def plan_abandon(facts: Facts, guest_on: str, held: Held) -> Iterator[str]:
     if other is not None:
         yield _cleaning(facts, guest_on, other)
     polled = 'both hosts' if not migration.is_evacuation else migration.dest_compute or 'no host'
-    yield (
-        f'A conductor first polls {polled} for the guest. It waits for a host that is up and does not report: stop '
-        'its compute service then. It counts as down after a while, or as soon as it is declared forced down.'
-    )
+    if not migration.stays:
+        yield (
+            f'A conductor first polls {polled} for the guest. It waits for a host that is up and does not report: stop '
+            'its compute service then. It counts as down after a while, or as soon as it is declared forced down.'
+        )
     source = migration.source_compute
     if not facts.is_up(source) and not migration.is_evacuation:
         yield (
             f'{source} is down now. If its compute service runs and is only unreachable, it may still have the '
             'migration in its queue: restart it before you do this, or declare it forced down.'
         )
-    yield f'Nothing is started, resumed, stopped or removed at {guest_on}: you state that the guest is there.'
+    if migration.stays:
+        flavor = 'its old flavor again' if migration.has_old_flavor(guest_on) else 'only its new flavor'
+        yield f'If its resize had begun, {guest_on} gives the guest {flavor} in a deferred cleanup, and may restart it.'
+    else:
+        yield f'Nothing is started, resumed, stopped or removed at {guest_on}: you state that the guest is there.'
     yield 'No guest that could run is destroyed on any host.'
     yield f'It ends in error. The instance is at {guest_on} then, in vm_state error and without a task_state.'
     yield (

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from migrator.conductor.operator import explain
+from migrator.conductor.operator import explain, unstick
 from migrator.db.cleanups import Cleanup
 from migrator.objects import Flavor
 from migrator.saga import log
@@ -239,6 +239,32 @@ class TestAColdMigration:
         (line,) = self.next_(status='reverting', revert_requested_at=back(1), **forward)
         assert line.startswith('The guest goes back to its source, and nothing is undone any more. ')
         assert 'revert_migration_at_destination at dst, then return_instance_host, then ' in line
+
+    def test_guest_that_stays_is_resized_and_not_moved(self):
+        stays = {'dest_compute': 'src', 'migration_type': 'resize', 'outcome': 'forward'}
+        texts = [
+            *explain.next_(facts(**stays | {'outcome': None}, steps=[done('check_can_resize'), step('resize')])),
+            *explain.next_(facts(**stays, status='finished')),
+            *explain.next_(facts(**stays, status='confirming', confirm_requested_at=back(1), owner=None)),
+            *explain.next_(facts(**stays, status='reverting', revert_requested_at=back(1))),
+        ]
+        for text in (
+            'src gives the guest its new flavor, and is polled. ',
+            'Nothing, until its user decides. src keeps the old definition of the guest, ',
+            'conductor1 takes it over, and polls src first.',
+            'The guest has its new flavor, and nothing is undone any more. ',
+            'The guest gets its old flavor, and nothing is undone any more. revert_resize at src, ',
+        ):
+            assert any(text in line for line in texts), (text, texts)
+
+    @pytest.mark.parametrize(
+        ('outcome', 'flavor'), [(None, 'its old flavor again'), ('forward', 'only its new flavor')]
+    )
+    def test_abandoned_guest_that_stays_may_be_restarted_by_its_host(self, outcome, flavor):
+        found = facts(migration_type='resize', dest_compute='src', outcome=outcome, stuck_reason='odd')
+        lines = [*unstick.plan_abandon(found, 'src', lambda consumer: {})]
+        assert any(f'src gives the guest {flavor} in a deferred cleanup, and may restart it' in line for line in lines)
+        assert not any('both hosts' in line or 'Nothing is started' in line for line in lines)
 
     def test_ended_ones_need_nothing(self):
         assert self.next_(status='confirmed') == ['Nothing: the guest is at dst.']
