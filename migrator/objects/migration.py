@@ -282,7 +282,10 @@ class Migration(base.Versioned):
 
     @property
     def task(self) -> str:
-        """The name of its saga: its type, or that of a cold migration, of a guest that stays, or of the revert."""
+        """The name of its saga.
+
+        It is the type, except for a cold migration or a resize, and their reverts.
+        """
         if self.stays:
             return 'resize here' if self.revert_requested_at is None else 'revert here'
         if self.revert_requested_at is not None:

@@ -135,10 +135,10 @@ class ColdMigration:
         _refuse(self)
 
     def revert_resize(self, instance: Instance, migration_uuid: str) -> None:
-        """Give the guest the old definition that it has kept since this migration, and start it as :meth:`resize`.
+        """Give the guest the old definition that it has kept since this migration.
 
-        A guest that :meth:`resize` has only powered off is started. One that it has not touched for this migration, or
-        that was reverted already, is left alone.
+        The guest is started as by :meth:`resize`, also if :meth:`resize` has only powered it off. A guest that it has
+        not touched for this migration, or that was reverted already, is left alone.
 
         :raises migrator.exception.GuestNotFound: the guest is not here.
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest whose host is the only one gets another flavor there, and keeps it or not as its user decides."""
+"""A guest at the only host gets another flavor there, and keeps it or not as its user decides."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""This host's part of a resize whose guest stays here: the bodies of the steps, and the calls that run them.
+"""This host's part of a resize whose guest stays here: the bodies of the steps, and their calls.
 
 The guest has one definition at a time. From :func:`resize` on it keeps the old one, with the uuid of the migration. So
 each body finds out how far an earlier call has come, and may run again. A guest that another migration has resized is
@@ -57,7 +57,9 @@ def confirm_resize(driver: ComputeDriver, instance: Instance, migration: str) ->
 
 
 def revert_resize(driver: ComputeDriver, host: str, instance: Instance, migration: str) -> None:
-    """Give the guest its old definition, and start it if it was to be started, as far as :func:`resize` has come.
+    """Undo what :func:`resize` has done to the guest.
+
+    The guest gets its old definition, and is started if :func:`resize` was going to start it.
 
     :raises migrator.exception.GuestNotFound: the guest is not here.
     """

@@ -136,7 +136,7 @@ def flavors(world: World) -> Iterator[str]:
 
 
 def _resized_here(world: World, migration: Migration) -> Iterator[str]:
-    """Yield that a guest that stays has not its new size, or has lost the old one, before it is confirmed or reverted.
+    """Yield that an undecided guest that stays has not its new size, or has lost the old one.
 
     Only the host itself knows that.
     """

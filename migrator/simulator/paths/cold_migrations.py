@@ -185,7 +185,7 @@ def resize_here_fails(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def resized_here_after_another(operator: Operator, begin: Callable[[], None]) -> None:
-    """Let the other host fail to start the guest, so that the resize leaves it at its host, and revert that."""
+    """Let the other host fail to start the guest, so that it is resized at its host, and revert that."""
     instance = operator.cloud.boot('one', 'host1')
     operator.cloud.database.flavors.create(LARGE)
     operator.cloud.world.hypervisors['host2'].faults.fail('finish_migration', 'planned: it cannot', sticky=True)

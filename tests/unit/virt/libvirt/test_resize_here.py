@@ -21,7 +21,7 @@ MIGRATION = '5f2c1c0e-7a53-4b70-9f6e-0c5f6a0d8a11'
 
 @pytest.fixture
 def host(small):  # noqa: F811 -- the fixture of that name
-    """Host alpha with a guest of two processors, whose driver calls fail after a number of calls to the daemon."""
+    """Host alpha with a guest of two processors, whose driver calls fail after some calls to the daemon."""
     return Host(small)
 
 
