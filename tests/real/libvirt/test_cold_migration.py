@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip('libvirt', reason='the module libvirt is not installed')
 
 from migrator.objects import LiveMigrateData
-from tests.real.libvirt.bench import LibvirtBench
+from migrator.virt.libvirt.cold_migration import marks
+from tests.real.libvirt.bench import LibvirtBench, instance_of
 from tests.real.libvirt.lab import guests, hosts
 from tests.real.libvirt.site import Cloud
 from tests.real.servers import process
@@ -98,25 +99,79 @@ def test_source_that_lost_its_power_does_not_start_the_guest_by_itself(
     bench.close()
 
 
+MIGRATION = '5f2c1c0e-7a53-4b70-9f6e-0c5f6a0d8a11'
+NOVA = 'http://openstack.org/xmlns/libvirt/nova/1.1'
+
+
+def definition(host: hosts.Host, guest: guests.Guest) -> str:
+    """Return the definition with which a host starts a guest the next time."""
+    return host.virsh('dumpxml', '--inactive', guest.uuid)
+
+
+def size(host: hosts.Host, guest: guests.Guest) -> tuple[str, ...]:
+    """Return the state, the processors and the memory of what runs, or of what is defined if nothing does."""
+    shown = host.virsh('dominfo', guest.uuid).splitlines()
+    return tuple(line.split(':', 1)[1].strip() for line in shown if line.startswith(('State', 'CPU(s)', 'Max mem')))
+
+
+class Resized:
+    """A bench and a guest of nova's with a disk of 1 GiB, which was resized at its host."""
+
+    def __init__(self, lab: hosts.Lab, folder: pathlib.Path) -> None:
+        self.bench = LibvirtBench(lab, folder)
+        self.host, self.driver = self.bench.alpha, self.bench.source
+        self.guest = lab.start_guest(
+            self.host, 'guest-2', memory_mib=128, work=100, disks=(lab.make_disk(None, 'root', 1024),)
+        )
+        self.host.virsh('autostart', self.guest.uuid)
+        noted = ('--key', 'nova', '--set', '<instance/>', '--config', '--live')
+        self.host.virsh('metadata', self.guest.uuid, NOVA, *noted)
+        self.small, self.before = size(self.host, self.guest), definition(self.host, self.guest)
+        made = instance_of(self.guest, 'alpha')
+        self.instance = made.replace(flavor=made.flavor.replace(root_gb=1))
+        large = self.instance.flavor.replace(name='large', vcpus=2, memory_mb=256, root_gb=2)
+        data = self.driver.check_can_resize(self.instance, LiveMigrateData(new_flavor=large))
+        self.driver.resize(self.instance, data.replace(source={**data.source, 'power_on': True}), MIGRATION)
+
+    def capacity(self) -> int:
+        """Return the bytes that the guest's disk has."""
+        shown = self.host.virsh('domblkinfo', self.guest.uuid, 'vda').splitlines()
+        return int(next(line.split()[1] for line in shown if line.startswith('Capacity')))
+
+
+LARGE = ('running', '2', f'{256 * 1024} KiB')
+
+
 @pytest.mark.parametrize(('decision', 'kept'), [('confirmed', True), ('reverted', False)])
-def test_guest_resized_at_its_host_runs_with_its_size_after_the_decision(
+def test_guest_resized_at_its_host_has_its_size_and_all_else_after_the_decision(
     fresh: hosts.Lab, tmp_path: pathlib.Path, decision: str, kept: bool
 ) -> None:
-    bench = LibvirtBench(fresh, tmp_path)
-    old, migration = bench.instance.flavor, '5f2c1c0e-7a53-4b70-9f6e-0c5f6a0d8a11'
-    new = old.replace(name='resized', vcpus=2 * old.vcpus, memory_mb=2 * old.memory_mb)
+    made = Resized(fresh, tmp_path)
+    host, guest = made.host, made.guest
+    assert made.small == ('running', '1', f'{128 * 1024} KiB')
+    assert size(host, guest) == LARGE
+    assert made.capacity() == 2 * 2**30
+    held = marks.read(definition(host, guest))
+    assert held is not None
+    assert '<vcpu placement="static">1</vcpu>' in held.old
+    (made.driver.confirm_resize if kept else made.driver.revert_resize)(made.instance, MIGRATION)
+    assert size(host, guest) == (LARGE if kept else made.small)
+    assert made.capacity() == 2 * 2**30
+    after = definition(host, guest)
+    assert 'migrator:resize' not in after + host.virsh('dumpxml', guest.uuid)
+    assert f'xmlns:nova="{NOVA}"' in after
+    assert kept or after == made.before
+    assert autostarts(host, guest)
+    process.wait_until(lambda: guest.last_tick(host), 'the guest to count', 60)
+    made.bench.close()
 
-    def running() -> tuple[str, ...]:
-        # Without --inactive, so this is what runs and not what is defined.
-        shown = bench.alpha.virsh('dominfo', bench.guest.uuid).splitlines()
-        return tuple(line.split(':', 1)[1].strip() for line in shown if line.startswith(('State', 'CPU(s)', 'Max mem')))
 
-    before = running()
-    data = bench.source.check_can_resize(bench.instance, LiveMigrateData(new_flavor=new))
-    bench.source.resize(bench.instance, data.replace(source={**data.source, 'power_on': True}), migration)
-    resized = running()
-    assert resized == ('running', str(new.vcpus), f'{new.memory_mb * 1024} KiB')
-    (bench.source.confirm_resize if kept else bench.source.revert_resize)(bench.instance, migration)
-    assert running() == (resized if kept else before)
-    assert 'migrator:resize' not in bench.alpha.virsh('dumpxml', '--inactive', bench.guest.uuid)
-    bench.close()
+def test_guest_that_was_saved_after_its_resize_starts_with_its_old_size_once_reverted(
+    fresh: hosts.Lab, tmp_path: pathlib.Path
+) -> None:
+    made = Resized(fresh, tmp_path)
+    made.host.virsh('managedsave', made.guest.uuid)
+    made.driver.revert_resize(made.instance, MIGRATION)
+    assert size(made.host, made.guest) == made.small
+    assert definition(made.host, made.guest) == made.before
+    made.bench.close()

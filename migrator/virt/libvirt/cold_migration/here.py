@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import libvirt
+from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
@@ -19,6 +20,8 @@ from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import marks, resizes
 from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver, measured, obstacle_of
 from migrator.virt.libvirt.guest import find_domain
+
+LOG = logging.getLogger(__name__)
 
 
 class ResizingDriver(ColdMigratingDriver):
@@ -65,6 +68,10 @@ class ResizingDriver(ColdMigratingDriver):
         definition, mark = self._read(phase, instance.uuid)
         if mark is None or mark.migration_uuid != migration_uuid:
             self.refuse_immovable(instance)
+            # The guest may have been saved since the check.
+            obstacle = self.connection.call(phase, lambda each: obstacle_of(each.lookupByUUIDString(instance.uuid)))
+            if obstacle:
+                raise self._error(phase, f'guest {instance.uuid} {obstacle}')
             checked = storage.defined_disks(migrate_data.source['xml'])
             plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
             mark = marks.Mark(migration_uuid, bool(migrate_data.source['power_on']))
@@ -87,7 +94,7 @@ class ResizingDriver(ColdMigratingDriver):
     def revert_resize(self, instance: Instance, migration_uuid: str) -> None:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.revert_resize`.
 
-        A root disk that has grown keeps its size.
+        A root disk that has grown keeps its size. A saved state has the new definition, and is discarded.
         """
         phase = 'revert_resize'
         self._wait_for_start(phase, instance.uuid)
@@ -98,6 +105,7 @@ class ResizingDriver(ColdMigratingDriver):
             return
         if mark.old:
             self._power_off(phase, instance.uuid)
+            self._discard_saved_state(phase, instance)
             self._define(phase, marks.put(mark.old, marks.Mark(migration_uuid, mark.power_on)))
         self._start_again(phase, instance, mark)
         self._mark(phase, instance, None)
@@ -117,6 +125,15 @@ class ResizingDriver(ColdMigratingDriver):
 
     def _define(self, phase: str, definition: str) -> None:
         self.connection.call(phase, lambda each: each.defineXML(definition))
+
+    def _discard_saved_state(self, phase: str, instance: Instance) -> None:
+        def discard(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            if domain.hasManagedSaveImage(0):
+                LOG.info('Discarding the saved state of guest %s, which has the size before its revert', instance.uuid)
+                domain.managedSaveRemove(0)
+
+        self.connection.call(phase, discard)
 
     def _start_again(self, phase: str, instance: Instance, mark: marks.Mark) -> None:
         if mark.power_on and self.get_guest(instance.uuid).state == GuestState.SHUTDOWN:

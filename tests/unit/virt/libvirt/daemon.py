@@ -83,6 +83,9 @@ class Domain:
     def hasManagedSaveImage(self, _flags):  # noqa: N802 -- libvirt's name
         return self.obstacle == 'saved'
 
+    def managedSaveRemove(self, _flags):  # noqa: N802 -- libvirt's name
+        self.obstacle = ''
+
     def snapshotNum(self, _flags):  # noqa: N802 -- libvirt's name
         return int(self.obstacle == 'snapshots')
 

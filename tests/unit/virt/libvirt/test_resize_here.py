@@ -162,6 +162,16 @@ def test_disks_that_were_changed_since_the_check_leave_the_guest_alone(host):
     assert host.found() == ('2', 'running', None)
 
 
+def test_guest_that_was_saved_since_the_check_is_left_alone(host):
+    data = host.checked()
+    host.domain.destroy()
+    host.domain.obstacle = 'saved'
+    with pytest.raises(exception.DriverError, match='has a saved state'):
+        host.driver.resize(INSTANCE, data, MIGRATION)
+    assert host.found() == ('2', 'shutdown', None)
+    assert host.domain.obstacle == 'saved'
+
+
 def test_mark_of_an_old_definition_with_a_mark_is_one_mark(host):
     host.driver.resize(INSTANCE, host.checked(), 'another')
     host.driver.resize(INSTANCE.replace(flavor=LARGE), host.checked(), MIGRATION)
