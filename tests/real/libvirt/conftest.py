@@ -63,8 +63,9 @@ def beta(fresh: hosts.Lab) -> hosts.Host:
     return fresh.hosts['beta']
 
 
-#: What the tests' sites have, so that a test need not wait for what an operator would.
+#: What the tests' sites have, so that a test need not wait for what an operator would, and may resize at one host.
 QUICK = {
+    'allow_resize_to_same_host': True,
     'conductor.lease': 6,
     'conductor.sweep_interval': 1,
     'conductor.poll_interval': 1,

@@ -149,6 +149,11 @@ class Cloud:
         found = self.request('GET', f'/os-services?binary={COMPUTE_BINARY}&host={host}').json()['services']
         self.request('PUT', f'/os-services/{found[0]["id"]}', forced_down=forced_down)
 
+    def disable(self, host: str) -> None:
+        """Let no guest be moved to a host, until the end of the test."""
+        found = self.request('GET', f'/os-services?binary={COMPUTE_BINARY}&host={host}').json()['services']
+        self.request('PUT', f'/os-services/{found[0]["id"]}', status='disabled')
+
     def abort(self, migration: Migration) -> None:
         """Ask for the abort of a migration."""
         self.request('DELETE', f'/servers/{migration.instance_uuid}/migrations/{migration.id}')

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip('libvirt', reason='the module libvirt is not installed')
 
-from migrator.objects import LiveMigrateData
+from migrator.objects import Flavor, LiveMigrateData
 from migrator.virt.libvirt.cold_migration import marks
 from tests.real.libvirt.bench import LibvirtBench, instance_of
 from tests.real.libvirt.lab import guests, hosts
@@ -175,3 +175,36 @@ def test_guest_that_was_saved_after_its_resize_starts_with_its_old_size_once_rev
     assert size(made.host, made.guest) == made.small
     assert definition(made.host, made.guest) == made.before
     made.bench.close()
+
+
+@pytest.mark.parametrize(('action', 'status'), [('confirmResize', 'confirmed'), ('revertResize', 'reverted')])
+def test_resize_whose_compute_is_killed_while_the_guest_shuts_down_goes_on_after_its_restart(
+    cloud: Cloud, alpha: hosts.Host, action: str, status: str
+) -> None:
+    guest = a_guest(cloud, cloud.lab.make_disk(alpha, 'root', 64))
+    cloud.database.flavors.create(Flavor(name='large', vcpus=2, memory_mb=256, root_gb=0))
+    # The guest ignores the request to shut down, so it runs until the service is killed.
+    cloud.set_option('alpha', shutdown_timeout=100)
+    cloud.disable('beta')
+    small = size(alpha, guest)
+    cloud.request('POST', f'/servers/{guest.uuid}/action', resize={'flavorRef': 'large'})
+    migration = cloud.migrations(guest)[-1]
+
+    def is_marked() -> bool:
+        found = cloud.migration(migration)
+        assert found.in_progress, found.failure
+        return 'migrator:resize' in definition(alpha, guest)
+
+    cloud.wait(is_marked, 'the guest to be marked', 60)
+    cloud.site.services['alpha'].kill()
+    assert size(alpha, guest) == small
+    cloud.site.configure('alpha')
+    cloud.start_compute('alpha')
+    cloud.wait(lambda: cloud.migration(migration).status == 'finished', 'the resize to wait for its user')
+    assert size(alpha, guest) == LARGE
+    assert cloud.decide(migration, action) == status
+    kept = status == 'confirmed'
+    assert size(alpha, guest) == (LARGE if kept else small)
+    assert 'migrator:resize' not in definition(alpha, guest)
+    assert cloud.instance(guest).flavor.name == ('large' if kept else 'small')
+    cloud.check(guest, 'alpha')
