@@ -5,6 +5,7 @@
 import pytest
 
 from tests.functional import state
+from tests.functional.faults import faults
 from tests.functional.test_cold_migration import CONFIRM, REVERT, act, is_clean, newest
 from tests.functional.test_resize import LARGE, ROOM, resize, sizes
 
@@ -51,3 +52,25 @@ def test_another_host_that_can_take_the_guest_comes_first(cloud, guest):
     assert resize(cloud, guest).dest_compute == 'host2'
     assert act(cloud, guest, CONFIRM) == 204
     cloud.wait()
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+def test_a_guest_that_waits_for_its_user_is_not_evacuated_and_is_reverted_when_its_host_is_back(cloud, guest):
+    faults(cloud, 'host2').fail('finish_migration', 'planned: it cannot', sticky=True)
+    assert resize(cloud, guest).dest_compute == 'host1'
+    state.kill(cloud, 'host1')
+    cloud.world.hypervisors['host1'].power_off()
+    state.force_down(cloud, 'host1')
+    assert act(cloud, guest, 'evacuate', {}) == 409
+    assert act(cloud, guest, REVERT) == act(cloud, guest, CONFIRM) == 409
+    assert sizes(cloud, guest)[0] == 'large'
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    state.force_down(cloud, 'host1', False)
+    cloud.simulation.advance(20)
+    assert act(cloud, guest, REVERT) == 202
+    cloud.wait()
+    assert newest(cloud, guest).status == 'reverted'
+    assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (guest.flavor.vcpus, guest.flavor.memory_mb)})
+    assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
+    assert is_clean(cloud)

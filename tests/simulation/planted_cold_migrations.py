@@ -13,11 +13,12 @@ from migrator.conductor import registry
 from migrator.conductor.migration import destinations, hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.settle_table import Host
-from migrator.conductor.tasks import cold_migrate
+from migrator.conductor.tasks import cold_migrate, resize_here
 from migrator.db import actions
-from migrator.objects import Migration
+from migrator.objects import Instance, Migration
 from migrator.placement_client import allocations
 from migrator.saga.saga import Done, Verdict
+from migrator.virt.fake.driver import FakeDriver
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
@@ -142,4 +143,47 @@ def revert_keeps_the_new_flavor() -> Iterator[object]:
 def source_restores_the_guest_before_the_start_is_undone() -> Iterator[object]:
     """What the destination has begun is not removed, neither at once nor when the destination is back."""
     with patched(cold_migrate, 'revert_migration_at_destination', _done) as there:
+        yield there
+
+
+@SHELF.plant('I2', 'resize here')
+def confirmation_leaves_the_old_definition_of_a_guest_that_stays() -> Iterator[object]:
+    """The host is not sent the confirmation, and keeps the old definition for ever."""
+    with patched(resize_here, 'confirm_resize', _done) as there:
+        yield there
+
+
+@SHELF.plant('1715182', 'resize here')
+def confirmation_keeps_the_allocation_of_a_migration_that_stays() -> Iterator[object]:
+    """The migration holds the old flavor at the host of the instance for ever."""
+    with patched(cold_migrate, 'release_source_allocation', _done) as there:
+        yield there
+
+
+@SHELF.plant('I4', 'resize here reverted')
+def revert_of_a_guest_that_stays_keeps_the_new_flavor() -> Iterator[object]:
+    """The instance keeps the new flavor after a revert, although the guest gets its old size."""
+    may_revert = resize_here.may_revert
+
+    def keeping(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+        found = may_revert(m)
+        m.writes.instance.pop('flavor', None)
+        return found
+
+    with patched(resize_here, 'may_revert', keeping) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'resize here interrupted')
+def resize_undone_before_its_switch_leaves_the_guest_off() -> Iterator[object]:
+    """A host that lost the command between the power-off and the switch does not start the guest."""
+    revert = FakeDriver.revert_resize
+
+    def ends(driver: FakeDriver, instance: Instance, migration_uuid: str) -> None:
+        guest = driver.hypervisor.guests.get(instance.uuid)
+        if guest is not None and guest.resize is not None and guest.resize.old is None:
+            guest.resize = None
+        revert(driver, instance, migration_uuid)
+
+    with patched(FakeDriver, 'revert_resize', ends) as there:
         yield there

@@ -12,7 +12,7 @@ import dataclasses
 
 import pytest
 
-from migrator.conductor.tasks import cold_migrate, evacuate, live_migrate
+from migrator.conductor.tasks import cold_migrate, evacuate, live_migrate, resize_here
 from migrator.saga.saga import Done, Parked, Saga
 from migrator.simulator import scenarios
 from migrator.simulator.actors.operator import Operator
@@ -49,6 +49,10 @@ DONE = {
     'cold fails': (5, 3),
     'cold power-off fails': (3, 2),
     'resize': (15, 5),
+    'resize here': (7, 0),
+    'resize here reverted': (4, 3),
+    'resize here fails': (3, 3),
+    'resize here retried': (9, 6),
 }
 #: The paths with every step and every undo of their saga.
 SHORTEST = ('success', 'driver fails', 'evacuation', 'evacuation fails')
@@ -136,6 +140,7 @@ class Again:
                 }
                 for host in world.hosts.values()
             },
+            'sizes': {host.name: (host.sizes, host.resizing) for host in world.hosts.values()},
             'kept': {host.name: host.persistent for host in world.hosts.values()},
             'waiting': {host.name: host.waiting for host in world.hosts.values()},
             'cleanups': [plain(one) for one in world.cleanups],
@@ -160,9 +165,10 @@ def difference(before, after):
 def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
     again = Again(None)
-    for task in (live_migrate, evacuate, cold_migrate):
+    for task in (live_migrate, evacuate, cold_migrate, resize_here):
         monkeypatch.setattr(task, 'saga', lambda real=task.saga: again.saga(real()))
-    monkeypatch.setattr(cold_migrate, 'reverts', lambda real=cold_migrate.reverts: again.saga(real(), 'undo'))
+    for task in (cold_migrate, resize_here):
+        monkeypatch.setattr(task, 'reverts', lambda real=task.reverts: again.saga(real(), 'undo'))
     cloud = again.cloud = SimulatedCloud(
         backend.directory, path.hosts, backend=backend, options=path.options, **path.knobs
     )
@@ -205,3 +211,9 @@ def test_every_step_of_the_saga_is_run_again():
     # The first saga runs up to the decision. The pivot is done before the second one begins.
     undecided = [step.name for step in cold_migrate.saga().steps].index('confirm_migration_at_source')
     assert DONE['cold reverted'] == (undecided, len(cold_migrate.reverts().steps) - 1)
+    steps = resize_here.saga().steps
+    assert DONE['resize here'] == (len(steps), 0)
+    # The next attempt finds no host, and returns the allocation once more.
+    assert DONE['resize here fails'][1] == len({step.undo for step in steps if step.undo}) + 1
+    undecided = [step.name for step in steps].index('confirm_resize')
+    assert DONE['resize here reverted'] == (undecided, len(resize_here.reverts().steps) - 1)

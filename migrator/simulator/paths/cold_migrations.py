@@ -196,6 +196,25 @@ def resized_here_after_another(operator: Operator, begin: Callable[[], None]) ->
     _ends(operator, instance)
 
 
+def resize_here_interrupted(operator: Operator, begin: Callable[[], None]) -> None:
+    """Lose the only host once the guest is off for its resize, declare it forced down, and bring it back.
+
+    The resize is undone before the guest has its new size.
+    """
+    instance = operator.cloud.boot('one', 'host1')
+    operator.cloud.database.flavors.create(LARGE)
+    guest = operator.cloud.world.hypervisors['host1'].guests[instance.uuid]
+    begin()
+    operator.user.resize(instance, LARGE.name)
+    operator.user.until(lambda: guest.resize is not None)
+    operator.supervisor.kill('host1', None)
+    operator.force_down('host1', True)
+    operator.user.wait(LATE)
+    operator.supervisor.bring_back('host1')
+    operator.force_down('host1', False)
+    _ends(operator, instance)
+
+
 _HERE = {'allow_resize_to_same_host': True}
 
 PATHS = (
@@ -222,4 +241,5 @@ PATHS = (
 APART = (
     Path('cold confirmed late', confirmed_late, (_S.CONFIRMED,)),
     Path('cold destination unreachable', destination_unreachable, (_S.REVERTED,)),
+    Path('resize here interrupted', resize_here_interrupted, (_S.FAILED,), hosts=1, options=_HERE),
 )
