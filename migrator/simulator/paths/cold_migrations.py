@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator.objects import Flavor, Instance, MigrationStatus
+from migrator.objects import Flavor, Instance, MigrationStatus, service
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.paths import Path
@@ -155,12 +155,12 @@ def resized(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def resized_here(operator: Operator, begin: Callable[[], None]) -> None:
-    """Resize a guest whose host is the only one, and confirm it."""
+    """Resize a guest that no other host can take, and confirm it."""
     _resize_here(operator, begin, CONFIRM)
 
 
 def resized_here_and_reverted(operator: Operator, begin: Callable[[], None]) -> None:
-    """Resize a guest whose host is the only one, and revert it."""
+    """Resize a guest that no other host can take, and revert it."""
     _resize_here(operator, begin, REVERT)
 
 
@@ -175,7 +175,7 @@ def _resize_here(operator: Operator, begin: Callable[[], None], decision: str) -
 
 
 def resize_here_fails(operator: Operator, begin: Callable[[], None]) -> None:
-    """Let the only host fail after it has resized the guest."""
+    """Let the host of a guest that no other host can take fail after it has resized the guest."""
     instance = operator.cloud.boot('one', 'host1')
     operator.cloud.database.flavors.create(LARGE)
     operator.cloud.world.hypervisors['host1'].faults.fail('resize', 'planned: it cannot', sticky=True, after=True)
@@ -197,7 +197,7 @@ def resized_here_after_another(operator: Operator, begin: Callable[[], None]) ->
 
 
 def resize_here_interrupted(operator: Operator, begin: Callable[[], None]) -> None:
-    """Lose the only host once the guest is off for its resize, declare it forced down, and bring it back.
+    """Lose a host while the guest is off for its resize there, declare it forced down, and bring it back.
 
     The resize is undone before the guest has its new size.
     """
@@ -216,6 +216,8 @@ def resize_here_interrupted(operator: Operator, begin: Callable[[], None]) -> No
 
 
 _HERE = {'allow_resize_to_same_host': True}
+#: The other host takes no resized guest. With two hosts the first conductor takes the migration.
+_TOO_OLD = {'versions': {'host2': service.MIGRATES_COLD}}
 
 PATHS = (
     Path('cold', confirmed, (_S.CONFIRMED,)),
@@ -231,9 +233,9 @@ PATHS = (
         options={'conductor.post_max_attempts': 2},
     ),
     Path('resize', resized, (_S.REVERTED, _S.CONFIRMED)),
-    Path('resize here', resized_here, (_S.CONFIRMED,), hosts=1, options=_HERE),
-    Path('resize here reverted', resized_here_and_reverted, (_S.REVERTED,), hosts=1, options=_HERE),
-    Path('resize here fails', resize_here_fails, (_S.FAILED,), hosts=1, options=_HERE),
+    Path('resize here', resized_here, (_S.CONFIRMED,), options=_HERE, knobs=_TOO_OLD),
+    Path('resize here reverted', resized_here_and_reverted, (_S.REVERTED,), options=_HERE, knobs=_TOO_OLD),
+    Path('resize here fails', resize_here_fails, (_S.FAILED,), options=_HERE, knobs=_TOO_OLD),
     Path('resize here retried', resized_here_after_another, (_S.REVERTED,), options=_HERE),
 )
 
@@ -241,5 +243,5 @@ PATHS = (
 APART = (
     Path('cold confirmed late', confirmed_late, (_S.CONFIRMED,)),
     Path('cold destination unreachable', destination_unreachable, (_S.REVERTED,)),
-    Path('resize here interrupted', resize_here_interrupted, (_S.FAILED,), hosts=1, options=_HERE),
+    Path('resize here interrupted', resize_here_interrupted, (_S.FAILED,), options=_HERE, knobs=_TOO_OLD),
 )
