@@ -7,6 +7,7 @@ import pytest
 from tests.functional import state
 from tests.functional.faults import faults
 from tests.functional.test_cold_migration import CONFIRM, REVERT, act, is_clean, newest
+from tests.functional.test_drain_stopped import plan
 from tests.functional.test_resize import LARGE, ROOM, resize, sizes
 
 pytestmark = [
@@ -45,6 +46,15 @@ def test_without_the_option_the_only_host_is_no_destination(cloud, guest):
     cloud.wait()
     assert newest(cloud, guest).status == 'failed'
     assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
+
+
+def test_plan_of_a_drain_has_the_guest_and_no_old_copy_of_it(cloud, guest):
+    resize(cloud, guest)
+    shown = plan(cloud)
+    assert [one['obstacle']['reason'] for one in shown['guests']] == ['It is in VERIFY_RESIZE.']
+    assert shown['copies'] == []
+    assert act(cloud, guest, CONFIRM) == 204
+    cloud.wait()
 
 
 @pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})

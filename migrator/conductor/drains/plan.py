@@ -58,6 +58,7 @@ def plan_together(
 def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[rooms.Copy]]:
     """Return the old copies of cold-migrated guests at some hosts, which stay until a user decides."""
     rows = database.migrations.list({'source_compute': hosts, 'status': MigrationStatus.FINISHED.value}, True)
+    rows = [row for row in rows if not row.stays]
     names = {one.uuid: one.name for one in database.instances.list({'uuid': [row.instance_uuid for row in rows]})}
     found: dict[str, list[rooms.Copy]] = {}
     for row in reversed(rows):
