@@ -4,6 +4,9 @@
 
 import pytest
 
+from migrator.placement_client.client import MICROVERSION
+from migrator.testing.placement_faults import Fault
+from migrator.virt import driver
 from tests.functional import state
 from tests.functional.faults import faults
 from tests.functional.test_cold_migration import CONFIRM, REVERT, act, is_clean, newest
@@ -37,6 +40,50 @@ def test_each_consumer_holds_one_flavor_at_one_provider_until_the_user_decides(c
     kept = status == 'confirmed'
     assert sizes(cloud, guest) == (('large', {'host1': (4, 2048)}) if kept else (guest.flavor.name, {'host1': small}))
     assert state.allocations(cloud) == {guest.uuid: {'host1': ROOM if kept else state.CLAIM}}
+    assert is_clean(cloud)
+
+
+def processors(cloud, most=None):
+    """Return the inventory of host1's processors. ``most`` changes how many one consumer may hold."""
+    url = f'/resource_providers/{driver.node_uuid("host1")}/inventories'
+    placement, version = cloud.placement.adapter(), {'OpenStack-API-Version': f'placement {MICROVERSION}'}
+    body = placement.get(url, headers=version).json()
+    if most is not None:
+        body['inventories']['VCPU']['max_unit'] = most
+        assert placement.put(url, json=body, headers=version).status_code == 200
+    return body['inventories']['VCPU']
+
+
+def test_both_flavors_fit_although_no_consumer_may_hold_the_sum(cloud, guest):
+    assert processors(cloud, ROOM['VCPU'])['total'] > ROOM['VCPU'] + state.CLAIM['VCPU']
+    # Another writer comes first once, so that the move is repeated.
+    cloud.adapter.inject(Fault.CONFLICT, method='POST', url='/allocations')
+    migration = resize(cloud, guest)
+    assert processors(cloud)['max_unit'] == ROOM['VCPU']
+    assert state.allocations(cloud) == {guest.uuid: {'host1': ROOM}, migration.uuid: {'host1': state.CLAIM}}
+    assert act(cloud, guest, REVERT) == 202
+    cloud.wait()
+    assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
+
+
+@pytest.mark.parametrize(
+    'hinders',
+    [
+        lambda cloud: processors(cloud, ROOM['VCPU'] - 1),
+        # Placement has a candidate, and its room is gone when the allocations are written.
+        lambda cloud: cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations', times=3),
+    ],
+    ids=['more than one consumer may hold', 'room was taken since'],
+)
+def test_flavor_without_room_leaves_the_guest_running_as_it_was(cloud, guest, hinders):
+    hinders(cloud)
+    before = len(cloud.world.log)
+    assert act(cloud, guest, 'resize', {'flavorRef': 'large'}) == 202
+    cloud.wait()
+    assert newest(cloud, guest).status == 'failed'
+    assert len(cloud.world.log) == before
+    assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (guest.flavor.vcpus, guest.flavor.memory_mb)})
+    assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
     assert is_clean(cloud)
 
 
