@@ -131,3 +131,24 @@ def test_a_guest_that_waits_for_its_user_is_not_evacuated_and_is_reverted_when_i
     assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (guest.flavor.vcpus, guest.flavor.memory_mb)})
     assert state.allocations(cloud) == {guest.uuid: {'host1': state.CLAIM}}
     assert is_clean(cloud)
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True, 'conductor.sweep_interval': 1000})
+def test_guest_whose_revert_was_deferred_has_its_old_size_before_its_next_migration(cloud, guest):
+    faults(cloud, 'host2').fail('finish_migration', 'planned: it cannot', sticky=True)
+    assert resize(cloud, guest).dest_compute == 'host1'
+    assert act(cloud, guest, REVERT) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'reverting')
+    state.kill(cloud, 'host1')
+    state.force_down(cloud, 'host1')
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'reverted')
+    assert [one.step for one in cloud.database.cleanups.list()] == ['revert_resize']
+    cloud.start_compute('host1')
+    state.force_down(cloud, 'host1', False)
+    cloud.simulation.advance(20)
+    # The next sweep, which would run the cleanup, is later.
+    assert cloud.live_migrate(guest).status_int == 202
+    cloud.wait()
+    assert newest(cloud, guest).status == 'completed'
+    assert sizes(cloud, guest) == (guest.flavor.name, {'host2': (guest.flavor.vcpus, guest.flavor.memory_mb)})
+    assert is_clean(cloud)

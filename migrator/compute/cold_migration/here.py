@@ -19,11 +19,12 @@ from migrator.virt.driver import CancelToken, ComputeDriver
 
 
 def check_can_resize(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
+    driver: ComputeDriver, host: str, instance: Instance, migration: str, migrate_data: LiveMigrateData
 ) -> LiveMigrateData:
     """Return the data for all later steps, or refuse to resize the guest here.
 
     ``source['power_on']`` of the data is whether the guest is started with its new size, and when it is reverted.
+    ``source['migration']`` is the migration. A later one may send the steps of a deferred cleanup in its own name.
 
     :raises migrator.exception.MigrationPreCheckError: the guest cannot be resized here; the message says why.
     """
@@ -34,7 +35,9 @@ def check_can_resize(
         raise exception.MigrationPreCheckError(reason=reason)
     found = driver.check_can_resize(instance, migrate_data)
     data = endpoint.returned('check_can_resize', found, migrate_data)
-    return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
+    return data.replace(
+        source={**data.source, 'power_on': instance.vm_state != 'stopped', 'migration': migration},
+    )
 
 
 def resize(
@@ -72,6 +75,11 @@ def _refuse_absent(driver: ComputeDriver, host: str, instance: Instance) -> None
         raise exception.GuestNotFound(host=host, instance_uuid=instance.uuid)
 
 
+def _resized_by(command: Command, migrate_data: LiveMigrateData | None) -> str:
+    """Return the migration whose resize a command confirms or reverts."""
+    return str(migrate_data.source['migration']) if migrate_data is not None else command.migration_uuid
+
+
 class Endpoint:
     """The calls of a resize whose guest stays at a compute host."""
 
@@ -88,8 +96,9 @@ class Endpoint:
         The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
         LiveMigrateData for :meth:`resize`.
         """
+        migration = command.migration_uuid
         return self._runner.accept(
-            command, lambda work: check_can_resize(self.driver, self.host, instance, migrate_data), wait=wait
+            command, lambda work: check_can_resize(self.driver, self.host, instance, migration, migrate_data), wait=wait
         )
 
     @expose
@@ -109,7 +118,7 @@ class Endpoint:
         """Drop the old definition of the guest."""
         return self._runner.accept(
             command,
-            lambda work: confirm_resize(self.driver, instance, command.migration_uuid),
+            lambda work: confirm_resize(self.driver, instance, _resized_by(command, migrate_data)),
             wait=rpcapi.SHORT_WAIT,
         )
 
@@ -123,7 +132,7 @@ class Endpoint:
         """
         return self._runner.accept(
             command,
-            lambda work: revert_resize(self.driver, self.host, instance, command.migration_uuid),
+            lambda work: revert_resize(self.driver, self.host, instance, _resized_by(command, migrate_data)),
             wait=rpcapi.SHORT_WAIT,
             cancels=instance,
         )
