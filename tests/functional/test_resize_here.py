@@ -4,6 +4,7 @@
 
 import pytest
 
+from migrator.placement_client import candidates
 from migrator.placement_client.client import MICROVERSION
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
@@ -107,6 +108,17 @@ def test_plan_of_a_drain_has_the_guest_and_no_old_copy_of_it(cloud, guest):
 @pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
 def test_another_host_that_can_take_the_guest_comes_first(cloud, guest):
     assert resize(cloud, guest).dest_compute == 'host2'
+    assert act(cloud, guest, CONFIRM) == 204
+    cloud.wait()
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+@pytest.mark.parametrize('home', ['host1', 'host2'])
+def test_another_host_beyond_the_limit_of_a_request_comes_first_too(cloud, monkeypatch, home):
+    monkeypatch.setattr(candidates, 'LIMIT', 1)
+    cloud.database.flavors.create(LARGE)
+    guest = cloud.boot('one', home)
+    assert resize(cloud, guest).dest_compute != home
     assert act(cloud, guest, CONFIRM) == 204
     cloud.wait()
 

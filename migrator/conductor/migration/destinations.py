@@ -167,7 +167,7 @@ def _choose(
         forced = allocation_state.forced_claim(held.allocations, named.uuid)
         return Destination(named.host, named.node, held.allocations, forced, held.generation)
     chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
-    if chosen is None:
+    if chosen is None or chosen[0].host == migration.source_compute:
         # The list may be old, or cut off by its limit.
         found = shared.get(flavor, root, sent, whole=True)
         chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
