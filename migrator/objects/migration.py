@@ -263,7 +263,7 @@ class Migration(base.Versioned):
     @property
     def stays(self) -> bool:
         """Whether the guest of a resize stays at its host: Placement has room for both of its flavors there."""
-        return self.dest_compute == self.source_compute
+        return self.migration_type == MigrationType.RESIZE and self.dest_compute == self.source_compute
 
     def has_old_flavor(self, host: str | None) -> bool:
         """Return whether a guest that is at a host has its flavor of the source there.

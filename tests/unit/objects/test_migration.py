@@ -79,3 +79,20 @@ class TestStatuses:
         )  # fmt: skip
         assert one.ended == (status in ENDS)
         assert one.in_progress == (not one.ended)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'task'),
+    [
+        ('live-migration', 'live-migration'),
+        ('evacuation', 'evacuation'),
+        ('migration', 'migration'),
+        ('resize', 'resize here'),
+    ],
+)
+def test_only_a_resize_to_its_own_host_leaves_the_guest_there(kind: str, task: str) -> None:
+    one = migration.Migration(
+        uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h',
+        dest_compute='h', migration_type=kind,
+    )  # fmt: skip
+    assert one.task == task
