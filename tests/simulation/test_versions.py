@@ -25,6 +25,8 @@ NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart wit
 #: The paths of cold migrations. Old computes are neither source nor destination of one.
 COLD = [path.name for path in cold_migrations.PATHS]
 RESIZES = ('resize',)
+#: The paths on which a guest is resized at its host.
+RESIZES_HERE = [path.name for path in cold_migrations.PATHS if path.name.startswith('resize here')]
 #: The paths on which a host is lost. Old computes are no destination, so its guests stay, and nothing moves them.
 EVACUATIONS = [path.name for path in scenarios.PATHS[scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]]
 #: The paths of single migrations. Of a drain, only the last check depends on the version of the computes.
@@ -57,16 +59,19 @@ def test_a_cloud_of_old_computes_ends_in_order(version, backend, record_property
 
 
 def of_version(path, version):
-    """Return a path in a cloud whose computes are all of one version."""
-    ends = path.ends
+    """Return a path in a cloud whose computes are of one version, or older if the path has older ones."""
+    ends, older = path.ends, path.knobs.get('versions', {})
     if version < service.ABORTS_QUEUED and path.name in NOT_ABORTED:
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
     if version < service.EVACUATES and path.name in EVACUATIONS:
         ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
-    if (version < service.MIGRATES_COLD and path.name in COLD) or path.name in RESIZES:
-        ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
+    needed = {service.MIGRATES_COLD: COLD, service.RESIZES: RESIZES, service.RESIZES_HERE: RESIZES_HERE}
+    for least, names in needed.items():
+        if version < least and path.name in names:
+            ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
     options = {**path.options, 'compute.service_version_cap': version}
-    return dataclasses.replace(path, options=options, ends=ends)
+    knobs = {**path.knobs, 'versions': {host: min(version, one) for host, one in older.items()}}
+    return dataclasses.replace(path, options=options, ends=ends, knobs=knobs)
 
 
 @pytest.mark.nova_bug(1377644)
