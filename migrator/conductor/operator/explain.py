@@ -288,7 +288,7 @@ def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
     elif migration.abandon_guest_on is not None:
         yield from _in_error(facts, 'look whether its guest runs there')
     else:
-        yield from _in_error(facts, 'look for its guest on both hosts')
+        yield from _in_error(facts, f'look for its guest {"there" if migration.stays else "on both hosts"}')
 
 
 def _in_error(facts: Facts, look: str) -> Iterator[str]:
@@ -364,10 +364,13 @@ def _stuck(facts: Facts, program: str) -> Iterator[str]:
         'tries forgotten:'
     )
     yield f'  {program} migration retry {uuid}'
-    hosts = ' or '.join(host for _, host in facts.hosts)
+    if migration.stays:
+        look = f'look whether the guest is at {migration.source_compute}'
+    else:
+        look = f'look on which host the guest is ({" or ".join(host for _, host in facts.hosts)})'
     yield (
-        f'If the cause cannot be fixed: look on which host the guest is ({hosts}), and end the migration in error with '
-        'the allocation at that host. The first of these commands only shows what would happen:'
+        f'If the cause cannot be fixed: {look}, and end the migration in error with the allocation at that host. The '
+        'first of these commands only shows what would happen:'
     )
     # Without an outcome the command has a placeholder, so that the operator must look before pasting it.
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(

@@ -10,7 +10,7 @@ import pytest
 
 from migrator.conductor.operator import explain, unstick
 from migrator.db.cleanups import Cleanup
-from migrator.objects import Flavor
+from migrator.objects import Flavor, Instance
 from migrator.saga import log
 from tests.unit.cli.test_timeline import LIFE, OVER, back, facts, service, step
 
@@ -247,13 +247,16 @@ class TestAColdMigration:
             *explain.next_(facts(**stays, status='finished')),
             *explain.next_(facts(**stays, status='confirming', confirm_requested_at=back(1), owner=None)),
             *explain.next_(facts(**stays, status='reverting', revert_requested_at=back(1))),
+            *explain.next_(facts(**stays, stuck_reason='odd')),
         ]
+        assert not any('which host' in line for line in texts)
         for text in (
             'src gives the guest its new flavor, and is polled. ',
             'Nothing, until its user decides. src keeps the old definition of the guest, ',
             'conductor1 takes it over, and polls src first.',
             'The guest has its new flavor, and nothing is undone any more. ',
             'The guest gets its old flavor, and nothing is undone any more. revert_resize at src, ',
+            'If the cause cannot be fixed: look whether the guest is at src, ',
         ):
             assert any(text in line for line in texts), (text, texts)
 
@@ -265,6 +268,13 @@ class TestAColdMigration:
         lines = [*unstick.plan_abandon(found, 'src', lambda consumer: {})]
         assert any(f'src gives the guest {flavor} in a deferred cleanup, and may restart it' in line for line in lines)
         assert not any('both hosts' in line or 'Nothing is started' in line for line in lines)
+
+    def test_guest_of_a_failed_resize_at_one_host_is_looked_for_there(self):
+        ended = facts(migration_type='resize', dest_compute='src', status='error')
+        who = {'uuid': 'i', 'name': 'web', 'project_id': 'p', 'user_id': 'u', 'flavor': Flavor(name='small')}
+        guest = Instance(**who, host='src', node='src', vm_state='error')
+        (line,) = explain.next_(dataclasses.replace(ended, instance=guest))
+        assert 'at src: look for its guest there. ' in line
 
     def test_ended_ones_need_nothing(self):
         assert self.next_(status='confirmed') == ['Nothing: the guest is at dst.']
