@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.api import app, auth
+from migrator.api.own import events
 from migrator.conf import api, conductor
 from migrator.context import RequestContext
 from migrator.db import models
@@ -127,6 +128,7 @@ class Site:
 
     :ivar server: the HTTP server.
     :ivar url: its address.
+    :ivar requests: what it was asked for.
     """
 
     def __init__(self, directory):
@@ -139,7 +141,13 @@ class Site:
         conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         for host in ('host1', 'host2'):
             self.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
-        self.app = app.make_app(conf, self.database, None, threads, auth=only_admin)
+        self._app = app.make_app(conf, self.database, None, threads, auth=only_admin)
+        self.requests = []
+
+    def app(self, environ, start_response):
+        """Answer a request, and keep its path and its query."""
+        self.requests.append(f'{environ["PATH_INFO"]}?{environ["QUERY_STRING"]}')
+        return self._app(environ, start_response)
 
     def migration(self):
         """Accept a migration of a new guest from host1 to host2, and return it."""
@@ -262,7 +270,24 @@ def test_last_known_state_stays_while_the_api_is_away(site, page):
     page.wait(lambda: page.text('#error') == '')
 
 
-def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page):
+def test_page_waits_for_an_event_while_nothing_is_in_progress(site, page, monkeypatch):
+    monkeypatch.setattr(events, 'LONGEST', 7.0)
+    of = {'stream': '/migrator/v1/events?', 'round': '/migrator/v1/migrations?in_progress=true&limit=50'}
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: site.requests.count(of['stream']) == 3)
+    asked = [name for path in site.requests for name in of if path == of[name]]
+    assert asked[:5] == ['round', 'stream', 'round', 'stream', 'round']
+    site.migration()
+    page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
+    # What is in progress changes without an event.
+    streams, rounds = site.requests.count(of['stream']), site.requests.count(of['round'])
+    page.wait(lambda: site.requests.count(of['round']) >= rounds + 3)
+    assert site.requests.count(of['stream']) == streams
+
+
+def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page, monkeypatch):
+    monkeypatch.setattr(events, 'LONGEST', 2.0)  # an audit is no event: the page shows it when the stream has ended
     page.open(f'{site.url}{PAGE}')
     page.sign_in('admin')
     page.wait(lambda: nothing_is_stuck(page))

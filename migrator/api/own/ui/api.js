@@ -50,6 +50,27 @@ export async function get(path, query = {}) {
     ? `This token does not allow it. Use an administrator's token. (${message})` : message);
 }
 
+/**
+ * Wait until something happens to a migration or a drain, and return true; false if the API ends the stream before.
+ * `opened` is called when the stream has begun: it has all that happens from then on.
+ */
+export async function nextEvent(opened, signal) {
+  const response = await fetch(new URL('events', ROOT), {
+    headers: {'X-Auth-Token': token, Accept: 'text/event-stream'}, cache: 'no-store', credentials: 'omit',
+    redirect: 'error', signal: AbortSignal.any([signal, AbortSignal.timeout(60000)]), // the API ends it after 25 s
+  });
+  if (!response.ok) throw new Refused(response.status, `The API answered ${response.status}.`);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return false;
+    if (!text) opened();
+    text += value;
+    if (text.includes('\nevent: ')) return true;
+  }
+}
+
 // --- times and sizes -------------------------------------------------------------------------------------------------
 
 export const now = () => Date.now() + lag;

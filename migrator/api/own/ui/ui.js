@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The page polls /migrator/v1 and shows the answers. It sends only GETs. Every text is inserted as text, never as HTML.
+// The page reads /migrator/v1 and shows the answers. It sends only GETs. Every text is inserted as text, never as HTML.
 // A table keeps one row for each key and writes only to the rows whose data has changed.
 
-import {Refused, band, clock, get, hasToken, now, parse, plural, setToken, size, span} from './api.js';
+import {Refused, band, clock, get, hasToken, nextEvent, now, parse, plural, setToken, size, span} from './api.js';
 import {ENDED, PHASES, WORDS, axisOf, draw, phasesOf, shapes, showAxis, showLegend} from './bars.js';
 import {$, Pages, Rows, cells, command, make, setClass, setText, status} from './rows.js';
 
@@ -14,6 +14,7 @@ const NEWS = 30; // lines
 
 const MOVING = ['running', 'running (post-copy)'];
 let timer = null;
+let stream = null; // of events, while nothing is in progress: what ends it
 const ask = {drain: null, filter: '', idle: false};
 const seen = {drains: new Map(), trouble: null};
 
@@ -230,6 +231,7 @@ async function loadMigrations() {
   const page = await get('migrations', {in_progress: true, limit: PAGE, marker: migrationPages.marker});
   migrationRows.show(page.migrations, (one) => one.uuid);
   migrationPages.show(page.migrations_links);
+  return page.migrations;
 }
 
 // --- what needs an operator ------------------------------------------------------------------------------------------
@@ -384,14 +386,16 @@ async function section(name, load, pages) {
   }
 }
 
+/** Load everything once, and return whether a drain or a migration is in progress. */
 async function round() {
-  const [drains, hosts] = await Promise.all([
+  const [drains, hosts, migrations] = await Promise.all([
     section('drains', loadDrains, drainPages), section('hosts', loadHosts, hostPages),
     section('migrations', loadMigrations, migrationPages),
   ]);
   await Promise.all([
     section('guests', () => loadGuests(drains), guestPages), section('trouble', () => loadTrouble(drains, hosts)),
   ]);
+  return migrations.length > 0 || !drains.every(isEnded);
 }
 
 let running = false;
@@ -405,10 +409,11 @@ async function refresh() {
     return;
   }
   running = true;
+  let isBusy = true;
   try {
     do {
       again = false;
-      await round();
+      isBusy = await round();
     } while (again && hasToken());
     complain('');
     setText($('fresh'), `As of ${clock(now())} UTC`);
@@ -417,14 +422,45 @@ async function refresh() {
     else if (error.status !== -1) complain(`${error.message} Below is the last known state. The page tries again.`);
   } finally {
     running = false;
-    plan();
+    plan(isBusy);
   }
 }
 
-function plan() {
+const isPaused = () => document.hidden || $('pause').getAttribute('aria-pressed') === 'true';
+
+/**
+ * Wait for the next round. While something is in progress, its progress and its expected end change without an event,
+ * so the page polls. Otherwise it waits for an event.
+ */
+function plan(isBusy) {
   clearTimeout(timer);
-  const paused = $('pause').getAttribute('aria-pressed') === 'true';
-  if (hasToken() && !paused && !document.hidden) timer = setTimeout(refresh, EVERY);
+  const isWaiting = hasToken() && !isPaused();
+  if (isWaiting && !isBusy) follow();
+  else stopFollowing();
+  if (isWaiting && isBusy) timer = setTimeout(refresh, EVERY);
+}
+
+async function follow() {
+  if (stream) return;
+  const mine = new AbortController();
+  stream = mine;
+  let hasHappened = false;
+  let isRefused = false;
+  try {
+    // The stream begins later than the last round, so another round follows.
+    hasHappened = await nextEvent(refresh, mine.signal);
+  } catch {
+    isRefused = true; // the API is away, or has too many streams: poll
+  }
+  if (stream !== mine) return;
+  stopFollowing();
+  if (hasHappened) refresh();
+  else plan(isRefused);
+}
+
+function stopFollowing() {
+  stream?.abort();
+  stream = null;
 }
 
 const drainPages = new Pages($('drains-pages'), refresh);
@@ -441,7 +477,7 @@ function signedIn(is) {
 
 function forget(message) {
   setToken(null);
-  clearTimeout(timer);
+  plan(false);
   for (const rows of [drainRows, guestRows, hostRows, migrationRows, troubleRows]) rows.show([], String);
   for (const pages of [drainPages, guestPages, hostPages, migrationPages]) pages.first();
   $('news-list').replaceChildren();
@@ -474,7 +510,7 @@ $('forget').addEventListener('click', () => forget(''));
 $('pause').addEventListener('click', ({currentTarget: button}) => {
   const pressed = button.getAttribute('aria-pressed') !== 'true';
   button.setAttribute('aria-pressed', pressed);
-  if (pressed) plan();
+  if (pressed) plan(false);
   else refresh();
 });
 $('hosts-idle').addEventListener('change', ({currentTarget: box}) => {
@@ -488,7 +524,8 @@ $('guests-filter').addEventListener('change', ({currentTarget: box}) => {
   refresh();
 });
 document.addEventListener('visibilitychange', () => {
-  if (!document.hidden && hasToken() && $('pause').getAttribute('aria-pressed') !== 'true') refresh();
+  if (isPaused()) plan(false);
+  else if (hasToken()) refresh();
 });
 for (const [value, word] of Object.entries(FILTERS)) $('guests-filter').append(make('option', {value}, word));
 showLegend();
