@@ -158,7 +158,8 @@ def measure(site: databases.Site, size: Size, step: float | None) -> Iterator[Fi
 
 def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
     _say('one migration, one abort')
-    goals = {'messages': 17, 'statements': 28, 'commits': 9, 'requests': 3}
+    # Decision 0045 says why no fewer requests do.
+    goals = {'messages': 17, 'statements': 28, 'commits': 9, 'requests': 4}
     for what, here in alone.migration(site).items():
         yield f'one migration alone: {what}', goals[what], here
     yield f'{alone.LEAVING} leave a host: requests of each', 1.5, alone.leaving(site)

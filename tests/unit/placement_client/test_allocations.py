@@ -9,7 +9,7 @@ import pytest
 
 from migrator import exception
 from migrator.objects.migration import Strategy
-from migrator.placement_client import allocation_state, allocations, providers
+from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.allocation_state import PairState
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter
@@ -325,6 +325,29 @@ def test_an_unknown_provider_is_a_refusal(client, owned, pair):
     with pytest.raises(exception.PlacementRefused) as caught:
         owned.move(nowhere, instance_generation=FIRST)
     assert caught.value.kwargs['status'] == 400
+
+
+def test_move_with_remembered_generation_writes_amounts_that_instance_no_longer_holds(client, owned, pair):
+    """The generations of a consumer begin anew if it is deleted and created again."""
+    remembered = allocations.read(client, pair.instance.uuid).generation
+    owned.write([allocations.removal(pair.instance, remembered)])
+    smaller = {provider: {'VCPU': 1, 'MEMORY_MB': 256} for provider in pair.source}
+    allocations.claim(client, pair.instance, smaller, generation=None)
+    owned.move(pair, instance_generation=remembered)
+    assert held(client, pair.migration) == [pair.source]
+
+
+def test_write_is_accepted_for_storage_that_is_not_shared_with_the_host(client, world, new_consumer):
+    """A write compares no aggregates, so only candidates that were just read say what a guest may use."""
+    storage, root = world.host('storage', traits=[candidates.SHARING_TRAIT], DISK_GB=100), world.host('destination')
+    wanted, claim = {**FLAVOR, 'DISK_GB': 10}, {root: FLAVOR, storage: {'DISK_GB': 10}}
+    assert candidates.get_candidates(client, {'': wanted}, in_tree=root) == []
+    instance = new_consumer()
+    allocations.claim(client, instance, claim, generation=None)
+    assert held(client, instance) == [claim]
+    world.share(storage, root)
+    found = candidates.get_candidates(client, {'': wanted}, in_tree=root)
+    assert [one.allocations for one in found] == [claim]
 
 
 def test_a_move_from_an_exactly_full_source_can_be_reverted(client, world, either, new_pair):
