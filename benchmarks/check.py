@@ -183,7 +183,7 @@ def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
     for name, prepare in (
         ('one sweep', lambda cloud: cloud.sweep),
         ('choice, first of a flavor', _for_guest(crowded.Crowded.choose_first)),
-        ('choice, each further', _for_guest(crowded.Crowded.choose)),
+        ('choice, each further', _further_choice),
         ("destinations' load", lambda cloud: cloud.load),
     ):
         yield from pair.figures(f'{growth}: {name}', prepare)
@@ -191,6 +191,8 @@ def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
     yield Figure(f'{_CHOICES} choices of a flavor: candidates asked for', 1, asked)
     commits = []
     for cloud in pair.clouds:
+        # A conductor writes the first heartbeat of each boot at once.
+        cloud.heartbeats(_SECONDS)
         with cloud.counter.counting():
             cloud.heartbeats(_SECONDS)
         commits.append(cloud.counter.commits)
@@ -272,6 +274,12 @@ def _for_guest(method: Callable[[Any, Any], Any]) -> Callable[[crowded.Crowded],
         return lambda: method(cloud, guest)
 
     return prepare
+
+
+def _further_choice(cloud: crowded.Crowded) -> Callable[[], Any]:
+    guest = cloud.guest()
+    cloud.choose(guest)
+    return lambda: cloud.choose(guest)
 
 
 def _posts(cloud: crowded.Crowded) -> Callable[[], Any]:

@@ -94,6 +94,8 @@ def test_check_counts_every_figure_and_fails_while_one_is_above_its_goal(capsys)
     } <= figures.keys()
     assert all(float(goal) > 0 <= float(here) for goal, _slash, here, *_verdict in figures.values())
     assert figures['0 to 300 ended: list 50, rows'] == ['1.2', '/', '1']
+    assert figures['60 to 120 hosts: heartbeats, commits a second'] == ['1.2', '/', '1']
+    assert figures['60 to 120 hosts: choice, each further, rows'] == ['1.2', '/', '1']
     assert [line for line in lines if 'conductor' in line and check.ABOVE in line] == []
     assert figures['makespan, of the shortest: 2 to 3 hosts, 1 slots, 1 conductors, 6 guests'] == ['1.05', '/', '1']
     assert figures['4 conductors: requests of each'][2] == figures['1 conductor: requests of each'][2]
