@@ -141,7 +141,7 @@ def size_of(guest: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def resize_of(guest: Mapping[str, Any]) -> tuple[str, tuple[int, int, int] | None] | None:
-    """Return the migration that resizes a guest at its host, and the old size if the guest has the new one."""
+    """Return the migration that resizes a guest at its host, and the old size of a resized guest."""
     resize = guest['resize']
     if resize is None:
         return None
