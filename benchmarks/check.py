@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks import alone, conductors, crowded, databases, makespan
 from migrator import forecast
+from migrator.placement_client.candidates import LIMIT
 
 REACHED = pathlib.Path(__file__).with_name('reached.json')
 ABOVE, GROWN = 'ABOVE ITS GOAL', 'HAS GROWN'
@@ -182,11 +183,15 @@ def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
     growth = f'{small} to {large} hosts'
     for name, prepare in (
         ('one sweep', lambda cloud: cloud.sweep),
-        ('choice, first of a flavor', _for_guest(crowded.Crowded.choose_first)),
         ('choice, each further', _further_choice),
         ("destinations' load", lambda cloud: cloud.load),
     ):
         yield from pair.figures(f'{growth}: {name}', prepare)
+    # It reads a list of at most LIMIT hosts, which the choices of the next seconds share.
+    first = max(GROWTH, min(large, LIMIT) / small)
+    yield from pair.figures(
+        f'{growth}: choice, first of a flavor', _for_guest(crowded.Crowded.choose_first), goal=first
+    )
     asked = pair.clouds[1].candidates_asked(_CHOICES)
     yield Figure(f'{_CHOICES} choices of a flavor: candidates asked for', 1, asked)
     commits = []
@@ -240,11 +245,12 @@ class _Pair:
         self._rounds = size.rounds
 
     def figures(
-        self, name: str, prepare: Callable[[Any], Callable[[], Any]], turn: float | None = None
+        self, name: str, prepare: Callable[[Any], Callable[[], Any]], turn: float | None = None, goal: float = GROWTH
     ) -> Iterator[Figure]:
         """Return how the statements, rows and CPU time of a function grow from one cloud to the other.
 
         :param prepare: returns the function for a cloud.
+        :param goal: how much rows and CPU time may grow.
         :param turn: the CPU seconds of one measurement; 0: that of one call.
         """
         functions = [prepare(cloud) for cloud in self.clouds]
@@ -252,11 +258,11 @@ class _Pair:
             with cloud.counter.counting():
                 function()
         yield Figure(f'{name}, statements', GROWTH, _ratio([cloud.counter.statements for cloud in self.clouds]))
-        yield Figure(f'{name}, rows', GROWTH, _ratio([cloud.counter.rows for cloud in self.clouds]))
+        yield Figure(f'{name}, rows', goal, _ratio([cloud.counter.rows for cloud in self.clouds]))
         if self._rounds:
             least = self._site.turn if turn is None else turn
             small, large = databases.least(self._cpu, functions, self._rounds, least)
-            yield Figure(f'{name}, CPU', GROWTH, large / small, exact=False)
+            yield Figure(f'{name}, CPU', goal, large / small, exact=False)
 
     def close(self) -> None:
         """End both."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -393,10 +393,16 @@ class Services:
                 for row in session.execute(query)
             ]
 
-    def roots(self) -> dict[str, str]:
-        """Return the root provider of each hypervisor -> its host."""
+    def roots(self, uuids: Collection[str] | None = None) -> dict[str, str]:
+        """Return the root provider of each hypervisor -> its host.
+
+        :param uuids: only of these root providers, at most some thousands; None: all.
+        """
+        query = sa.select(_N.c.uuid, _N.c.host)
+        if uuids is not None:
+            query = query.where(_N.c.uuid.in_(uuids))
         with self._engine.reader() as session:
-            return {row.uuid: row.host for row in session.execute(sa.select(_N.c.uuid, _N.c.host))}
+            return {row.uuid: row.host for row in session.execute(query)}
 
     def inbound(self) -> dict[str, tuple[int, int]]:
         """Return host -> how many migrations in progress go to it, and how many of them do not copy yet.

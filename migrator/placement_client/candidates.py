@@ -209,11 +209,14 @@ class Candidates:
 class SharedCandidates:
     """The lists of one conductor.
 
-    :param names: returns the host of each root provider.
+    :param names: returns the hosts of some root providers; None: of all.
     """
 
     def __init__(
-        self, client: PlacementClient, names: Callable[[], Mapping[str, str]], threads: executors.Threads
+        self,
+        client: PlacementClient,
+        names: Callable[[Collection[str] | None], Mapping[str, str]],
+        threads: executors.Threads,
     ) -> None:
         self._client = client
         self._names = names
@@ -263,7 +266,7 @@ class SharedCandidates:
         now = self._threads.clock.monotonic()
         by_root = by_compute_root(found)
         # A choice reads all hosts of a page anyway, and orders them by the names that it has read.
-        names = self._names() if len(by_root) > PAGE else dict.fromkeys(by_root, '')
+        names = self._names(by_root if limit else None) if len(by_root) > PAGE else dict.fromkeys(by_root, '')
         return Candidates(
             by_root=by_root,
             hosts=sorted((host, root) for root, host in names.items() if root in by_root),

@@ -105,6 +105,14 @@ class TestNodes:
         assert [node.id for node in first] == [node.id for node in second]
         assert scene.database.services.get_node(second[0].uuid) == second[0]
 
+    def test_only_the_hosts_of_the_wanted_providers_are_read(self, scene: Scene) -> None:
+        for host in ('host1', 'host2', 'host3'):
+            scene.host(host)
+        roots = scene.database.services.roots()
+        wanted = [uuid for uuid, host in roots.items() if host != 'host2']
+        assert sorted(roots.values()) == ['host1', 'host2', 'host3']
+        assert scene.database.services.roots([*wanted, scene.uuid()]) == {uuid: roots[uuid] for uuid in wanted}
+
     def test_pages(self, scene: Scene) -> None:
         for number in range(3):
             scene.host(f'host{number}')
