@@ -3,6 +3,7 @@
 """The page at ``/migrator/v1/ui`` in a browser."""
 
 import os
+import threading
 import uuid
 
 import pytest
@@ -30,6 +31,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PAGE = '/migrator/v1/ui'
 #: Rows of a page.
 SIZE = 50
+#: What the page requests for events, and once in each round.
+STREAM, ROUND = '/migrator/v1/events?', f'/migrator/v1/migrations?in_progress=true&limit={SIZE}'
 
 
 @pytest.fixture
@@ -38,8 +41,8 @@ def page(tmp_path, monkeypatch):
     monkeypatch.setenv('NO_PROXY', '127.0.0.1,localhost')
     with browser.started(tmp_path) as started:
         yield started
-        # The browser logs each 401 and each refused connection, and the page shows them.
-        known = (' 401 ', 'ERR_CONNECTION_REFUSED')
+        # The browser logs each 401, each 500 and each refused connection, and the page shows them.
+        known = (' 401 ', ' 500 ', 'ERR_CONNECTION_REFUSED')
         assert [line for line in started.logged() if not any(text in line for text in known)] == []
 
 
@@ -128,6 +131,7 @@ class Site:
 
     :ivar server: the HTTP server.
     :ivar url: its address.
+    :ivar answer: the application, which a test may replace.
     :ivar requests: what it was asked for.
     """
 
@@ -141,13 +145,13 @@ class Site:
         conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         for host in ('host1', 'host2'):
             self.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
-        self._app = app.make_app(conf, self.database, None, threads, auth=only_admin)
+        self.answer = app.make_app(conf, self.database, None, threads, auth=only_admin)
         self.requests = []
 
     def app(self, environ, start_response):
         """Answer a request, and keep its path and its query."""
         self.requests.append(f'{environ["PATH_INFO"]}?{environ["QUERY_STRING"]}')
-        return self._app(environ, start_response)
+        return self.answer(environ, start_response)
 
     def migration(self):
         """Accept a migration of a new guest from host1 to host2, and return it."""
@@ -272,18 +276,70 @@ def test_last_known_state_stays_while_the_api_is_away(site, page):
 
 def test_page_waits_for_an_event_while_nothing_is_in_progress(site, page, monkeypatch):
     monkeypatch.setattr(events, 'LONGEST', 7.0)
-    of = {'stream': '/migrator/v1/events?', 'round': '/migrator/v1/migrations?in_progress=true&limit=50'}
     page.open(f'{site.url}{PAGE}')
     page.sign_in('admin')
-    page.wait(lambda: site.requests.count(of['stream']) == 3)
-    asked = [name for path in site.requests for name in of if path == of[name]]
-    assert asked[:5] == ['round', 'stream', 'round', 'stream', 'round']
+    page.wait(lambda: site.requests.count(STREAM) == 3)
+    assert [path for path in site.requests if path in (ROUND, STREAM)][:5] == [ROUND, STREAM, ROUND, STREAM, ROUND]
     site.migration()
     page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
     # What is in progress changes without an event.
-    streams, rounds = site.requests.count(of['stream']), site.requests.count(of['round'])
-    page.wait(lambda: site.requests.count(of['round']) >= rounds + 3)
-    assert site.requests.count(of['stream']) == streams
+    streams, rounds = site.requests.count(STREAM), site.requests.count(ROUND)
+    page.wait(lambda: site.requests.count(ROUND) >= rounds + 3)
+    assert site.requests.count(STREAM) == streams
+
+
+@pytest.mark.parametrize(('kind', 'body'), [('text/event-stream', b'retry: 1000\n\n'), ('text/html', b'hello')])
+def test_streams_that_end_at_once_do_not_follow_each_other_without_a_pause(site, page, kind, body):
+    def broken(environ, start_response):
+        if environ['PATH_INFO'] != STREAM.removesuffix('?'):
+            return answer(environ, start_response)
+        start_response('200 OK', [('Content-Type', kind)])
+        return [body]
+
+    answer, site.answer = site.answer, broken
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: site.requests.count(ROUND) >= 5)
+    assert 1 <= site.requests.count(STREAM) <= site.requests.count(ROUND)
+
+
+def test_error_in_a_round_that_follows_another_does_not_stay(site, page, monkeypatch):
+    monkeypatch.setattr(events, 'LONGEST', 600.0)
+    def broken(environ, start_response):
+        if environ['PATH_INFO'] != '/migrator/v1/hosts' or not left:
+            return answer(environ, start_response)
+        if left.pop() == 'hold':
+            held.wait(60)
+            return answer(environ, start_response)
+        start_response('500 Odd', [('Content-Type', 'text/plain')])
+        return [b'odd']
+
+    answer, left, held = site.answer, [], threading.Event()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: site.requests.count(ROUND) == 2 and page.text('#fresh').startswith('As of'))
+    left, site.answer = ['fail', 'hold'], broken
+    box = page.driver.find_element('id', 'hosts-idle')
+    box.click()
+    page.wait(lambda: left == ['fail'])
+    box.click()
+    held.set()
+    page.wait(lambda: 'Below is the last known state.' in page.text('#error'))
+    page.wait(lambda: page.text('#error') == '')
+
+
+def test_page_behind_the_first_is_polled_and_left_when_it_is_empty(site, page):
+    site.migration()
+    site.copy(60)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: len(page.rows('#migration-rows tr')) == SIZE)
+    page.press('#migrations-pages button:last-child')
+    page.wait(lambda: len(page.rows('#migration-rows tr')) == 10)
+    shown = page.run("return [...document.querySelectorAll('#migration-rows tr')].map((row) => row.dataset.key)")
+    for uuid_ in shown:
+        site.change(uuid_, in_progress_instance_uuid=None, status='completed')
+    page.wait(lambda: len(page.rows('#migration-rows tr')) == SIZE)
 
 
 def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page, monkeypatch):

@@ -50,24 +50,37 @@ export async function get(path, query = {}) {
     ? `This token does not allow it. Use an administrator's token. (${message})` : message);
 }
 
+const SILENCE = 10000; // milliseconds without a word after which a stream counts as broken; the API says one each 3 s
+
 /**
  * Wait until something happens to a migration or a drain, and return true; false if the API ends the stream before.
- * `opened` is called when the stream has begun: it has all that happens from then on.
+ * `opened` is called when the stream has begun: it has all that happens from then on. `ending` ends it.
  */
-export async function nextEvent(opened, signal) {
-  const response = await fetch(new URL('events', ROOT), {
-    headers: {'X-Auth-Token': token, Accept: 'text/event-stream'}, cache: 'no-store', credentials: 'omit',
-    redirect: 'error', signal: AbortSignal.any([signal, AbortSignal.timeout(60000)]), // the API ends it after 25 s
-  });
-  if (!response.ok) throw new Refused(response.status, `The API answered ${response.status}.`);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = '';
-  for (;;) {
-    const {value, done} = await reader.read();
-    if (done) return false;
-    if (!text) opened();
-    text += value;
-    if (text.includes('\nevent: ')) return true;
+export async function nextEvent(opened, ending) {
+  let timer = null;
+  const wait = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => ending.abort(), SILENCE);
+  };
+  try {
+    wait();
+    const response = await fetch(new URL('events', ROOT), {
+      headers: {'X-Auth-Token': token, Accept: 'text/event-stream'}, cache: 'no-store', credentials: 'omit',
+      redirect: 'error', signal: ending.signal,
+    });
+    const isStream = response.ok && response.headers.get('Content-Type')?.startsWith('text/event-stream');
+    if (!isStream) throw new Refused(response.status, 'This is no stream of events.');
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = ''; ;) {
+      const {value, done} = await reader.read();
+      if (done) return false;
+      wait();
+      if (!text) opened();
+      text += value;
+      if (text.includes('\nevent: ')) return true;
+    }
+  } finally {
+    clearTimeout(timer);
   }
 }
 

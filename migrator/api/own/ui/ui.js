@@ -8,13 +8,15 @@ import {ENDED, PHASES, WORDS, axisOf, draw, phasesOf, shapes, showAxis, showLege
 import {$, Pages, Rows, cells, command, make, setClass, setText, status} from './rows.js';
 
 const EVERY = 3000; // milliseconds from the end of one round of requests to the next one
+const REFUSED = 30000; // milliseconds until another stream of events is tried
 const PAGE = 50; // rows of a page
 const NAMED = 10; // guests of one drain that need attention
 const NEWS = 30; // lines
 
 const MOVING = ['running', 'running (post-copy)'];
 let timer = null;
-let stream = null; // of events, while nothing is in progress: what ends it
+let stream = null; // of events, while nothing moves: what ends it
+let streamAt = 0; // when the next one may begin
 const ask = {drain: null, filter: '', idle: false};
 const seen = {drains: new Map(), trouble: null};
 
@@ -229,6 +231,10 @@ const migrationRows = new Rows($('migration-rows'), 'No migration is in progress
 
 async function loadMigrations() {
   const page = await get('migrations', {in_progress: true, limit: PAGE, marker: migrationPages.marker});
+  if (!page.migrations.length && migrationPages.marker !== null) {
+    migrationPages.first(); // those of the last page have ended
+    return loadMigrations();
+  }
   migrationRows.show(page.migrations, (one) => one.uuid);
   migrationPages.show(page.migrations_links);
   return page.migrations;
@@ -373,7 +379,7 @@ function complain(text) {
   $('error').hidden = !text;
 }
 
-/** Load one section. What it may not see, or cannot show, is noted there; what concerns all of them is raised. */
+/** Load one section. What it may not see, or cannot show, is noted there, and null returned; the rest is raised. */
 async function section(name, load, pages) {
   try {
     note(name, '');
@@ -382,20 +388,22 @@ async function section(name, load, pages) {
     if (!(error instanceof Refused) || [0, -1, 401].includes(error.status) || error.status >= 500) throw error;
     if (error.status === 400 && pages && pages.marker !== null) pages.first(); // the row before the page is gone
     note(name, error.message);
-    return [];
+    return null;
   }
 }
 
-/** Load everything once, and return whether a drain or a migration is in progress. */
+/** Load everything once, and return whether something may change without an event. */
 async function round() {
   const [drains, hosts, migrations] = await Promise.all([
     section('drains', loadDrains, drainPages), section('hosts', loadHosts, hostPages),
     section('migrations', loadMigrations, migrationPages),
   ]);
   await Promise.all([
-    section('guests', () => loadGuests(drains), guestPages), section('trouble', () => loadTrouble(drains, hosts)),
+    section('guests', () => loadGuests(drains ?? []), guestPages),
+    section('trouble', () => loadTrouble(drains ?? [], hosts ?? [])),
   ]);
-  return migrations.length > 0 || !drains.every(isEnded);
+  const isWhole = drainPages.marker === null && migrationPages.marker === null;
+  return !(isWhole && drains?.every(isEnded) && migrations?.every((one) => one.status === 'finished'));
 }
 
 let running = false;
@@ -404,6 +412,7 @@ let again = false;
 /** Load everything once, and then again and again. A call during a round lets another one follow at once. */
 async function refresh() {
   clearTimeout(timer);
+  if (!hasToken()) return;
   if (running) {
     again = true;
     return;
@@ -418,6 +427,7 @@ async function refresh() {
     complain('');
     setText($('fresh'), `As of ${clock(now())} UTC`);
   } catch (error) {
+    isBusy = true;
     if (error.status === 401) forget(error.message);
     else if (error.status !== -1) complain(`${error.message} Below is the last known state. The page tries again.`);
   } finally {
@@ -428,34 +438,33 @@ async function refresh() {
 
 const isPaused = () => document.hidden || $('pause').getAttribute('aria-pressed') === 'true';
 
-/**
- * Wait for the next round. While something is in progress, its progress and its expected end change without an event,
- * so the page polls. Otherwise it waits for an event.
- */
+/** Wait for the next round. What moves changes without an event, so the page polls; otherwise it waits for an event. */
 function plan(isBusy) {
   clearTimeout(timer);
   const isWaiting = hasToken() && !isPaused();
-  if (isWaiting && !isBusy) follow();
-  else stopFollowing();
-  if (isWaiting && isBusy) timer = setTimeout(refresh, EVERY);
+  if (isWaiting && !isBusy && (stream || Date.now() >= streamAt)) {
+    if (!stream) follow();
+    return;
+  }
+  stopFollowing();
+  if (isWaiting) timer = setTimeout(refresh, EVERY);
 }
 
 async function follow() {
-  if (stream) return;
   const mine = new AbortController();
   stream = mine;
-  let hasHappened = false;
-  let isRefused = false;
+  streamAt = Date.now() + EVERY; // also if each of them ends at once
+  let hasHappened = true;
   try {
     // The stream begins later than the last round, so another round follows.
-    hasHappened = await nextEvent(refresh, mine.signal);
+    hasHappened = await nextEvent(refresh, mine);
   } catch {
-    isRefused = true; // the API is away, or has too many streams: poll
+    if (stream === mine) streamAt = Date.now() + REFUSED; // too many, none allowed, or broken on its way
   }
   if (stream !== mine) return;
   stopFollowing();
   if (hasHappened) refresh();
-  else plan(isRefused);
+  else plan(false);
 }
 
 function stopFollowing() {
