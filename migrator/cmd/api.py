@@ -125,6 +125,7 @@ def begin(process: Process) -> None:
 
     conf = process.conf
     api.check_bind(conf, conf.api.listen)
+    api.check_streams(conf)
     http_server.serve_monitor(process, 'api')
     app = make_app(process)
     url = http_server.serve(

@@ -55,7 +55,8 @@ requests.
 How many clients may follow /migrator/v1/events at a time, in each process of the API.
 
 A whole number of streams, 0 or more; default 8. A further one gets 503 with Retry-After. Each stream holds one thread
-of the server, so the value should be well below the number of threads, which is [api] threads for migrator-api.
+of the server, so the value should be well below the number of threads. migrator-api refuses to start if it is not below
+[api] threads.
 """,
     ),
     cfg.IntOpt(
@@ -111,6 +112,19 @@ def check_bind(conf: cfg.ConfigOpts, address: str) -> None:
         detail=f'with it, the API does not bind to {address or "every address"}: bind to 127.0.0.1, or set '
         'auth_strategy to keystone, or, in a network with a protection of its own, set noauth2_beyond_loopback.',
     )
+
+
+def check_streams(conf: cfg.ConfigOpts) -> None:
+    """Raise unless event streams leave a thread for all other requests of migrator-api.
+
+    :raises migrator.exception.ConfigurationError: as many event streams may be open as there are threads.
+    """
+    if conf.api.max_event_streams >= conf.api.threads:
+        raise exception.ConfigurationError(
+            option='[api] max_event_streams',
+            value=conf.api.max_event_streams,
+            detail=f'each stream holds a thread, and there are {conf.api.threads} ([api] threads): set it well below.',
+        )
 
 
 def is_loopback(address: str) -> bool:

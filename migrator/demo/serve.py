@@ -128,7 +128,8 @@ listen_port = {api.port}
 
 def _listen(option: str, address: options.Address, app: Callable[..., Any]) -> http_server.Server:
     try:
-        return http_server.listen(app, address.host.strip('[]'), address.port)
+        # As many threads as migrator-api has, of which [api] max_event_streams may be held.
+        return http_server.listen(app, address.host.strip('[]'), address.port, count=32)
     except OSError as error:
         raise OSError(f'{option} is {address}: {error.strerror or error}: name another port, or 0 for any') from None
 

@@ -19,7 +19,7 @@ def start(tmp_path):
 def test_clients_that_send_half_a_request_delay_no_other_client(start):
     start.sync()
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with start.running('api', api__threads=2) as api, contextlib.ExitStack() as stack:
+    with start.running('api', api__threads=2, api__max_event_streams=1) as api, contextlib.ExitStack() as stack:
         url = next(word for word in api.wait_for('The API is at').split() if word.startswith('http://'))
         address = ('127.0.0.1', int(url.split(':')[2].partition('/')[0]))
         halves = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(200)]

@@ -73,6 +73,11 @@ def test_foreign_and_public_noauth2_addresses_are_refused(tmp_path):
     assert (status, '[api] auth_strategy' in line) == (2, True)
 
 
+def test_event_streams_that_may_hold_all_threads_are_refused(tmp_path):
+    status, line = refused(tmp_path, 'api', *configure(tmp_path, '[api]\nthreads = 8'))
+    assert (status, 'max_event_streams' in line, 'there are 8 ([api] threads)' in line) == (2, True, True)
+
+
 def test_line_break_in_a_path_makes_no_second_log_line():
     assert api._path({'PATH_INFO': '/a\nCRITICAL', 'QUERY_STRING': 'b=\r\x1b'}) == r'/a\nCRITICAL?b=\r\x1b'
 
