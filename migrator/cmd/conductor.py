@@ -69,7 +69,7 @@ def begin(process: Process) -> None:
     finally:
         # Also after a start that failed, so that the conductor gives up its lease.
         process.on_stop(manager.stop)
-    process.monitor.watch('lease', lambda: bool(manager.tools.owner))
+    process.monitor.watch('lease', manager.has_lease)
     process.watch('Placement', lambda: check_placement(probe))
 
 

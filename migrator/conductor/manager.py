@@ -106,17 +106,13 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         super().__init__(Drains(self.tools, mover or own, self._poll_pool))
         #: When the lease was last renewed (monotonic seconds).
         self._renewed_at = threads.clock.monotonic()
-
-        def has_lease() -> bool:
-            # While it is cut off from the database, another conductor shows its migrations as its own.
-            return threads.clock.monotonic() - self._renewed_at < float(conf.conductor.lease)
-
+        # While it is cut off from the database, another conductor shows its migrations as its own.
         self.metrics = metrics.Metrics(
-            lambda: self.runner.held() if has_lease() else (),
+            lambda: self.runner.held() if self.has_lease() else (),
             reached.away_for,
             self.runner.ended,
             lambda: self.tools.options.bounds,
-            lambda: self.drains.statuses() if has_lease() else (),
+            lambda: self.drains.statuses() if self.has_lease() else (),
             self.drains.ended,
         )
         self.tools.on_step = lambda step, direction, state, seconds: self.metrics.steps.labels(
@@ -143,17 +139,19 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
     # --- start, lease and stop ---------------------------------------------------------------------------------------
 
     def begin_incarnation(self) -> None:
-        """Begin a new incarnation: take a new id and a new lease, and own nothing yet."""
+        """Begin a new incarnation: take a new id and a new lease, and report to the database."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
         self._renewed_at = self._threads.clock.monotonic()
         self.tools.broker.begin_incarnation()
         self.tools.hosts.begin_incarnation()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
-
-    def report_alive(self) -> None:
-        """Report to the database that this service is up."""
         self.tools.database.services.report(self.tools.server, CONDUCTOR_BINARY, CURRENT_VERSION)
+
+    def has_lease(self) -> bool:
+        """Return whether this conductor has an incarnation whose lease it has renewed in time."""
+        lease = float(self.conf.conductor.lease)
+        return bool(self.tools.owner) and self._threads.clock.monotonic() - self._renewed_at < lease
 
     def start(self) -> None:
         """Begin an incarnation, serve RPC, and start the periodic tasks.
@@ -161,7 +159,6 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         :raises migrator.exception.ServiceUnreachable: the database or the message broker is unreachable.
         """
         self.begin_incarnation()
-        self.report_alive()
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
@@ -215,7 +212,6 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)
             self.metrics.count_lost_lease()
         self.begin_incarnation()
-        self.report_alive()
 
     def _probe_interval(self) -> float:
         # Twelve within service_down_time, so that several may be lost before a host would count as down.

@@ -6,17 +6,30 @@
 from __future__ import annotations
 
 import pytest
+import requests
 
 from tests.functional import state
 from tests.real.cloud import ProcessCloud
+from tests.real.servers import process
 from tests.real.site import Shape, Site
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+#: The services that are asked for their health and their metrics, each with its section.
+MONITORED = {'api1': 'api', 'conductor1': 'conductor', 'host1': 'compute'}
 
 
 @pytest.fixture
-def site(workspace, server, rabbitmq, placement_http):
-    made = Site(workspace, Shape(hosts=2), rabbitmq, server, placement_http)
+def ports():
+    return {name: process.free_port() for name in MONITORED}
+
+
+@pytest.fixture
+def site(workspace, server, rabbitmq, placement_http, ports):
+    options = (('conductor.lease', 6), ('compute.report_interval', 1))
+    made = Site(workspace, Shape(hosts=2, options=options), rabbitmq, server, placement_http)
+    for name, section in MONITORED.items():
+        made.configure(name, **{f'{section}.metrics_port': ports[name]})
     yield made
     made.end()
 
@@ -31,7 +44,34 @@ def cloud(site):
     made.close()
 
 
-def test_a_migration_completes_and_every_service_ends_with_0_on_sigterm(site, cloud):
+def away(port):
+    """Return the status of a service's health, and what it needs and is away."""
+    answer = requests.get(f'http://{process.HOST}:{port}/healthcheck', timeout=30)
+    checks = answer.json()['checks']
+    return answer.status_code, {what for what, one in checks.items() if one['needed'] and one['result'] != 'ok'}
+
+
+def name_what_is_away(site, cloud, server, ports):
+    """Check that each service names the database, the lease or the hypervisor while it is away."""
+
+    def health():
+        return {name: away(port) for name, port in ports.items()}
+
+    ready = dict.fromkeys(ports, (200, set()))
+    cloud.simulation.run_until(lambda: health() == ready)
+    server.stop()
+    site.world_process.stop()
+    gone = {
+        'api1': (503, {'database'}), 'conductor1': (503, {'database', 'lease'}), 'host1': (503, {'hypervisor'}),
+    }  # fmt: skip
+    cloud.simulation.run_until(lambda: health() == gone)
+    server.start()
+    cloud.simulation.run_until(lambda: health() == ready | {'host1': gone['host1']})
+
+
+def test_a_migration_completes_what_is_away_is_named_and_every_service_ends_with_0_on_sigterm(
+    site, cloud, server, ports
+):
     instance = cloud.boot('guest', 'host1', dirty_rate=50.0)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
@@ -48,6 +88,7 @@ def test_a_migration_completes_and_every_service_ends_with_0_on_sigterm(site, cl
         log = each.log.read_text()
         assert 'guessed' not in log
         assert 'Traceback' not in log
+    name_what_is_away(site, cloud, server, ports)
     for each in site.processes:
         each.stop()
         assert each.status == 0, each.tail()

@@ -55,8 +55,13 @@ def test_compute_waits_for_the_fake_world_and_logs_it_once(tmp_path):
     with running(tmp_path, 'compute', *configure(tmp_path, text, schema=False)) as service:
         service.wait_for('The world of fake hypervisors is not reachable')
         metrics = service.wait_for('The metrics are at').split()[-1]
-        body = requests.get(metrics.replace('metrics', 'healthcheck'), timeout=30).json()
+        health = metrics.replace('metrics', 'healthcheck')
+        body = eventually(
+            lambda: requests.get(health, timeout=30).json(),
+            lambda found: {one['result'] for one in found['checks'].values()} == {'away'},
+        )
         assert (body['started'], set(body['checks'])) == (False, {'hypervisor', 'registration'})
+        assert requests.get(health, timeout=30).status_code == 503
         assert 'migrator_started 0.0' in requests.get(metrics, timeout=30).text
         server = WorldServer(world, executors.NativeThreads())
         server.start()

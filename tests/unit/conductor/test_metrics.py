@@ -182,6 +182,7 @@ class TestConductorMetrics:
             value = conductor.metrics.registry.get_sample_value
             assert self.held_and_stuck(stage) == (0, 0)
             assert value('migrator_migrations_in_progress', labels) == 0
+            assert not conductor.has_lease()
 
     def test_lost_lease_and_the_takeover_after_it_are_counted(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('arrived')
