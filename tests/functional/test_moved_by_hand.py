@@ -114,10 +114,11 @@ def test_difference_is_shown_with_the_services_and_goes_when_the_guest_is_back(c
         assert shown['since'] is not None
         assert 'reconcile' in shown['remedy']
     assert cloud.request('GET', '/migrator/v1/hosts/host3').json['host']['differences'] == []
+    gauge = cloud.conductors['conductor1'].metrics.registry
+    assert gauge.get_sample_value('migrator_guest_differences', {'kind': 'moved'}) == 1
     by_hand(cloud, instance, 'host2', 'host1')
     cloud.simulation.advance(MINUTE)
     assert stored(cloud) == {}
-    gauge = cloud.conductors['conductor1'].metrics.registry
     assert gauge.get_sample_value('migrator_guest_differences', {'kind': 'moved'}) == 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import requests
+from prometheus_client import parser
 
 from tests.functional import state
 from tests.real.cloud import ProcessCloud
@@ -51,8 +52,18 @@ def away(port):
     return answer.status_code, {what for what, one in checks.items() if one['needed'] and one['result'] != 'ok'}
 
 
+def metric(port, name, **labels):
+    """Return the sum of what a service serves of a metric with these labels."""
+    text = requests.get(f'http://{process.HOST}:{port}/metrics', timeout=30).text
+    samples = [one for family in parser.text_string_to_metric_families(text) for one in family.samples]
+    return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+
 def name_what_is_away(site, cloud, server, ports):
-    """Check that each service names the database, the lease or the hypervisor while it is away."""
+    """Check that each service names the database, the lease or the hypervisor while it is away.
+
+    The API counts the 503 of a request meanwhile, for which there is an alert.
+    """
 
     def health():
         return {name: away(port) for name, port in ports.items()}
@@ -65,6 +76,9 @@ def name_what_is_away(site, cloud, server, ports):
         'api1': (503, {'database'}), 'conductor1': (503, {'database', 'lease'}), 'host1': (503, {'hypervisor'}),
     }  # fmt: skip
     cloud.simulation.run_until(lambda: health() == gone)
+    refused = requests.get(f'{site.url()}/v2.1/servers', headers={'X-Auth-Token': 'admin'}, timeout=60)
+    assert refused.status_code == 503
+    assert metric(ports['api1'], 'migrator_http_request_seconds_count', code='503') == 1
     server.start()
     cloud.simulation.run_until(lambda: health() == ready | {'host1': gone['host1']})
 
@@ -72,8 +86,13 @@ def name_what_is_away(site, cloud, server, ports):
 def test_a_migration_completes_what_is_away_is_named_and_every_service_ends_with_0_on_sigterm(
     site, cloud, server, ports
 ):
-    instance = cloud.boot('guest', 'host1', dirty_rate=50.0)
-    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    instance, second = cloud.boot('guest', 'host1', dirty_rate=50.0), cloud.boot('second', 'host1')
+    stall = cloud.world.hypervisors['host1'].faults.stall('copying')
+    for guest, status in ((instance, 'running'), (second, 'queued')):
+        assert cloud.live_migrate(guest, 'host2').status_int == 202
+        cloud.simulation.run_until(lambda guest=guest, status=status: cloud.migrations(guest)[0].status == status)
+    assert metric(ports['host1'], 'migrator_live_migrations_oldest_wait_seconds') > 0
+    stall.release()
     cloud.wait()
     state.completed(cloud, instance, 'host2')
     cloud.judge(set())
