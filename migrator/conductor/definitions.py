@@ -7,15 +7,19 @@ Another host needs the definition to start the guest once its host is dead.
 
 from __future__ import annotations
 
+import itertools
+
 from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.migration.context import Tools
+from migrator.db.instances import Asked
 from migrator.objects import EVACUATES
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a definition is fetched again. A new one is fetched at the next sweep after the guest has moved.
+#: Seconds after which a definition is fetched again. A guest whose host or flavor has changed
+#: has none, and it is fetched with the next sweep.
 _KEPT = 3600.0
 #: Seconds after which a guest is asked for again whose host has reported no definition. Its hypervisor may have been
 #: busy, or the guest was registered before it was there.
@@ -32,16 +36,17 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
 
     :param pool: limits the hosts that are asked at a time.
     """
-    for host, uuids in tools.database.definitions.outdated(EVACUATES, _KEPT, _AT_ONCE).items():
+    for host, guests in tools.database.definitions.outdated(EVACUATES, _KEPT, _AT_ONCE).items():
         if host not in tools.defining:
             tools.defining.add(host)
-            pool.submit(_fetch, tools, host, uuids[:_OF_A_HOST])
+            pool.submit(_fetch, tools, host, dict(itertools.islice(guests.items(), _OF_A_HOST)))
 
 
-def _fetch(tools: Tools, host: str, uuids: list[str]) -> None:
+def _fetch(tools: Tools, host: str, guests: Asked) -> None:
     try:
-        found = tools.hosts.api.get_definitions(context.admin_context(), host, uuids, _TIMEOUT)
-        tools.database.definitions.store(host, {uuid: found.get(uuid) or {} for uuid in uuids}, _KEPT - _AGAIN)
+        found = tools.hosts.api.get_definitions(context.admin_context(), host, list(guests), _TIMEOUT)
+        stored = {uuid: found.get(uuid) or {} for uuid in guests}
+        tools.database.definitions.store(host, stored, _KEPT - _AGAIN, guests)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         LOG.warning(
             'Could not fetch the definitions of guests of host %(host)s: %(error)s', {'host': host, 'error': error}

@@ -52,6 +52,8 @@ class GuestDifference(models.Base):
 
 GUEST_DIFFERENCES: Any = GuestDifference.__table__
 
+#: Guest -> its tenure and its flavor.
+Asked = dict[str, tuple[int, dict[str, Any]]]
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _G = GUEST_DIFFERENCES
 _S = MigrationStatus
@@ -254,33 +256,37 @@ class Definitions:
         with self._engine.reader() as session:
             return {row.instance_uuid: row.immovable for row in session.execute(query)}
 
-    def outdated(self, version: int, seconds: float, limit: int) -> dict[str, list[str]]:
+    def outdated(self, version: int, seconds: float, limit: int) -> dict[str, Asked]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
 
         Only hosts that are up count. A guest with a task_state is left out: during a migration its definition may lack
-        what its host has set aside.
+        what its host has set aside. A guest that its host still has to give its old size is left out too.
 
         :param version: only hosts whose compute service has this version or a later one.
         :param limit: the greatest number of guests.
         """
-        found: dict[str, list[str]] = {}
+        found: dict[str, Asked] = {}
         with self._engine.reader() as session:
             parameters = {'least': version, 'since': -seconds, 'most': limit}
-            for host, uuid in session.execute(_outdated(), parameters):
-                found.setdefault(host, []).append(uuid)
+            for host, uuid, tenure, flavor in session.execute(_outdated(), parameters):
+                found.setdefault(host, {})[uuid] = tenure, flavor
         return found
 
     @retried
-    def store(self, host: str, definitions: Mapping[str, Mapping[str, Any]], age: float) -> None:
+    def store(self, host: str, definitions: Mapping[str, Any], age: float, asked: Asked | None = None) -> None:
         """Replace the definitions of guests of a host.
 
         :param definitions: uuid -> definition; {}: the host has reported none. What it has reported before is kept.
-        :param age: seconds by which a guest without a reported definition counts as older, so that the host is asked
-            for it sooner.
+        :param age: seconds by which a guest without a reported one counts as older, so that it is asked for sooner.
+        :param asked: what :meth:`outdated` has returned. A guest that has changed since, such as its size, is left out.
         """
-        missing = [uuid for uuid, one in definitions.items() if not one]
         try:
             with self._engine.writer() as session:
+                if asked is not None:
+                    now = sa.select(_T.c.uuid, _T.c.tenure, _T.c.flavor).where(_T.c.uuid.in_(sorted(asked)))
+                    rows = session.execute(now.with_for_update(read=True))
+                    definitions = {uuid: definitions[uuid] for uuid, *is_ in rows if tuple(is_) == asked[uuid]}
+                missing = [uuid for uuid, one in definitions.items() if not one]
                 kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
                 known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
                 session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
@@ -497,7 +503,10 @@ def _outdated() -> Any:
     fresh = sa.exists().where(
         _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later('since')
     )
-    query = sa.select(_T.c.host, _T.c.uuid).where(_T.c.task_state.is_(None), is_up, ~fresh)
+    late = models.CLEANUPS.c
+    reverts = sa.exists().where(late.instance_uuid == _T.c.uuid, late.host == _T.c.host, late.step == 'revert_resize')
+    query = sa.select(_T.c.host, _T.c.uuid, _T.c.tenure, _T.c.flavor)
+    query = query.where(_T.c.task_state.is_(None), is_up, ~fresh, ~reverts)
     return query.order_by(_T.c.id).limit(sa.bindparam('most', type_=sa.Integer()))
 
 

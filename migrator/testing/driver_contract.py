@@ -543,7 +543,9 @@ class ColdMigrationContract:
             bench.source.confirm_resize(bench.instance, other)
             bench.source.revert_resize(bench.instance, other)
             assert (_size(bench.source, bench), bench.at_source().state) == (sizes[0], 'running')
-            assert bench.source.get_definition(bench.instance.uuid) is None
+            reported = bench.source.get_definition(bench.instance.uuid)
+            assert reported
+            assert mine not in str(reported)
         for _ in range(2):
             (bench.source.confirm_resize if ends == 'confirmed' else bench.source.revert_resize)(bench.instance, mine)
             assert (_size(bench.source, bench), bench.at_source().state) == (sizes[ends == 'reverted'], 'running')

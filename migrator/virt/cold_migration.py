@@ -123,8 +123,8 @@ class ColdMigration:
         """Power the guest off, define it with the new flavor, and start it, unless ``power_on`` is false.
 
         The new definition replaces the old one at once, and keeps it for :meth:`revert_resize`, with the uuid of the
-        migration. A second call does what is left to do. While the guest keeps an old definition,
-        :meth:`~migrator.virt.driver.ComputeDriver.get_definition` returns None.
+        migration. A second call does what is left to do. From then on
+        :meth:`~migrator.virt.driver.ComputeDriver.get_definition` returns the new one alone.
 
         :raises migrator.exception.DriverError: the guest may be off, and may have either definition.
         """

@@ -27,6 +27,21 @@ def guest(cloud):
     return cloud.boot('one', 'host1')
 
 
+def lose(cloud, host):
+    """Cut the power of a host, and declare it forced down."""
+    state.kill(cloud, host)
+    cloud.world.hypervisors[host].power_off()
+    state.force_down(cloud, host)
+
+
+def bring_back(cloud, host):
+    """Start a host again, and declare it up once nothing prevents that."""
+    cloud.world.hypervisors[host].power_on()
+    cloud.start_compute(host)
+    cloud.simulation.advance(20)
+    state.force_down(cloud, host, False)
+
+
 @pytest.mark.parametrize(('decision', 'code', 'status'), [(CONFIRM, 204, 'confirmed'), (REVERT, 202, 'reverted')])
 def test_each_consumer_holds_one_flavor_at_one_provider_until_the_user_decides(cloud, guest, decision, code, status):
     small = (guest.flavor.vcpus, guest.flavor.memory_mb)
@@ -164,3 +179,52 @@ def test_guest_whose_revert_was_deferred_has_its_old_size_before_its_next_migrat
     assert newest(cloud, guest).status == 'completed'
     assert sizes(cloud, guest) == (guest.flavor.name, {'host2': (guest.flavor.vcpus, guest.flavor.memory_mb)})
     assert is_clean(cloud)
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+def test_guest_whose_host_dies_while_it_waits_is_evacuated_with_its_new_size_once_it_is_abandoned(
+    cloud, guest, operator
+):
+    # The host reports the definition of the old size before.
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(guest.uuid, 'host1'))
+    there = faults(cloud, 'host2')
+    there.fail('check_can_migrate_destination', 'planned: it cannot', sticky=True)
+    migration = resize(cloud, guest)
+    assert migration.dest_compute == 'host1'
+    # The host reports that of the new size with the next sweep.
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(guest.uuid, 'host1'), 20)
+    lose(cloud, 'host1')
+    there.clear()
+    assert operator('migration', 'abandon', migration.uuid, '--guest-on', 'host1', '--yes')[0] == 0
+    cloud.wait()
+    assert newest(cloud, guest).status == 'error'
+    assert 'evacuate it if host1 is dead' in operator.shows(guest)
+    assert act(cloud, guest, 'evacuate', {}) == 200
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'done')
+    assert cloud.world.active_on(guest.uuid) == ['host2']
+    bring_back(cloud, 'host1')
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'completed')
+    assert sizes(cloud, guest) == ('large', {'host2': (4, 2048)})
+    assert state.allocations(cloud) == {guest.uuid: {'host2': ROOM}}
+    cloud.simulation.run_until(lambda: is_clean(cloud))
+
+
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+def test_definition_of_the_new_size_is_not_stored_for_a_guest_whose_revert_waits_for_its_host(cloud, guest):
+    faults(cloud, 'host2').fail('check_can_migrate_destination', 'planned: it cannot', sticky=True)
+    resize(cloud, guest)
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(guest.uuid, 'host1'))
+    stall = faults(cloud, 'host1').stall('revert_resize', sticky=True)
+    assert act(cloud, guest, REVERT) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    lose(cloud, 'host1')
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'reverted')
+    # The host reports the guest as it is, until the deferred cleanup is run.
+    bring_back(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (4, 2048)})
+    assert cloud.database.definitions.get(guest.uuid, 'host1') == {}
+    stall.release()
+    cloud.simulation.run_until(lambda: cloud.database.definitions.get(guest.uuid, 'host1'))
+    assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (guest.flavor.vcpus, guest.flavor.memory_mb)})
+    cloud.simulation.run_until(lambda: is_clean(cloud))

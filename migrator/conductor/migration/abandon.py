@@ -246,7 +246,9 @@ def _end(m: MigrationContext, guest_on: str) -> None:
         result |= _defer(m, guest_on, step, 'the migration was abandoned').result or {}
     node = m.row.source_node if guest_on == m.source else m.row.dest_node
     m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
-    m.writes.instance |= destinations.flavor_at(m.row, guest_on)
+    flavor = destinations.flavor_at(m.row, guest_on)
+    # The stored definition of a guest that keeps its flavor still counts.
+    m.writes.instance |= flavor if flavor.get('flavor') != m.guest.flavor else {}
     m.writes.keeps_definition = m.row.is_evacuation and guest_on != m.source
     m.commit([_finished(m, ABANDON, Done(result))])
 

@@ -299,10 +299,11 @@ def _in_error(facts: Facts, look: str) -> Iterator[str]:
     elif instance.vm_state != 'error':
         yield f'Nothing: the instance is in vm_state {instance.vm_state} at {instance.host} by now.'
     else:
-        yield (
-            f'Nothing by itself. The instance is in vm_state error at {instance.host}: {look}. If no host has it, '
-            f'evacuate it if {instance.host} is dead, or else create the instance again.'
-        )
+        host = instance.host
+        again = f'evacuate it if {host} is dead, or else create the instance again.'
+        if not facts.is_defined:
+            again = f'create the instance again: an evacuation needs its definition, which {host} has not reported.'
+        yield f'Nothing by itself. The instance is in vm_state error at {host}: {look}. If no host has it, {again}'
 
 
 def _while_done(facts: Facts, program: str) -> Iterator[str]:

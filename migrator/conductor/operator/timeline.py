@@ -71,6 +71,7 @@ class Facts:
     :ivar lives: every incarnation of every conductor.
     :ivar before: the number of migrations before this one in the queue of the source.
     :ivar running: the number of running migrations at the source.
+    :ivar is_defined: whether the host of the instance has reported what another one needs to start the guest.
     :ivar waiters: the uuids of the migrations that wait for a slot as this one does, in their order.
     """
 
@@ -87,6 +88,7 @@ class Facts:
     before: int = 0
     running: int = 0
     waiters: Sequence[str] = ()
+    is_defined: bool = True
 
     def server_of(self, owner: str | None) -> str | None:
         """Return the name of the conductor of which an owner's id is an incarnation."""
@@ -196,6 +198,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Facts:
         lease=lease,
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),
+        is_defined=instance is not None and bool(database.definitions.get(instance.uuid, instance.host)),
         waiters=[one.uuid for one in database.slots.read(Bounds()).waiters] if migration.waits_for_slot else [],
     )
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from migrator import exception
@@ -25,6 +26,7 @@ class Start:
     :param who: the name of the driver that requested it.
     :param state: the state in which the guest is left.
     :param effect: how the world logs it.
+    :param size: the processors, the memory and the disk of the guest; None: those of the instance.
     :ivar ended: set when the guest was started, or was not (``error``).
     """
 
@@ -36,6 +38,7 @@ class Start:
         who: str,
         state: GuestState,
         effect: str = 'evacuated',
+        size: Sequence[int] | None = None,
     ) -> None:
         self.who = who
         self.ended = hypervisor.world.threads.event()
@@ -45,6 +48,7 @@ class Start:
         self._dirty_rate = dirty_rate
         self._state = state
         self._effect = effect
+        self._size = size
 
     def call_off(self) -> None:
         """Prevent the start; the caller holds the world's lock, and the guest was not started."""
@@ -78,6 +82,8 @@ class Start:
             world.record(hypervisor.host, self._effect, uuid, self.who)
             guest = hypervisor.add_guest(self._instance, self._state, self.who)
             guest.dirty_rate = self._dirty_rate
+            if self._size is not None:
+                guest.vcpus, guest.memory_mb, guest.disk_gb = self._size
             hypervisor.residues[uuid] = set(PARTS[:2])
             world.note_if_active_twice(uuid)
             del world.starts[hypervisor.host, uuid]
@@ -93,13 +99,17 @@ class EvacuatingDriver(HostDriver):
 
     @phase
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
-        """Return where the disks are, and the load; see :meth:`driver.ComputeDriver.get_definition`."""
+        """Return where the disks are, the load and the size; see :meth:`driver.ComputeDriver.get_definition`."""
         with self._world.lock:
             guest = self.hypervisor.guests.get(instance_uuid)
-            if guest is None or guest.state == GuestState.WAITING or (guest.resize is not None and guest.resize.old):
+            if guest is None or guest.state == GuestState.WAITING:
                 return None
-            found = {'disks': SHARED if self._world.shared_storage else LOCAL, 'dirty_rate': guest.dirty_rate}
-            return found | ({'immovable': guest.immovable} if guest.immovable else {})
+            return {
+                'disks': SHARED if self._world.shared_storage else LOCAL,
+                'dirty_rate': guest.dirty_rate,
+                'size': list(guest.size),
+                **({'immovable': guest.immovable} if guest.immovable else {}),
+            }
 
     @phase
     def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
@@ -123,7 +133,7 @@ class EvacuatingDriver(HostDriver):
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
                 rate, state = float(migrate_data.source['dirty_rate']), state_after_evacuation(instance)
-                new = start = Start(hypervisor, instance, rate, self.life, state)
+                new = start = Start(hypervisor, instance, rate, self.life, state, size=migrate_data.source['size'])
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')

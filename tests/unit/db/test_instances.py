@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,8 @@ class TestDefinitions:
             scene.database.services.report(host, COMPUTE_BINARY, self.VERSION, scene.uuid())
 
     def outdated(self, scene: Scene) -> dict[str, list[str]]:
-        return scene.database.definitions.outdated(self.VERSION, 3600, 10)
+        found = scene.database.definitions.outdated(self.VERSION, 3600, 10)
+        return {host: list(guests) for host, guests in found.items()}
 
     def test_only_hosts_that_are_up_and_new_enough_are_asked(self, scene: Scene) -> None:
         one, services = scene.instance(), scene.database.services
@@ -194,6 +196,24 @@ class TestDefinitions:
         assert self.outdated(scene) == {}
         scene.database.instances.update(one.uuid, task_state=None)
         assert self.outdated(scene) == {'host1': [one.uuid]}
+
+    @pytest.mark.parametrize(
+        ('changes', 'kept'),
+        [
+            ({'power_state': 4}, {'xml': 'new'}),
+            ({'flavor': Flavor(name='large', vcpus=4)}, {'xml': 'old'}),
+            ({'tenure': 7}, {'xml': 'old'}),
+        ],
+    )
+    def test_definition_of_a_guest_whose_size_may_have_changed_since_it_was_asked_for_is_not_stored(
+        self, scene: Scene, changes: dict[str, Any], kept: dict[str, str]
+    ) -> None:
+        one, stored = scene.instance(), scene.database.definitions
+        asked = stored.outdated(self.VERSION, 3600, 10)['host1']
+        stored.store('host1', {one.uuid: {'xml': 'old'}}, self.AGE, asked)
+        scene.database.instances.update(one.uuid, **changes)
+        stored.store('host1', {one.uuid: {'xml': 'new'}}, self.AGE, asked)
+        assert stored.get(one.uuid, 'host1') == kept
 
     def test_the_definition_of_an_earlier_host_is_replaced(self, scene: Scene) -> None:
         one = scene.instance()

@@ -32,10 +32,10 @@ class ResizingDriver(ColdMigratingDriver):
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
         """Return what another host needs to start a guest; see :meth:`driver.ComputeDriver.get_definition`.
 
-        It has two definitions until its resize here is confirmed or reverted, and no migration starts before that.
+        Only this host keeps the old definition of a resized guest.
         """
-        mark = self._read('get_definition', instance_uuid)[1]
-        return super().get_definition(instance_uuid) if mark is None or not mark.old else None
+        found = super().get_definition(instance_uuid)
+        return found | {'xml': marks.put(found['xml'], None)} if found is not None else None
 
     @on_disk
     def check_can_resize(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:

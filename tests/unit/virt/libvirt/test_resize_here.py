@@ -79,6 +79,14 @@ def test_guest_has_its_new_size_and_disk_until_it_is_reverted(host, power_on, st
     assert everything_but_marks(host.domain.xml) == before
 
 
+def test_definition_for_another_host_is_the_new_one_alone(host):
+    host.driver.resize(INSTANCE, host.checked(), MIGRATION)
+    reported = host.driver.get_definition(INSTANCE.uuid)['xml']
+    assert (vcpus(reported), marks.read(reported)) == ('4', None)
+    host.driver.confirm_resize(INSTANCE, MIGRATION)
+    assert everything_but_marks(host.driver.get_definition(INSTANCE.uuid)['xml']) == everything_but_marks(reported)
+
+
 def test_resize_that_is_killed_after_any_call_is_finished_by_the_next(host):
     data, after, kills = host.checked(), 0, 0
     while host.until_killed(after, host.driver.resize, data, MIGRATION):
