@@ -228,3 +228,31 @@ def test_definition_of_the_new_size_is_not_stored_for_a_guest_whose_revert_waits
     cloud.simulation.run_until(lambda: cloud.database.definitions.get(guest.uuid, 'host1'))
     assert sizes(cloud, guest) == (guest.flavor.name, {'host1': (guest.flavor.vcpus, guest.flavor.memory_mb)})
     cloud.simulation.run_until(lambda: is_clean(cloud))
+
+
+@pytest.mark.parametrize(('decision', 'ends'), [(CONFIRM, 'confirmed'), (REVERT, 'reverted')])
+def test_decision_on_a_guest_that_its_host_does_not_have_waits_for_an_operator(cloud, guest, decision, ends):
+    resize(cloud, guest)
+    guests = cloud.world.hypervisors['host1'].guests
+    copy = guests.pop(guest.uuid)
+    assert act(cloud, guest, decision) in (202, 204)
+    cloud.simulation.run_until(lambda: newest(cloud, guest).stuck_reason)
+    assert 'host1 does not have the guest' in newest(cloud, guest).stuck_reason
+    assert newest(cloud, guest).status == 'finished'
+    guests[guest.uuid] = copy
+    cloud.wait()
+    assert newest(cloud, guest).status == ends
+
+
+def test_resize_is_confirmed_although_its_host_has_died_since_the_request(cloud, guest):
+    resize(cloud, guest)
+    stall = faults(cloud, 'host1').stall('confirm_resize')
+    assert act(cloud, guest, CONFIRM) == 204
+    cloud.simulation.run_until(stall.reached.is_set)
+    lose(cloud, 'host1')
+    cloud.simulation.run_until(lambda: newest(cloud, guest).status == 'confirmed', 300)
+    assert [one.step for one in cloud.database.cleanups.list()] == ['confirm_resize']
+    stall.release()
+    bring_back(cloud, 'host1')
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list() == [])
+    assert cloud.world.hypervisors['host1'].guests[guest.uuid].resize is None

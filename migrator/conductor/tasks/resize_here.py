@@ -143,9 +143,18 @@ def update_instance_flavor(m: MigrationContext) -> Verdict:
 
 
 def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Wait for the confirmation. No copy of the guest is removed, so the host need not report it."""
+    """Wait for the confirmation, and for the host to report the guest.
+
+    A host that is down drops the old definition when it is back.
+    """
     if m.row.confirm_requested_at is None:
         return cold_migrate.waits_for_its_user()
+    found = hosts.look_at(m, m.source)
+    if found.observed is Observed.MISSING:
+        m.ledger.waits_on = {m.source}
+        return hosts.wait_for_observation(m, m.source)
+    if found.observed is Observed.ABSENT:
+        return Stuck(f'Host {m.source} {found.observed}, so the resize is not confirmed: look at its hypervisor.')
     m.will_call()
     return {}
 
