@@ -256,3 +256,17 @@ def test_resize_is_confirmed_although_its_host_has_died_since_the_request(cloud,
     bring_back(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list() == [])
     assert cloud.world.hypervisors['host1'].guests[guest.uuid].resize is None
+
+
+def test_resize_whose_host_is_forced_down_meanwhile_fails_with_that_reason(cloud, guest):
+    stall = faults(cloud, 'host1').stall('resize')
+    assert act(cloud, guest, 'resize', {'flavorRef': 'large'}) == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    # The host reports that the resize runs, before it dies.
+    cloud.simulation.advance(20)
+    lose(cloud, 'host1')
+    cloud.wait(200)
+    assert newest(cloud, guest).failure == 'Host host1 could not resize the guest: host1 was forced down'
+    stall.release()
+    bring_back(cloud, 'host1')
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list() == [])

@@ -123,7 +123,8 @@ def settle(m: MigrationContext) -> Settlement:
                 # The host has lost the command, and finds out how far it had come.
                 return resize(m)
         if m.replies.settling:
-            why = report.reason if report is not None else f'{m.source} was forced down'
+            # A host that dies while it resizes the guest reports no reason.
+            why = (report.reason if report is not None else None) or f'{m.source} was forced down'
             return Back(m.abort_reason or f'Host {m.source} could not resize the guest: {why}', another=True)
         # The host refuses what is still on its way from now on.
         m.raise_epoch()
