@@ -270,3 +270,19 @@ def test_resize_whose_host_is_forced_down_meanwhile_fails_with_that_reason(cloud
     stall.release()
     bring_back(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.database.cleanups.list() == [])
+
+
+def test_no_declaration_is_advised_for_a_host_that_is_down_while_the_guest_waits_there(cloud, guest, operator):
+    resize(cloud, guest)
+    state.kill(cloud, 'host1')
+    cloud.simulation.advance(100)
+    shown = operator.shows(guest)
+    assert 'The compute service of the source host1 is down' in shown
+    assert 'set --down' not in shown
+    assert 'migration abandon MIGRATION --guest-on host1' in shown
+    for decision in (CONFIRM, REVERT):
+        refused = cloud.request('POST', f'/servers/{guest.uuid}/action', {decision: None})
+        assert (refused.status_int, 'of the host of the server is down: start it' in refused.text) == (409, True)
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(lambda: act(cloud, guest, CONFIRM) == 204)
+    cloud.wait()

@@ -45,7 +45,7 @@ def migrate(request: Request, server_id: str) -> webob.Response:
     request.authorize(MIGRATE if host is None else MIGRATE_HOST, common.target(instance))
     common.check_unlocked(request, instance)
     live_migrations.check_state(request, instance, 'migrate', COLD_MIGRATABLE_VM_STATES)
-    _check_is_up(request, instance.host, 'migrate')
+    _check_is_up(request, instance.host, 'migrate', instance)
     if host is not None:
         if host == instance.host:
             raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
@@ -64,7 +64,7 @@ def resize(request: Request, server_id: str) -> webob.Response:
     request.authorize(RESIZE, common.target(instance))
     common.check_unlocked(request, instance)
     live_migrations.check_state(request, instance, 'resize', COLD_MIGRATABLE_VM_STATES)
-    _check_is_up(request, instance.host, 'resize')
+    _check_is_up(request, instance.host, 'resize', instance)
     flavor = _new_flavor(request, instance, str(wanted['flavorRef']))
     _refuse_old_conductors(request, 'resize', RESIZES)
     more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
@@ -133,7 +133,7 @@ def _decide(request: Request, server_id: str, action: str, rule: str) -> None:
     live_migrations.check_state(request, instance, action, (RESIZED,))
     migration = _finished(request, instance)
     # Nova checks this for a confirmation only. A revert needs the source even more.
-    _check_is_up(request, migration.source_compute, action)
+    _check_is_up(request, migration.source_compute, action, instance)
     if migration.new_flavor is not None:
         _refuse_old_conductors(request, action, RESIZES_HERE if migration.stays else RESIZES)
     try:
@@ -157,7 +157,7 @@ def _not_resized(instance: Instance) -> exception.Invalid:
     )
 
 
-def _check_is_up(request: Request, host: str, action: str) -> None:
+def _check_is_up(request: Request, host: str, action: str, instance: Instance) -> None:
     """Raise unless the compute service of a host is up.
 
     The message does not name the host, since the caller may not be allowed to know it.
@@ -167,5 +167,5 @@ def _check_is_up(request: Request, host: str, action: str) -> None:
     database = request.services.database
     now = database.services.now()
     if not any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, host)):
-        which = 'from which the server was migrated' if action.endswith('Resize') else 'of the server'
+        which = 'of the server' if host == instance.host else 'from which the server was migrated'
         raise exception.Conflict(f'The compute service of the host {which} is down: start it, then {action} again.')

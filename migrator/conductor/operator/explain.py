@@ -499,9 +499,10 @@ def _finished(migration: Migration) -> Iterator[str]:
 def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     """Yield what an operator can do whose users cannot decide."""
     migration = facts.migration
+    where = 'and its new flavor there, and evacuate it then' if migration.stays else 'where it is'
     yield (
         f'Both are refused while {migration.source_compute} is down. If it never comes back, end the migration in '
-        f'error with the guest {"and its new flavor there" if migration.stays else "where it is"}:'
+        f'error with the guest {where}:'
     )
     yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
 

@@ -326,11 +326,13 @@ def _hosts(facts: Facts) -> Iterator[str]:
         elif not facts.unheard and not facts.is_up(host):
             seen = times.ago(service.last_seen_up, facts.now)
             why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
-            yield (
-                f'The compute service of the {role} {host} {why}. Start it. '
-                'Or, if the host is fenced and nothing can run there, declare that: '
+            declare = (
+                ' Or, if the host is fenced and nothing can run there, declare that: '
                 f'openstack compute service set --down {host} {COMPUTE_BINARY}'
             )
+            # A guest that waits for its user there has no other copy, so a declaration would change nothing.
+            waits = facts.migration.stays and facts.migration.status == Status.FINISHED
+            yield f'The compute service of the {role} {host} {why}. Start it.{"" if waits else declare}'
 
 
 def _owner(facts: Facts) -> Iterator[str]:
