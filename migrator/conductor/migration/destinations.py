@@ -112,30 +112,39 @@ def choose(
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
-    stays = resizes_here and _may_stay(database, migration)
+    leaves = _why_it_leaves(database, migration, resizes_here)
     try:
-        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints, stays)
+        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints, leaves)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints, stays)
+    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints, leaves)
 
 
-def _may_stay(database: Database, migration: Migration) -> bool:
-    """Return whether the guest of a migration may stay at its host, as far as the database shows.
+def _why_it_leaves(database: Database, migration: Migration, resizes_here: bool) -> str | None:
+    """Return why the guest may not stay at its host, or None if it may, as far as the database shows.
 
     Two consumers hold its flavors there, and a conductor that takes over has to know the saga.
     """
     old, new = migration.old_flavor, migration.new_flavor
-    return (
-        old is not None
-        and new is not None
-        and old.resources() != new.resources()
-        and migration.strategy == Strategy.MIGRATION_OWNED
-        and database.services.get_compute(migration.source_compute).version >= RESIZES_HERE
-        and all(one.version >= RESIZES_HERE for one in database.services.list(CONDUCTOR_BINARY))
-    )
+    if old is None or new is None:
+        return 'it is the source'
+    if not resizes_here:
+        return 'it is the source, and allow_resize_to_same_host is false'
+    if old.resources() == new.resources():
+        return 'it is the source, and both flavors have the same amounts'
+    if migration.strategy != Strategy.MIGRATION_OWNED:
+        return 'it is the source, and a compute service is too old to resize a guest there: upgrade it'
+    version = database.services.get_compute(migration.source_compute).version
+    needed = f'resizes there need {RESIZES_HERE}: upgrade it'
+    if version < RESIZES_HERE:
+        return f'it is the source, and its compute service has version {version}, and {needed}'
+    for one in database.services.list(CONDUCTOR_BINARY):
+        if one.version < RESIZES_HERE:
+            which = f'conductor {one.host} has version {one.version}'
+            return f'it is the source, and {which}, and {needed}, or delete its service if it is gone'
+    return None
 
 
 def _choose(
@@ -149,7 +158,7 @@ def _choose(
     by_state: bool,
     turn: Turn | None,
     hints: Hints | None,
-    stays: bool,
+    leaves: str | None,
 ) -> Destination:
     host = migration.requested_host
     named = _check_named(database, migration, host, tried, by_state) if host is not None else None
@@ -166,14 +175,14 @@ def _choose(
         assert named is not None
         forced = allocation_state.forced_claim(held.allocations, named.uuid)
         return Destination(named.host, named.node, held.allocations, forced, held.generation)
-    chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
+    chosen = _best(database, migration, found, tried, by_state, turn, named, hints, leaves)
     if chosen is None or chosen[0].host == migration.source_compute:
         # The list may be old, or cut off by its limit.
         found = shared.get(flavor, root, sent, whole=True)
-        chosen = _best(database, migration, found, tried, by_state, turn, named, hints, stays)
+        chosen = _best(database, migration, found, tried, by_state, turn, named, hints, leaves)
     if chosen is None:
         places = database.services.places(instance.uuid, uuids=list(found.by_root))
-        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints, stays))
+        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints, leaves))
     best, claim = chosen
     return Destination(best.host, best.node, held.allocations, claim, held.generation)
 
@@ -187,13 +196,13 @@ def _best(
     turn: Turn | None,
     named: Place | None,
     hints: Hints | None,
-    stays: bool,
+    leaves: str | None,
 ) -> tuple[Place, allocation_state.Allocations] | None:
     """Return the first usable host, and the allocations there; None: no host is usable.
 
     :param named: the host that the user requested, which was just read; None: any.
     :param hints: what the drain of the migration states.
-    :param stays: whether the source may be the destination too.
+    :param leaves: why the source may not be the destination too; None: it may.
     :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
     """
     by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
@@ -206,7 +215,7 @@ def _best(
             there = by_root.get(place.uuid)
             if (
                 there
-                and (stays or place.host != migration.source_compute)
+                and (leaves is None or place.host != migration.source_compute)
                 and place.host not in tried
                 and (hints is None or hints.only is None or place.host in hints.only)
                 and refusal_of_hypervisor(place, migration.source_compute) is None
@@ -309,7 +318,7 @@ def _explain(
     tried: Mapping[str, str],
     by_state: bool,
     hints: Hints | None,
-    stays: bool,
+    leaves: str | None,
 ) -> str:
     """Return in words why no host is left."""
     named = migration.requested_host
@@ -320,7 +329,7 @@ def _explain(
         return f'Placement has no room for the instance on host {named}.'
     reasons = []
     for place in places:
-        reason = 'it is the source' if place.host == migration.source_compute and not stays else None
+        reason = leaves if place.host == migration.source_compute else None
         refused = refusal_of_hypervisor(place, migration.source_compute)
         if hints is not None and hints.only is not None and place.host not in hints.only:
             reason = reason or 'it is not among the destinations of the drain'
