@@ -113,6 +113,19 @@ def refused(cloud, guest, flavor='large'):
     return newest(cloud, guest).failure
 
 
+@pytest.mark.cloud(hosts=2, options={'allow_resize_to_same_host': True})
+@pytest.mark.parametrize('disabled', ['', 'host2: it is disabled'])
+def test_host_without_room_for_both_flavors_is_named(cloud, guest, disabled):
+    processors(cloud, ROOM['VCPU'] - 1)
+    if disabled:
+        cloud.database.services.update(cloud.database.services.get_compute('host2').id, disabled=True)
+    else:
+        cloud.boot('giant', 'host2', memory_mb=65536)
+    why = refused(cloud, guest)
+    assert 'Placement has no room for both flavors at its host host1.' in why
+    assert disabled in why
+
+
 @pytest.mark.cloud(hosts=1)
 def test_without_the_option_the_only_host_is_no_destination(cloud, guest):
     assert 'host1: it is the source, and allow_resize_to_same_host is false' in refused(cloud, guest)

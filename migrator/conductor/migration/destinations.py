@@ -336,6 +336,11 @@ def _explain(
         reason = reason or (refused.message if refused is not None else _why_not(migration, place, by_state))
         if reason:
             reasons.append(f'{place.host}: {reason}')
+    source = migration.source_compute
+    both = ''
+    if leaves is None and all(place.host != source for place in places):
+        # The source would hold the old flavor too.
+        both = f' Placement has no room for both flavors at its host {source}.'
     if not reasons:
-        return 'Placement has no room for the instance on any host.'
-    return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.'
+        return f'Placement has no room for the instance on any host.{both}'
+    return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.{both}'
