@@ -37,6 +37,7 @@ from migrator.conf import conductor
 from migrator.db import models
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Migration, compute_node, instance
+from tests import conformity
 
 #: After this number of requests the database is filled anew: a locked or migrating guest refuses all that follows.
 FILL_EVERY = 250
@@ -332,7 +333,8 @@ class Random:
         latest = microversions.MAXIMUM.minor
         # mostly one in which the route is there
         first, last = (route.since, min(route.until, latest)) if self._mostly() else (1, latest)
-        version = f'2.{pick.randint(first, last)}' if self._mostly() else pick.choice(VERSIONS)
+        minor = last if pick.random() < 0.3 else pick.randint(first, last)
+        version = f'2.{minor}' if self._mostly() else pick.choice(VERSIONS)
         name = pick.choice((microversions.STANDARD_HEADER, microversions.LEGACY_HEADER))
         headers = [(name, f'compute {version}' if name == microversions.STANDARD_HEADER else version)]
         headers.append(('X-Auth-Token', pick.choice(TOKENS) if self._mostly() else pick.choice(ODD_TOKENS)))
@@ -522,4 +524,7 @@ def wrong(request: Request, status: int, headers: dict[str, str], body: bytes) -
             json.loads(body)
         except ValueError as error:
             return f'{status}: it is no JSON ({error}): {body[:300]!a}'
+    newest = f'{microversions.SERVICE_TYPE} {microversions.MAXIMUM}'
+    if request.path.startswith('/migrator/v1/') or headers.get(microversions.STANDARD_HEADER) == newest:
+        return conformity.fault(request.method, request.path, status, body)
     return ''

@@ -4,7 +4,10 @@
 
 import pytest
 
+from migrator.api import microversions
 from tests import random_requests, templates
+
+NEWEST = f'compute {microversions.MAXIMUM}'
 
 
 @pytest.fixture
@@ -39,6 +42,22 @@ def test_the_same_seed_makes_the_same_requests(site):
 def test_an_answer_that_is_a_fault_is_noticed(status, headers, body, word):
     request = random_requests.Request('GET', '/', '', [], b'')
     assert word in random_requests.wrong(request, status, headers, body)
+
+
+@pytest.mark.parametrize(
+    ('method', 'path', 'status', 'body', 'word'),
+    [
+        ('GET', '/migrator/v1/hosts', 200, b'{"hosts": 1}', 'hosts'),
+        ('GET', '/migrator/v1/hosts', 202, b'{}', '202 is none'),
+        ('GET', '/v2.1/os-migrations', 200, b'{}', 'migrations'),
+        ('DELETE', '/v2.1/os-services/1', 204, b'{}', 'body'),
+    ],
+)
+def test_an_answer_that_is_not_as_its_url_declares_it_is_noticed(method, path, status, body, word):
+    request, headers = random_requests.Request(method, path, '', [], b''), {'OpenStack-API-Version': NEWEST}
+    assert word in random_requests.wrong(request, status, headers, body)
+    if path.startswith('/v2.1'):
+        assert random_requests.wrong(request, status, {'OpenStack-API-Version': 'compute 2.1'}, body) == ''
 
 
 @pytest.mark.parametrize(
