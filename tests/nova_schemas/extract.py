@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Print as JSON what the schemas of an installed nova accept, and how its replies look.
+"""Print as JSON the URLs of an installed nova, what their schemas accept, and how the replies look.
 
 Run by the interpreter of nova's virtual environment, from the root of this tree::
 
@@ -76,6 +76,7 @@ def main() -> None:
         'nova': importlib.metadata.version('nova'),
         'maximum': LATEST,
         'calls': {name: dict(_of(method)) for name, method in _methods().items()},
+        'urls': dict(_urls()),
     }
     sys.stdout.write(_text(found) + '\n')
 
@@ -97,6 +98,20 @@ def _methods() -> dict[str, Any]:
                         found[named] = getattr(controller, function)
     assert set(found) == set(CALLS), set(CALLS) - set(found)
     return found
+
+
+def _urls() -> Iterator[tuple[str, str]]:
+    """Yield each URL, or URL and action, with its methods, also those to which nova only replies 410."""
+    for path, methods in routes.ROUTE_LIST:
+        if isinstance(methods, str):
+            continue
+        path = re.sub('{[^}]*}', '{}', path)
+        yield path, ' '.join(sorted(methods))
+        if path.endswith('/action'):
+            for controllers, _ in methods.values():
+                main_controller, others = controllers.args
+                for controller in (main_controller, *others):
+                    yield from ((f'{path} {action}', 'POST') for action in controller.wsgi_actions)
 
 
 def _of(method: Any) -> Iterator[tuple[str, Any]]:

@@ -2,8 +2,18 @@
 
 """URLs of Nova that migrator does not serve return 501. Other URLs return 404."""
 
+import json
+import pathlib
+import re
+
 import pytest
 
+from migrator.api import routes
+from migrator.api.handlers import not_served, server_actions
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+#: Each URL, or URL and action, that nova has -> its methods.
+NOVA = json.loads((ROOT / 'tests/nova_schemas/nova.json').read_text(encoding='utf-8'))['urls']
 SERVER = '11111111-2222-4333-8444-555555555555'
 
 
@@ -51,6 +61,29 @@ def test_url_of_nova_that_is_not_served_returns_501(world, method, path, version
     if method != 'HEAD':
         asked = f'{method} /v2.1{path.partition("?")[0]}'
         world.refuses(response, 501, 'notImplemented', f'migrator does not serve {asked}:', 'use nova')
+
+
+def test_each_url_of_nova_is_served_or_returns_501(world):
+    served = {f'{route.method} {re.sub("{[^}]*}", "{}", route.path)}' for route in routes.ROUTES}
+    wrong = []
+    for url, methods in NOVA.items():
+        if url == '/' or ' ' in url:  # the root has the versions
+            continue
+        for method in methods.split():
+            path = url.replace('{}', '1')
+            response = world.ask(method, path, {} if method in ('POST', 'PUT') else None)
+            known = 'does not have this URL' not in response.text
+            left = f'does not serve {method} /v2.1{path}:' in response.text
+            if not known or left != (response.status_int == 501) or left == (f'{method} {url}' in served):
+                wrong.append(f'{method} {url}: {response.status_int} {response.text}')
+    assert wrong == []
+
+
+def test_each_action_of_nova_is_served_or_returns_501(world):
+    path = f'/servers/{world.guest().uuid}/action'
+    actions = {url.split()[1] for url in NOVA if url.startswith('/servers/{}/action ')}
+    refused = {one for one in actions if world.ask('POST', path, {one: {}}).status_int == 501}
+    assert refused == actions - server_actions.ACTIONS.keys() == not_served.ACTIONS
 
 
 def test_the_project_in_the_url_does_not_hide_what_nova_serves(world):
