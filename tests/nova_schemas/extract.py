@@ -18,15 +18,18 @@ from typing import Any
 
 from nova import exception
 from nova.api.openstack import api_version_request
-from nova.api.openstack.compute import routes
+from nova.api.openstack.compute import routes, versions
 from nova.api.validation import validators
 
 from tests.nova_schemas import facts
 
 _ACTION = 'POST /servers/{}/action '
 
-#: The calls that migrator serves, or may serve some day. A variable part of a path is ``{}``.
+#: The calls that migrator serves, or may serve some day. A variable part of a path is ``{}``. The first two serve the
+#: versions, at ``/`` and ``/v2.1``.
 CALLS = (
+    'Versions.index',
+    'VersionsV2.index',
     'GET /flavors',
     'GET /flavors/detail',
     'GET /flavors/{}',
@@ -83,7 +86,7 @@ def main() -> None:
 
 def _methods() -> dict[str, Any]:
     """Return the function of nova's that serves each call."""
-    found = {}
+    found = {one.__qualname__: one for one in (versions.Versions.index, versions.VersionsV2.index)}
     for path, methods in routes.ROUTE_LIST:
         if isinstance(methods, str):
             continue

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 
 import jsonschema
 import pytest
+import webob
 from oslo_utils import timeutils
 
 from migrator.api import microversions, routes, schemas
@@ -172,6 +173,15 @@ def test_each_call_has_the_versions_that_nova_gives_it():
     new = SERVED.keys() - NOVA['calls'].keys()
     assert not new, 'add the call to CALLS in tests/nova_schemas/extract.py, and run that'
     assert {call: nova_versions(call) for call in SERVED} == SERVED
+
+
+@pytest.mark.parametrize(('path', 'call'), [('/', 'Versions.index'), ('/v2.1', 'VersionsV2.index')])
+def test_version_documents_are_as_in_nova(world, path, call):
+    (query,), (schema,) = (from_nova(call, kind).values() for kind in ('query', 'response'))
+    assert query == {'keys': {}, 'unknown': 'ignored'}
+    response = webob.Request.blank(f'{path}?no-such-parameter=1').get_response(world.app)
+    assert response.status_int == 200
+    assert errors(call, schema, response) == []
 
 
 @pytest.fixture
