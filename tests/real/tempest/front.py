@@ -80,7 +80,7 @@ class Front:
             case ('POST', 'v2.1', 'servers'):
                 return self._create(request)
             case ('DELETE', 'v2.1', 'servers', str(server)):
-                return self._act(request, server, self._delete)
+                return self._act(request, server, functools.partial(self._delete, request))
             case ('POST', 'v2.1', 'servers', str(server), 'action'):
                 action = next(iter(request.json))
                 if action in ACTIONS:
@@ -139,8 +139,15 @@ class Front:
         self._cloud.database.instances.update(server, vm_state=vm_state, power_state=power_state)
         return 202
 
-    def _delete(self, server: str) -> int:
-        registry.delete_instance(self._cloud.database, self._cloud.placement_client, server)
+    def _delete(self, request: webob.Request, server: str) -> int:
+        database = self._cloud.database
+        if database.instances.get(server).vm_state == 'resized':  # Nova too confirms first
+            confirm, headers = {'confirmResize': None}, {'X-Auth-Token': request.headers['X-Auth-Token']}
+            asked = webob.Request.blank(f'/v2.1/servers/{server}/action', method='POST', headers=headers, json=confirm)
+            self._cloud.served(asked)
+            of = {'instance_uuid': server}
+            self._cloud.simulation.run_until(lambda: not database.migrations.list(of, in_progress=True))
+        registry.delete_instance(database, self._cloud.placement_client, server)
         self._where(server).delete(server)
         return 204
 

@@ -7,10 +7,12 @@ That list is ``doc/source/tempest.csv``. A test that it does not have must pass,
 
 from __future__ import annotations
 
+import ast
 import csv
 import fnmatch
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,8 @@ from tests.real.servers import keystone
 from tests.real.tempest import front
 
 TABLE = pathlib.Path(__file__).resolve().parents[3] / 'doc/source/tempest.csv'
-#: What runs of ``tempest/api/compute``: what is about migrations, and the hosts and servers that an operator looks at.
+#: What runs of ``tempest/api/compute``, beside what :func:`named` returns: what is about live migrations, and the hosts
+#: and servers that an operator looks at.
 SELECTED = (
     'admin/test_aggregates_negative.py',
     'admin/test_availability_zone.py',
@@ -47,14 +50,6 @@ SELECTED = (
     'servers/test_instance_actions_negative.py',
     'servers/test_list_server_filters.py',
     'servers/test_server_actions.py::ServerActionsTestJSON::test_lock_unlock_server',
-    'servers/test_server_actions.py::ServerActionsTestJSON::test_resize_server_confirm',
-    'servers/test_server_actions.py::ServerActionsTestJSON::test_resize_server_revert',
-    'servers/test_server_actions.py::ServerActionsTestOtherA::test_resize_volume_backed_server_confirm',
-    'servers/test_server_actions.py::ServerActionsTestOtherB::test_resize_server_confirm_from_stopped',
-    'servers/test_server_actions.py::ServerActionsTestOtherB::test_resize_server_revert_with_volume_attached',
-    'servers/test_servers_negative.py::ServersNegativeTestJSON::test_resize_nonexistent_server',
-    'servers/test_servers_negative.py::ServersNegativeTestJSON::test_resize_server_with_non_existent_flavor',
-    'servers/test_servers_negative.py::ServersNegativeTestJSON::test_resize_server_with_null_flavor',
     'test_versions.py',
 )
 #: The roles that a user of tempest has.
@@ -141,7 +136,7 @@ def run(directory: pathlib.Path, timeout: float) -> dict[str, str]:
     :param timeout: the seconds that all may take.
     """
     root = pathlib.Path(tempest.__file__).parents[1]
-    nodes = [str(root / 'tempest/api/compute' / node) for node in SELECTED]
+    nodes = [*(str(root / 'tempest/api/compute' / node) for node in SELECTED), *named(root)]
     report = directory / 'report.xml'
     program = [sys.executable, '-m', 'pytest', '-q', '-c', os.devnull, '--rootdir', str(root), f'--junitxml={report}']
     environment = {'PATH': os.environ['PATH'], 'TEMPEST_CONFIG_DIR': str(directory), 'TEMPEST_CONFIG': 'tempest.conf'}
@@ -158,6 +153,23 @@ def run(directory: pathlib.Path, timeout: float) -> dict[str, str]:
         # of a test whose class cannot be torn down there are two cases
         found[name] = found.get(name) or _why(case)
     return found
+
+
+def named(root: pathlib.Path) -> list[str]:
+    """Return the tests outside of ``admin`` whose names say that they resize or migrate.
+
+    :param root: where the package of tempest is.
+    """
+    return [
+        f'{file}::{group.name}::{test.name}'
+        for directory in ('api/compute', 'scenario')
+        for file in sorted((root / 'tempest' / directory).rglob('test_*.py'))
+        if file.parent.name != 'admin'
+        for group in ast.parse(file.read_text(encoding='utf-8')).body
+        if isinstance(group, ast.ClassDef)
+        for test in group.body
+        if isinstance(test, ast.FunctionDef) and re.match('test_.*(resiz|migrat)', test.name)
+    ]
 
 
 def _why(case: ElementTree.Element) -> str:
