@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -51,6 +52,13 @@ def test_a_database_with_the_first_revision_of_drains_gets_the_later_columns(emp
         'drains': {'cancel_requested_by', 'include_stopped', 'priorities'},
         'guest_definitions': {'immovable'},
     }
+
+
+def test_no_revision_since_0007_drops_or_changes_what_the_release_before_uses() -> None:
+    taking = re.compile(r'\b(drop_(table|column|constraint)|rename_table|alter_column|batch_alter_table|execute)\b')
+    revisions = sorted((pathlib.Path(sync.__file__).parent / 'versions').glob('0*.py'))
+    taken = [revision.name for revision in revisions if taking.search(revision.read_text())]
+    assert taken == ['0005_saga_log.py', '0006_cleanups.py']
 
 
 def test_a_second_sync_changes_nothing(empty: Engine) -> None:
