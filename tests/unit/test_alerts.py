@@ -8,9 +8,13 @@ In tests/real/test_alerts.py Prometheus itself judges them.
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+import subprocess
 
 import prometheus_client
 import pytest
+import yaml
 from oslo_config import cfg
 
 from migrator import executors
@@ -68,11 +72,23 @@ def test_commands_of_an_alert_are_commands(name):
 
 @pytest.mark.parametrize('name', RULES)
 def test_alert_names_a_page_that_exists(name):
-    page, _, section = RULES[name]['annotations']['runbook'].partition('#')
+    page, _, section = RULES[name]['annotations']['runbook_url'].partition('#')
     text = (alerts.ROOT / 'doc/source' / page.replace('.html', '.rst')).read_text()
     titles = re.findall(r'^(\S.*)\n[=~-]{3,}$', text, re.MULTILINE)
     ids = {re.sub('[^a-z0-9]+', '-', title.lower()).strip('-') for title in titles}
     assert not section or section in ids | set(re.findall(r'^\.\. _([a-z-]+):$', text, re.MULTILINE))
+
+
+def test_command_of_the_page_makes_every_runbook_a_link(tmp_path):
+    page = (alerts.ROOT / 'doc/source/monitor.rst').read_text()
+    (command,) = re.findall(r'^    (sed -i .* alerts\.yaml)$', page, re.MULTILINE)
+    file = tmp_path / 'alerts.yaml'
+    shutil.copy(alerts.FILE, file)
+    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    (group,) = yaml.safe_load(file.read_text())['groups']
+    address = 'https://docs.example.com/migrator/'
+    for rule in group['rules']:
+        assert rule['annotations']['runbook_url'] == address + RULES[rule['alert']]['annotations']['runbook_url']
 
 
 def test_each_alert_has_a_cause_and_a_severity():
