@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 
 import pytest
 
@@ -34,6 +36,13 @@ PIECE = [
     {'kind': 'minute', 'seconds': 3600.0, 'migrations': {'completed': 3}},
     {'kind': 'end'},
 ]
+
+
+def test_audit_of_the_long_run_shares_no_code_with_what_it_judges():
+    tree = ast.parse((table.PAGE.parents[2] / 'tests/long_run/audit.py').read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    roots = {(getattr(node, 'module', None) or one.name).split('.')[0] for node in imports for one in node.names}
+    assert roots - sys.stdlib_module_names == {'amqp', 'psycopg2'}
 
 
 def test_page_has_the_table_of_the_recorded_pieces():
