@@ -359,7 +359,7 @@ class Host(process.Process):
             'nothing': str(self.directory / 'nothing'),
             'daemon': [
                 machine.libvirtd(),
-                *('--config', '/etc/libvirt/libvirtd.conf', '--pid-file', '/run/libvirt/libvirtd.pid'),
+                *('--listen', '--config', '/etc/libvirt/libvirtd.conf', '--pid-file', '/run/libvirt/libvirtd.pid'),
             ],
             # libvirt's own default emulator is then the lab's, too
             'environment': {
