@@ -71,16 +71,22 @@ def needs_a_machine():
         pytest.skip('a machine of its own needs root')
 
 
-def type_on_a_machine(tmp_path, lines):
-    """Type lines on a new machine, and return what it prints."""
-    executable, bin_ = pathlib.Path(sys.executable).resolve(), pathlib.Path(sys.executable).parent
+def type_on_a_machine(tmp_path, lines, python=sys.executable):
+    """Type lines on a new machine, and return what it prints.
+
+    :param python: the Python of the virtual environment with the packages.
+    """
+    executable, bin_ = pathlib.Path(python).resolve(), pathlib.Path(python).parent
     parents = ' '.join(str(one) for one in [*executable.parents, *bin_.parents] if one != pathlib.Path('/'))
     script, place = tmp_path / 'typed.sh', tmp_path / 'machine'
     first = FIRST.format(bin=bin_, parents=parents, python=sys.executable, root=ROOT)
     script.write_text('\n'.join([first, *lines]))
     place.mkdir()
     machine = MACHINE.format(place=place, script=script, python=executable.parents[1])
-    environment = {'PATH': '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', 'PYTHONPATH': str(ROOT)}
+    environment = {
+        'PATH': '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
+        'PYTHONPATH': str(ROOT) if python == sys.executable else '',
+    }
     command = [
         'unshare',
         '--mount',
