@@ -305,6 +305,7 @@ def test_streams_that_end_at_once_do_not_follow_each_other_without_a_pause(site,
 
 def test_error_in_a_round_that_follows_another_does_not_stay(site, page, monkeypatch):
     monkeypatch.setattr(events, 'LONGEST', 600.0)
+
     def broken(environ, start_response):
         if environ['PATH_INFO'] != '/migrator/v1/hosts' or not left:
             return answer(environ, start_response)
