@@ -196,11 +196,11 @@ def text_of(facts: Facts, line: Place, program: str = PROG) -> Iterator[str]:
     migration = facts.migration
     name = f' ({facts.instance.name})' if facts.instance is not None else ', which has been deleted'
     destination = migration.dest_compute or migration.requested_host or 'a host that is not chosen yet'
+    where = f'from {migration.source_compute} to {destination}'
+    if migration.stays:
+        where = f'which stays at {migration.source_compute}'
     yield f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
-    yield command.printable(
-        f'{migration.migration_type} of instance {migration.instance_uuid}{name}, '
-        f'from {migration.source_compute} to {destination}'
-    )
+    yield command.printable(f'{migration.migration_type} of instance {migration.instance_uuid}{name}, {where}')
     yield ''
     for wait in timeline.waits(facts):
         yield command.printable(f'* {wait}')

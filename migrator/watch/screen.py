@@ -292,7 +292,7 @@ def _table(picture: Picture, shown: Iterable[Row], console: rich.console.Console
         style = _BAD if row.is_stuck else _STYLES.get(row.status, _BAD)
         cells: list[rich.console.RenderableType] = [
             base.printable(row.name),
-            f'{row.source} {arrow} {row.destination or "..."}',
+            row.source if row.source == row.destination else f'{row.source} {arrow} {row.destination or "..."}',
             rich.text.Text('stuck' if row.is_stuck else row.status, style=style),
             _bar(row.share, bar, style),
         ]

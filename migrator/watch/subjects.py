@@ -191,7 +191,9 @@ def _event(migration: Mapping[str, Any], one: Mapping[str, Any]) -> Event:
     shown = ('uuid', 'instance_uuid', 'instance_name', 'source', 'destination')
     document = {'at': one['at'], 'kind': 'migration', 'status': one['status']}
     document |= {name: migration[name] for name in shown}
-    text = f'{migration["instance_name"]}: {one["status"]}, {migration["source"]} to {migration["destination"] or "?"}'
+    source, destination = migration['source'], migration['destination']
+    where = f'stays at {source}' if source == destination else f'{source} to {destination or "?"}'
+    text = f'{migration["instance_name"]}: {one["status"]}, {where}'
     if one['status'] in FINAL and migration['failure']:
         document['failure'] = migration['failure']
         text += f' ({migration["failure"]})'

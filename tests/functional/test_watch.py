@@ -14,6 +14,8 @@ import rich.console
 from migrator.osc import drain as osc
 from migrator.watch import commands, errors, screen, subjects
 from tests.functional.faults import faults
+from tests.functional.test_cold_migration import CONFIRM, act
+from tests.functional.test_resize import LARGE, resize
 
 pytestmark = pytest.mark.simulated(reason='it injects faults at one host, and lets single seconds pass')
 
@@ -177,6 +179,18 @@ def test_host_is_watched_until_no_migration_is_in_progress_there(cloud):
     ends = [line.split()[1] for line in watch.lines if ': completed, ' in line]
     assert sorted(ends) == ['coming:', 'leaving0:', 'leaving1:']
     assert Watch(cloud)(subjects.Host, 'host1') == 0
+
+
+@pytest.mark.cloud(hosts=1, options={'allow_resize_to_same_host': True})
+def test_guest_that_is_resized_at_its_host_is_shown_there(cloud, operator):
+    guest = cloud.boot('one', 'host1')
+    cloud.database.flavors.create(LARGE)
+    migration = resize(cloud, guest)
+    assert act(cloud, guest, CONFIRM) == 204
+    watch = Watch(cloud)
+    assert watch(subjects.Migration, migration.uuid) == 0
+    assert {line.rsplit(', ', 1)[1] for line in watch.lines if '  one: ' in line} == {'stays at host1'}
+    assert 'resize of instance INSTANCE (one), which stays at host1\n' in operator.shows(guest)
 
 
 def test_name_of_a_host_stays_one_part_of_the_path():

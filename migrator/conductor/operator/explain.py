@@ -117,7 +117,8 @@ def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
     same = [one for one in facts.entries if (one.attempt, one.step, one.direction) == step.key]
     first, last = entry is same[0], entry is same[-1]
     if first and step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
-        yield f'attempt {step.attempt}: the next candidate is {facts.host_of(step)}'
+        host = facts.host_of(step)
+        yield f'attempt {step.attempt}: {f"the next candidate is {host}" if host else "there is no next candidate"}'
     name = name_of(step, facts.host_of(step))
     if step.step == abandon.ABANDON:
         if first:
@@ -374,8 +375,9 @@ def _stuck(facts: Facts, program: str) -> Iterator[str]:
         'first of these commands only shows what would happen:'
     )
     # Without an outcome the command has a placeholder, so that the operator must look before pasting it.
+    either = migration.source_compute if migration.stays else 'HOST'
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
-        migration.outcome or '', 'HOST'
+        migration.outcome or '', either
     )
     yield f'  {program} migration abandon {uuid} --guest-on {guest_on}'
     yield f'  {program} migration abandon {uuid} --guest-on {guest_on} --yes'

@@ -250,7 +250,9 @@ def _end(facts: Facts) -> Iterator[str]:
         yield f'It is done{since}: the guest was started at {destination}. {source} has not cleaned up yet.'
         yield f'Until then the migration holds its allocation at {source}.'
     elif migration.status in (Status.COMPLETED, Status.CONFIRMED):
-        where = f'had moved to {destination}' if facts.is_in_doubt(destination) else f'runs at {destination}'
+        where = f'{"is" if migration.is_cold else "runs"} at {destination}'
+        if facts.is_in_doubt(destination):
+            where = f'had moved to {destination}'
         yield f'It ended {migration.status}{since}: the guest {where}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'

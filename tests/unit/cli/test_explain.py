@@ -62,6 +62,14 @@ class TestTheLines:
         undone = done('pre_live_migration', direction='undo')
         assert reported(steps=[undone])[-1] == 'rollback_live_migration_at_destination at dst: done'
 
+    def test_attempt_without_a_candidate_names_none(self):
+        first, failed = (
+            done('move_allocation', input=MOVED),
+            step('move_allocation', 'failed', result={'reason': 'full'}),
+        )
+        lines = reported(steps=[first, dataclasses.replace(failed, attempt=2)])
+        assert lines[-2:] == ['attempt 2: there is no next candidate', 'move_allocation: not done; full']
+
     def test_takeover_has_a_line_where_another_conductor_continues(self):
         first, second = done('pre_live_migration'), done('live_migration', seconds=9)
         lives = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
@@ -247,7 +255,7 @@ class TestAColdMigration:
             *explain.next_(facts(**stays, status='finished')),
             *explain.next_(facts(**stays, status='confirming', confirm_requested_at=back(1), owner=None)),
             *explain.next_(facts(**stays, status='reverting', revert_requested_at=back(1))),
-            *explain.next_(facts(**stays, stuck_reason='odd')),
+            *explain.next_(facts(**stays | {'outcome': None}, stuck_reason='odd')),
         ]
         assert not any('which host' in line for line in texts)
         for text in (
@@ -257,6 +265,7 @@ class TestAColdMigration:
             'The guest has its new flavor, and nothing is undone any more. ',
             'The guest gets its old flavor, and nothing is undone any more. revert_resize at src, ',
             'If the cause cannot be fixed: look whether the guest is at src, ',
+            'migration abandon m --guest-on src',
         ):
             assert any(text in line for line in texts), (text, texts)
 

@@ -284,6 +284,9 @@ class TestItsEnd:
 
     def test_ended_migration_states_location_of_guest(self):
         assert self.ended('completed') == ['It ended completed 2 min ago: the guest runs at dst.']
+        assert self.ended('confirmed', migration_type='resize') == [
+            'It ended confirmed 2 min ago: the guest is at dst.'
+        ]
         assert self.ended('failed', failure='the cable') == [
             'It ended failed 2 min ago, undone: the cable',
             'The guest is at src, and nothing of the migration is left.',

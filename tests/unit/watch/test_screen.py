@@ -56,6 +56,11 @@ def test_wide_screen_shows_memory_rate_place_and_end(draw):
     assert drawn[-2:] == [' it waits', ' 1 of 2']
 
 
+def test_host_of_a_guest_that_stays_there_is_shown_once(draw):
+    (first,) = [line for line in draw(picture(row(1, destination='host1'))) if 'vm-1' in line]
+    assert first.split()[:3] == ['vm-1', 'host1', 'running']
+
+
 @pytest.mark.parametrize('width', [80, 100, 120, 200])
 def test_screen_from_80_columns_shows_every_cell_in_full(draw, width):
     rows = [row(n, 'post-migrating', rate=9999 * MIB, expected=later(n), place=200) for n in range(1, 10)]
