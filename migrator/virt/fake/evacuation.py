@@ -133,7 +133,8 @@ class EvacuatingDriver(HostDriver):
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
                 rate, state = float(migrate_data.source['dirty_rate']), state_after_evacuation(instance)
-                new = start = Start(hypervisor, instance, rate, self.life, state, size=migrate_data.source['size'])
+                size = migrate_data.source.get('size')  # a host of an earlier version has reported none
+                new = start = Start(hypervisor, instance, rate, self.life, state, size=size)
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')
