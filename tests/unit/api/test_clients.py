@@ -17,7 +17,7 @@ from novaclient import exceptions as nova_exceptions
 from openstack import exceptions as sdk_exceptions
 
 from migrator.objects import instance
-from tests import forked
+from tests import client_commands, forked
 
 HERE = pathlib.Path(sys.executable).parent
 
@@ -256,6 +256,32 @@ def test_the_sdk_reads_what_is_around_a_migration_and_deletes_a_service(served, 
     assert served.conductor.calls[-1] == ('delete_service', service.uuid)
 
 
+def test_the_sdk_locks_completes_and_changes_services(served, sdk):
+    one = served.migration(served.guest('moving'))
+    sdk.compute.lock_server(one.instance_uuid, locked_reason='mine')
+    assert sdk.compute.get_server(one.instance_uuid).is_locked
+    assert served.database.instances.get(one.instance_uuid).locked_reason == 'mine'
+    sdk.compute.unlock_server(one.instance_uuid)
+    assert not sdk.compute.get_server(one.instance_uuid).is_locked
+    sdk.compute.force_complete_server_migration(one.id, one.instance_uuid)
+    assert served.database.migrations.get(one.uuid).force_complete_requested_at is not None
+    for name, values, shows in (
+        ('disable_service', {'disabled_reason': 'fan'}, ('disabled', False)),
+        ('enable_service', {}, ('enabled', False)),
+        ('update_service_forced_down', {'forced': True}, ('enabled', True)),
+        ('update_service', {'status': 'disabled', 'forced_down': False}, ('disabled', False)),
+    ):
+        (service,) = sdk.compute.services(host='source')
+        getattr(sdk.compute, name)(service, **values)
+        row = served.database.services.get_compute('source')
+        assert ('disabled' if row.disabled else 'enabled', row.forced_down) == shows
+
+
+def test_the_sdk_does_not_read_an_uptime_by_itself_from_2_88_on(served, sdk):
+    with pytest.raises(sdk_exceptions.SDKException, match='not supported anymore'):
+        sdk.compute.get_hypervisor_uptime(served.database.services.list_nodes()[0].uuid)
+
+
 def test_the_sdk_follows_pages(served, sdk):
     for number in range(5):
         served.guest(f'vm{number}')
@@ -385,3 +411,52 @@ def test_the_nova_command_migrates_or_resizes_and_confirms_or_reverts(served, cl
         assert 'VERIFY_RESIZE' in nova('show', name)
         nova(f'resize-{decision}', name)
         assert getattr(served.database.migrations.get(row.uuid), f'{decision}_requested_at') is not None
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+#: What only hosts of this test show, or are not harmed by.
+HERE_ONLY = (
+    ('nova', 'diagnostics {guest}', 'driver .* libvirt '),
+    ('nova', 'hypervisor-uptime {hypervisor}', 'uptime .* load average'),
+    ('nova', 'live-migration-force-complete {moving} {migration}', ''),
+    ('openstack', 'server migration force complete {moving} {migration}', ''),
+    ('openstack', 'server event list {moving}', 'live_migration_force_complete'),
+    ('nova', 'service-force-down {spare}', 'nova-compute .* True '),
+    ('nova', 'service-force-down --unset {spare}', 'nova-compute .* False '),
+    ('nova', 'service-delete {spare}', ''),
+    ('nova', 'host-evacuate-live --target-host dest {host}', '{guest} .* True '),
+    ('nova', 'host-servers-migrate dest', '{there} .* True '),
+)
+
+
+@pytest.mark.slow
+def test_commands_show_what_they_read_and_change(served, cli):
+    guest, one = served.guest('still'), served.migration(served.guest('moving'))
+    services = served.database.services
+    names = {
+        'host': 'source', 'there': served.guest('there', host='dest').uuid, 'hypervisor': services.list_nodes()[0].uuid,
+        'service': services.get_compute('source').uuid, 'spare': services.get_compute('spare').uuid,
+        'guest': guest.uuid, 'flavor': 'm1', 'moving': one.instance_uuid, 'migration': one.id, 'uuid': one.uuid,
+        'request': served.database.actions.list(one.instance_uuid)[0].request_id,
+    }  # fmt: skip
+
+    def run(client, words):
+        return cli('--os-compute-api-version', '2.80', *words, client=client)
+
+    rows = (*client_commands.READS, *client_commands.CHANGES, *HERE_ONLY)
+    assert client_commands.wrong(run, rows, names) == []
+    assert services.get_compute('spare').uuid in [call[1] for call in served.conductor.calls]
+
+
+@pytest.mark.parametrize(
+    ('words', 'says'),
+    [
+        ('server migration show moving 1', 'No ServerMigration found'),  # it asks for server 1
+        ('host list', 'migrator does not serve GET /v2.1/os-hosts'),
+    ],
+)
+def test_openstack_commands_that_fail_say_why(served, cli, words, says):
+    one = served.migration(served.guest('moving'))
+    assert one.id == 1
+    assert says in cli(*words.split(), fails=True)
