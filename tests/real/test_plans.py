@@ -49,7 +49,6 @@ OPERATIONS = {
     'owned': lambda database: database.migrations.owned_by('c1'),
     'queued': lambda database: database.migrations.count_queued('host7'),
     'destinations': lambda database: database.services.places('g77'),
-    'the hosts of candidates': lambda database: database.services.roots(['g77', 'g78']),
     'the load of destinations': lambda database: database.services.inbound(),
     'a start of a host': lambda database: database.migrations.begin_boot(report(), database.services, BOOT),
     'the last at a host': lambda database: database.migrations.last_at('host7'),
