@@ -35,7 +35,9 @@ class ResizingDriver(ColdMigratingDriver):
         Only this host keeps the old definition of a resized guest.
         """
         found = super().get_definition(instance_uuid)
-        return found | {'xml': marks.put(found['xml'], None)} if found is not None else None
+        if found is None or marks.read(found['xml']) is None:
+            return found
+        return found | {'xml': marks.put(found['xml'], None)}
 
     @on_disk
     def check_can_resize(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
