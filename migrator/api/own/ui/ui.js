@@ -249,7 +249,7 @@ const commandIn = (reason) => COMMAND.exec(reason ?? '')?.[1].trim();
 function ofStuck(one) {
   const guest = one.instance_name ?? one.instance_uuid;
   const to = one.destination ?? 'a host that is not chosen yet';
-  const hosts = [one.source, one.destination].filter(Boolean);
+  const hosts = [...new Set([one.source, one.destination])].filter(Boolean); // one, if the guest stays
   return {
     key: one.uuid, bad: true, title: `Stuck: ${guest}, ${one.status}, ${one.source} to ${to}`,
     text: one.stuck_reason,
