@@ -25,7 +25,7 @@ def fault(method: str, path: str, status: int, body: bytes) -> str:
     if status >= 300 or route is None:
         return ''
     if status not in route.answers:
-        return f'{status} is none of the statuses of {method} {route.path}'
+        return f'{status} is not a status of {method} {route.path}'
     schema = route.answers[status]
     if schema is None:
         return 'it has a body' if body else ''

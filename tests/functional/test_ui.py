@@ -282,7 +282,7 @@ def test_page_waits_for_an_event_while_nothing_is_in_progress(site, page, monkey
     assert [path for path in site.requests if path in (ROUND, STREAM)][:5] == [ROUND, STREAM, ROUND, STREAM, ROUND]
     site.migration()
     page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
-    # What is in progress changes without an event.
+    # The progress of a migration changes without an event.
     streams, rounds = site.requests.count(STREAM), site.requests.count(ROUND)
     page.wait(lambda: site.requests.count(ROUND) >= rounds + 3)
     assert site.requests.count(STREAM) == streams

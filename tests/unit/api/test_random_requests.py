@@ -48,7 +48,7 @@ def test_an_answer_that_is_a_fault_is_noticed(status, headers, body, word):
     ('method', 'path', 'status', 'body', 'word'),
     [
         ('GET', '/migrator/v1/hosts', 200, b'{"hosts": 1}', 'hosts'),
-        ('GET', '/migrator/v1/hosts', 202, b'{}', '202 is none'),
+        ('GET', '/migrator/v1/hosts', 202, b'{}', '202 is not a status'),
         ('GET', '/v2.1/os-migrations', 200, b'{}', 'migrations'),
         ('DELETE', '/v2.1/os-services/1', 204, b'{}', 'body'),
     ],
