@@ -24,6 +24,37 @@ AFTER_EVACUATION = 'post_evacuation_at_source'
 AFTER_REVERT = 'revert_migration_at_destination'
 #: The cleanups that may end an active copy of the guest.
 ENDS_COPIES = (AFTER_EVACUATION, AFTER_REVERT)
+#: The steps that a compute host runs, and their undos, by the role of the host. The conductor runs all others.
+STEPS_AT_SOURCE = frozenset(
+    {
+        'check_can_live_migrate_source',
+        'live_migration',
+        'rollback_live_migration_at_source',
+        'post_live_migration_at_source',
+        'check_can_migrate_source',
+        'migrate_disk_and_power_off',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+        'check_can_resize',
+        'resize',
+        'confirm_resize',
+        'revert_resize',
+    }
+)
+STEPS_AT_DESTINATION = frozenset(
+    {
+        'check_can_live_migrate_destination',
+        'pre_live_migration',
+        'rollback_live_migration_at_destination',
+        'post_live_migration_at_destination',
+        'check_can_evacuate',
+        'evacuate',
+        'rollback_evacuation_at_destination',
+        'check_can_migrate_destination',
+        'finish_migration',
+        'revert_migration_at_destination',
+    }
+)
 
 
 class GuestState(enum.StrEnum):

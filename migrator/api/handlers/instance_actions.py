@@ -17,18 +17,8 @@ from migrator.api.schemas import types
 from migrator.api.schemas.instance_actions import INDEX
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
 from migrator.objects import Instance, Migration
+from migrator.objects.protocol import STEPS_AT_DESTINATION, STEPS_AT_SOURCE
 
-#: The steps that a compute host does. The conductor does the others.
-AT_SOURCE = frozenset(
-    {'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'}
-    | {'check_can_migrate_source', 'migrate_disk_and_power_off', 'confirm_migration_at_source'}
-    | {'revert_migration_at_source', 'check_can_resize', 'resize', 'confirm_resize', 'revert_resize'}
-)
-AT_DESTINATION = frozenset(
-    {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
-    | {'check_can_evacuate', 'evacuate'}
-    | {'check_can_migrate_destination', 'finish_migration', 'revert_migration_at_destination'}
-)
 #: Action -> nova's name of the event of the whole migration.
 _WHOLE = {
     LIVE_MIGRATION: 'conductor_live_migrate_instance',
@@ -117,9 +107,9 @@ def _events(request: Request, instance: Instance, action: Action) -> list[dict[s
 
 
 def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
-    at_host = record.step in AT_SOURCE or record.step in AT_DESTINATION
+    at_host = record.step in STEPS_AT_SOURCE or record.step in STEPS_AT_DESTINATION
     name = f'{"compute" if at_host else "conductor"}_{record.step}'
-    at_destination = record.step in AT_DESTINATION and record.attempt == migration.attempt
+    at_destination = record.step in STEPS_AT_DESTINATION and record.attempt == migration.attempt
     failed = record.state == 'failed'
     return {
         'event': name if record.direction == 'do' else f'{name}_undo',

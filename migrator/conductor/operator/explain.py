@@ -18,7 +18,7 @@ from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.db import actions
 from migrator.objects import EVACUATES, Migration, MigrationStatus, Outcome, times
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.protocol import AFTER_EVACUATION, STEPS_AT_DESTINATION, STEPS_AT_SOURCE
 from migrator.saga import log
 
 Status = MigrationStatus
@@ -37,16 +37,6 @@ _NO_STEPS = {
     abandon.CLEAN: 'abandon: clean {host}',
     abandon.ALLOCATIONS: 'abandon: write the allocations',
 }
-
-
-#: The steps whose names do not end with the host that does them.
-_AT_SOURCE = frozenset({'live_migration', 'migrate_disk_and_power_off'}) | {
-    'check_can_resize',
-    'resize',
-    'confirm_resize',
-    'revert_resize',
-}
-_AT_DESTINATION = frozenset({'pre_live_migration', 'check_can_evacuate', 'evacuate', 'finish_migration'})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -544,9 +534,9 @@ def _list(facts: Facts, names: Sequence[str]) -> str:
     words = []
     for name in names:
         host = None
-        if name in _AT_DESTINATION or (name.endswith('_destination') and name != 'end_at_destination'):
+        if name in STEPS_AT_DESTINATION:
             host = migration.dest_compute
-        elif name in _AT_SOURCE or name.endswith('_source'):
+        elif name in STEPS_AT_SOURCE:
             host = migration.source_compute
         words.append(f'{name} at {host}' if host else name)
     return f'{", then ".join(words)}.' if words else ''

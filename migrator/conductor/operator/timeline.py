@@ -20,39 +20,11 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
-from migrator.objects.protocol import ENDS_COPIES
+from migrator.objects.protocol import ENDS_COPIES, STEPS_AT_DESTINATION, STEPS_AT_SOURCE
 from migrator.saga import log
 
 Status = MigrationStatus
 
-#: The steps that a host runs, by the role of that host.
-_AT_SOURCE = frozenset(
-    {
-        'check_can_live_migrate_source',
-        'live_migration',
-        'post_live_migration_at_source',
-        'check_can_migrate_source',
-        'migrate_disk_and_power_off',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'check_can_resize',
-        'resize',
-        'confirm_resize',
-        'revert_resize',
-    }
-)
-_AT_DESTINATION = frozenset(
-    {
-        'check_can_live_migrate_destination',
-        'pre_live_migration',
-        'post_live_migration_at_destination',
-        'check_can_evacuate',
-        'evacuate',
-        'check_can_migrate_destination',
-        'finish_migration',
-        'revert_migration_at_destination',
-    }
-)
 #: Steps in the log that the saga does not declare.
 _UNDECLARED = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
 #: The largest id that the column holds. For a larger one each database has its own error.
@@ -117,9 +89,9 @@ class Facts:
 
     def host_of(self, step: log.StepRecord) -> str | None:
         """Return the host that runs a step, or None if no host does."""
-        if step.step in _AT_SOURCE:
+        if step.step in STEPS_AT_SOURCE:
             return self.migration.source_compute
-        if step.step in _AT_DESTINATION or step.step == 'move_allocation':
+        if step.step in STEPS_AT_DESTINATION or step.step == 'move_allocation':
             return self._destination_of(step.attempt)
         return None
 

@@ -11,6 +11,7 @@ import pytest
 from migrator import exception
 from migrator.compute import manager, rpcapi
 from migrator.compute.cold_migration.api import ColdMigrationAPI
+from migrator.conductor.tasks import sagas
 from migrator.objects import Migration, protocol
 from tests.unit.compute import scene
 
@@ -217,3 +218,10 @@ def test_version_of_a_host_is_read_once_for_each_boot() -> None:
         api.post_live_migration_at_source(*given)
     assert queried == ['alpha', 'alpha']
     assert [call[0].version for call in recorder.calls] == ['1.0', '1.0', '1.1', '1.1']
+
+
+def test_each_step_that_a_host_runs_has_the_role_of_that_host() -> None:
+    declared = [step for saga in sagas().values() for step in saga.steps]
+    names = {step.name for step in declared} | {step.undo.__name__ for step in declared if step.undo is not None}
+    assert names & set(METHODS) == protocol.STEPS_AT_SOURCE | protocol.STEPS_AT_DESTINATION
+    assert not protocol.STEPS_AT_SOURCE & protocol.STEPS_AT_DESTINATION
