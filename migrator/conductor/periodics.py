@@ -53,9 +53,6 @@ _COLLECT = 1.0
 class Heartbeats:
     """The heartbeats that a conductor has received and writes together, once a second.
 
-    The first heartbeat of a boot is written at once, because it may be the news that the host has a new boot. The
-    further ones only repeat it.
-
     :param pool: makes the calls that let a host register again.
     """
 
@@ -63,28 +60,19 @@ class Heartbeats:
         self._tools = tools
         self._pool = pool
         self._lock = tools.threads.lock()
-        #: Host -> the boot whose heartbeat was written last.
-        self._written: dict[str, str] = {}
+        #: Host -> the boot of its heartbeat.
         self._waiting: dict[str, str] = {}
         self._began = 0.0
 
     def take(self, host: str, boot_id: str) -> None:
-        """Write a heartbeat, at once or with the next ones."""
+        """Write a heartbeat with the next ones."""
         with self._lock:
-            is_repeated, is_first = self._written.get(host) == boot_id, not self._waiting
-            if is_repeated:
-                self._waiting[host] = boot_id
-                if is_first:
-                    self._began = self._tools.threads.clock.monotonic()
-        if is_repeated:
+            is_first = not self._waiting
+            self._waiting[host] = boot_id
             if is_first:
-                self._begin_write()
-            return
-        if self._tools.database.services.heartbeats({host: boot_id}, 0.0):
-            self._on_unknown_boot(host, boot_id)
-        else:
-            with self._lock:
-                self._written[host] = boot_id
+                self._began = self._tools.threads.clock.monotonic()
+        if is_first:
+            self._begin_write()
 
     def _begin_write(self) -> None:
         try:
@@ -110,8 +98,6 @@ class Heartbeats:
         if not boots:
             return
         for host in sorted(self._tools.database.services.heartbeats(boots, age)):
-            with self._lock:
-                self._written.pop(host, None)
             self._on_unknown_boot(host, boots[host])
 
     def _on_unknown_boot(self, host: str, boot_id: str) -> None:
