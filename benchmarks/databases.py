@@ -41,7 +41,7 @@ class _Backend(backends.Backend):
         return service.FakePlacement()
 
     def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> Engine:
-        fast = {'sqlite_synchronous': False, 'thread_checkin': False} if self._url.startswith('sqlite') else {}
+        fast = {'sqlite_synchronous': False} if self._url.startswith('sqlite') else {}
         return Engine(self._url, threads, **fast)
 
 

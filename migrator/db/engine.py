@@ -68,7 +68,8 @@ class Engine:
         self._threads = threads
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
-        self._facade.configure(connection=connection, **options)
+        # thread_checkin ends each transaction with sleep(0), so that other green threads run.
+        self._facade.configure(connection=connection, thread_checkin=executors.is_green(), **options)
         # SQLite lets one transaction write at a time. A thread that waits here does not poll the file.
         self._one_writer: Any = (
             executors.NativeThreads().lock() if connection.startswith('sqlite') else contextlib.nullcontext()

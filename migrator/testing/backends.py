@@ -98,9 +98,8 @@ class Backend:
         return sum(engine.connections_in_use for engine in self._engines)
 
     def _new_engine(self, threads: executors.Threads) -> Engine:
-        # A cloud in one process need not survive a crash of the machine, so commits do not wait for the disk. oslo.db's
-        # thread_checkin yields the processor after each transaction, and no other thread needs it.
-        self._engines.append(Engine(self.url, threads, sqlite_synchronous=False, thread_checkin=False))
+        # A cloud in one process need not survive a crash of the machine, so commits do not wait for the disk.
+        self._engines.append(Engine(self.url, threads, sqlite_synchronous=False))
         return self._engines[-1]
 
 
