@@ -357,8 +357,9 @@ class Services:
         """
         cleanup = models.CLEANUPS
         has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
-        source = sa.select(_SOURCE).join(models.INSTANCES, models.INSTANCES.c.host == _SOURCE.c.host)
-        source = source.where(models.INSTANCES.c.uuid == instance_uuid)
+        # For a join PostgreSQL would read the index of all hosts.
+        its_host = sa.select(models.INSTANCES.c.host).where(models.INSTANCES.c.uuid == instance_uuid)
+        source = sa.select(_SOURCE).where(_SOURCE.c.host == its_host.scalar_subquery())
         query = (
             sa.select(
                 _T,

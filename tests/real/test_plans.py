@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What databases read for lists, sweeps and choices beside 100,000 ended migrations."""
+"""What databases read for lists, sweeps and choices beside 100,000 ended migrations and 10,000 hosts."""
 
 import datetime
 import re
@@ -15,10 +15,10 @@ from migrator.db.api import Database
 from migrator.db.saga_log import Notified
 from migrator.db.schema import sync
 from migrator.db.slots import Bounds
-from migrator.objects import protocol
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from tests.unit.db import conftest
 
-ENDED, GUESTS, IN_PROGRESS, HOSTS = 100_000, 2_000, 40, 20
+ENDED, GUESTS, IN_PROGRESS, HOSTS, OTHERS = 100_000, 2_000, 40, 20, 10_000
 BOOT = '00000000-0000-4000-8000-000000000000'
 #: More rows than any of the statements needs, and far fewer than there are.
 MOST = 4_000
@@ -48,7 +48,7 @@ OPERATIONS = {
     'a takeover, by the holder': lambda database: database.takeovers.adopt(['p8'], conductor(database, 'two'), 'two'),
     'owned': lambda database: database.migrations.owned_by('c1'),
     'queued': lambda database: database.migrations.count_queued('host7'),
-    'destinations': lambda database: database.services.places('g77'),
+    'destinations': lambda database: database.services.places('g77', uuids=['h1', 'h2']),
     'the load of destinations': lambda database: database.services.inbound(),
     'a start of a host': lambda database: database.migrations.begin_boot(report(), database.services, BOOT),
     'the last at a host': lambda database: database.migrations.last_at('host7'),
@@ -79,14 +79,14 @@ def database(request, tmp_path_factory):
         fill(session)
     if request.param != 'sqlite':  # SQLite chooses its plans without statistics
         with made.engine.sa_engine.connect().execution_options(isolation_level='AUTOCOMMIT') as connection:
-            for table in ('instances', 'migrations', 'notified'):
+            for table in ('instances', 'migrations', 'notified', 'services', 'compute_nodes'):
                 connection.exec_driver_sql(f'ANALYZE {"" if request.param == "postgresql" else "TABLE"} {table}')
     yield made
     made.close()
 
 
 def fill(session):
-    """Insert guests, each with migrations that have ended, and a few guests with one in progress."""
+    """Insert hosts, guests with migrations that have ended, and a few guests with one in progress."""
     digits = [sa.union_all(*(sa.select(sa.literal(d).label('d')) for d in range(10))).subquery() for _ in range(5)]
     n = sum((digit.c.d * 10**place for place, digit in enumerate(digits)), sa.literal(0)).label('n')
     crossed = digits[0]
@@ -103,6 +103,12 @@ def fill(session):
         query = sa.select(*(value.label(column) for column, value in values.items())).where(n < count)
         session.execute(sa.insert(table).from_select(list(values), query.order_by(n)))
 
+    host = {'uuid': name('h', n), 'host': name('other', n)}
+    version, binary = sa.literal(CURRENT_VERSION), sa.literal(COMPUTE_BINARY)
+    insert(models.SERVICES, OTHERS, **host, binary=binary, version=version, last_seen_up=ago)
+    empty = {column: sa.literal([], models.Json()) for column in ('cpu_info', 'providers')}
+    hypervisor = {'hypervisor_type': sa.literal('x'), 'hypervisor_version': sa.literal(1), 'host_ip': sa.literal('x')}
+    insert(models.COMPUTE_NODES, OTHERS, **host, **hypervisor, **empty, node=name('other', n))
     guest = {column: sa.literal('x') for column in ('name', 'project_id', 'user_id', 'node', 'vm_state')}
     guest |= {'power_state': sa.literal(1), 'tenure': sa.literal(ENDED // GUESTS)}
     guest |= {'host': name('host', n % HOSTS), 'flavor': sa.literal({'name': 'x'}, models.Json()), 'created_at': ago}
@@ -133,7 +139,7 @@ def report():
 
 
 @pytest.mark.parametrize('what', OPERATIONS)
-def test_what_is_read_does_not_grow_with_the_migrations_that_have_ended(database, what):
+def test_what_is_read_does_not_grow_with_ended_migrations_or_hosts(database, what):
     sent = []
     engine = database.engine.sa_engine
 
