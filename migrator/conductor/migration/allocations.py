@@ -50,14 +50,9 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
             tools.database,
             tools.readings,
             tools.candidates,
-            m.row,
-            m.instance,
-            tried,
+            destinations.RequestSpec(m.row, m.instance, tried, turn, hints, tools.options.resizes_here),
             reachable,
             asked_after,
-            turn,
-            hints,
-            tools.options.resizes_here,
         )
     except exception.NoSlot as error:
         return slots.wait(m, error)

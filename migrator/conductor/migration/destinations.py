@@ -25,7 +25,7 @@ from migrator.objects import (
     MigrationType,
     Strategy,
 )
-from migrator.placement_client import allocation_state, candidates
+from migrator.placement_client import allocation_state
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
 from migrator.saga import log
@@ -77,18 +77,31 @@ def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class RequestSpec:
+    """What a migration requests of its destination, as nova's object of this name.
+
+    :ivar tried: the hosts that the migration has tried, each with the reason of its failure.
+    :ivar turn: the slots that the migration may take; None: no bound is set.
+    :ivar hints: what the drain of the migration states; None: no drain has requested it.
+    :ivar resizes_here: whether a resize may leave the guest at its host.
+    """
+
+    migration: Migration
+    instance: Instance
+    tried: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    turn: Turn | None = None
+    hints: Hints | None = None
+    resizes_here: bool = False
+
+
 def choose(
     database: Database,
     readings: SharedReadings,
     shared: SharedCandidates,
-    migration: Migration,
-    instance: Instance,
-    tried: Mapping[str, str],
+    spec: RequestSpec,
     reachable: bool = True,
     asked_after: int | None = None,
-    turn: Turn | None = None,
-    hints: Hints | None = None,
-    resizes_here: bool = False,
 ) -> Destination:
     """Return the next destination to try.
 
@@ -98,12 +111,8 @@ def choose(
 
     :param readings: reads what the instance holds.
     :param shared: the candidates of this conductor.
-    :param tried: the hosts that this migration has tried, each with the reason of its failure.
     :param reachable: whether this conductor was reachable long enough to know which hosts are down.
     :param asked_after: use no candidates that Placement was asked for earlier.
-    :param turn: the slots that the migration may take; None: no bound is set.
-    :param hints: what the drain of the migration states; None: no drain has requested it.
-    :param resizes_here: whether a resize may leave the guest at its host.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
@@ -112,14 +121,14 @@ def choose(
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
-    leaves = _why_it_leaves(database, migration, resizes_here)
+    leaves = _why_it_leaves(database, spec.migration, spec.resizes_here)
     try:
-        return _choose(database, readings, shared, migration, instance, tried, asked_after, True, turn, hints, leaves)
+        return _Choice(database, spec, leaves, True).made(readings, shared, asked_after)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
         if reachable:
             raise
     # No host could report while the conductors or the database were away. That does not make any host down.
-    return _choose(database, readings, shared, migration, instance, tried, asked_after, False, turn, hints, leaves)
+    return _Choice(database, spec, leaves, False).made(readings, shared, asked_after)
 
 
 def _why_it_leaves(database: Database, migration: Migration, resizes_here: bool) -> str | None:
@@ -147,116 +156,124 @@ def _why_it_leaves(database: Database, migration: Migration, resizes_here: bool)
     return None
 
 
-def _choose(
-    database: Database,
-    readings: SharedReadings,
-    shared: SharedCandidates,
-    migration: Migration,
-    instance: Instance,
-    tried: Mapping[str, str],
-    asked_after: int | None,
-    by_state: bool,
-    turn: Turn | None,
-    hints: Hints | None,
-    leaves: str | None,
-) -> Destination:
-    host = migration.requested_host
-    named = _check_named(database, migration, host, tried, by_state) if host is not None else None
-    root = named.uuid if named is not None else None
-    sent = shared.sent()
-    flavor = migration.flavors(instance.flavor)[1]
-    found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
-    held = readings.read(instance, migration.source_compute)
-    if held.generation is None or not held.allocations:
-        raise exception.NoValidHost(
-            reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
-        )
-    if found is None:
-        assert named is not None
-        forced = allocation_state.forced_claim(held.allocations, named.uuid)
-        return Destination(named.host, named.node, held.allocations, forced, held.generation)
-    chosen = _best(database, migration, found, tried, by_state, turn, named, hints, leaves)
-    if chosen is None or chosen[0].host == migration.source_compute:
-        # The list may be old, or cut off by its limit.
-        found = shared.get(flavor, root, sent, whole=True)
-        chosen = _best(database, migration, found, tried, by_state, turn, named, hints, leaves)
-    if chosen is None:
-        places = database.services.places(instance.uuid, uuids=list(found.by_root))
-        raise exception.NoValidHost(reason=_explain(migration, found.by_root, places, tried, by_state, hints, leaves))
-    best, claim = chosen
-    return Destination(best.host, best.node, held.allocations, claim, held.generation)
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """One choice of a destination.
 
-
-def _best(
-    database: Database,
-    migration: Migration,
-    found: Candidates,
-    tried: Mapping[str, str],
-    by_state: bool,
-    turn: Turn | None,
-    named: Place | None,
-    hints: Hints | None,
-    leaves: str | None,
-) -> tuple[Place, allocation_state.Allocations] | None:
-    """Return the first usable host, and the allocations there; None: no host is usable.
-
-    :param named: the host that the user requested, which was just read; None: any.
-    :param hints: what the drain of the migration states.
-    :param leaves: why the source may not be the destination too; None: it may.
-    :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
+    :ivar leaves: why the source may not be the destination too; None: it may.
+    :ivar by_state: whether a host whose service was stopped or is down is excluded.
     """
-    by_root, inbound = found.by_root, database.services.inbound() if len(found.hosts) > 1 else {}
-    order, full = found.in_order(inbound), list[str]()
-    later: list[tuple[Place, allocation_state.Allocations]] = []
-    # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
-    while page := list(itertools.islice(order, PAGE)):
-        places = [named] if named else database.services.places(migration.instance_uuid, uuids=page)
-        for place in sorted(places, key=lambda place: (inbound.get(place.host, (0, 0)), place.host)):
-            there = by_root.get(place.uuid)
-            if (
-                there
-                and (leaves is None or place.host != migration.source_compute)
-                and place.host not in tried
-                and (hints is None or hints.only is None or place.host in hints.only)
-                and refusal_of_hypervisor(place, migration.source_compute) is None
-                and _why_not(migration, place, by_state) is None
-            ):
+
+    database: Database
+    spec: RequestSpec
+    leaves: str | None
+    by_state: bool
+
+    def made(self, readings: SharedReadings, shared: SharedCandidates, asked_after: int | None) -> Destination:
+        migration, instance = self.spec.migration, self.spec.instance
+        named = self._named()
+        root = named.uuid if named is not None else None
+        sent = shared.sent()
+        flavor = migration.flavors(instance.flavor)[1]
+        found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
+        held = readings.read(instance, migration.source_compute)
+        if held.generation is None or not held.allocations:
+            raise exception.NoValidHost(
+                reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
+            )
+        if found is None:
+            assert named is not None
+            forced = allocation_state.forced_claim(held.allocations, named.uuid)
+            return Destination(named.host, named.node, held.allocations, forced, held.generation)
+        chosen = self._best(found, named)
+        if chosen is None or chosen[0].host == migration.source_compute:
+            # The list may be old, or cut off by its limit.
+            found = shared.get(flavor, root, sent, whole=True)
+            chosen = self._best(found, named)
+        if chosen is None:
+            raise exception.NoValidHost(reason=self._explain(found))
+        best, claim = chosen
+        return Destination(best.host, best.node, held.allocations, claim, held.generation)
+
+    def _named(self) -> Place | None:
+        """Return the host that the user requested, or None if it is any."""
+        migration, named = self.spec.migration, self.spec.migration.requested_host
+        if named is None:
+            return None
+        if named == migration.source_compute:
+            raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
+        if named in self.spec.tried:
+            raise exception.NoValidHost(reason=f'Host {named} was requested, but it cannot take the instance.')
+        places = self.database.services.places(migration.instance_uuid, host=named)
+        if not places:
+            raise exception.ComputeHostNotFound(host=named)
+        refused = refusal_of_hypervisor(places[0], migration.source_compute)
+        if refused is not None:
+            raise refused
+        reason = _why_not(migration, places[0], self.by_state)
+        if reason:
+            raise exception.ComputeServiceUnavailable(host=named, reason=reason)
+        return places[0]
+
+    def _best(self, found: Candidates, named: Place | None) -> tuple[Place, allocation_state.Allocations] | None:
+        """Return the first usable host, and the allocations there; None: no host is usable.
+
+        :param named: the host that the user requested, which was just read; None: any.
+        :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
+        """
+        services, spec, turn, hints = self.database.services, self.spec, self.spec.turn, self.spec.hints
+        inbound = services.inbound() if len(found.hosts) > 1 else {}
+        order, full = found.in_order(inbound), list[str]()
+        later: list[tuple[Place, allocation_state.Allocations]] = []
+        # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
+        while page := list(itertools.islice(order, PAGE)):
+            places = [named] if named else services.places(spec.migration.instance_uuid, uuids=page)
+            for place in sorted(places, key=lambda place: (inbound.get(place.host, (0, 0)), place.host)):
+                there = found.by_root.get(place.uuid)
+                if not there or place.host in spec.tried or self._why_not(place) is not None:
+                    continue
                 if turn is not None and not turn.has_slot(place.host):
                     full.append(place.host)
-                elif place.host == migration.source_compute or (hints is not None and place.host in hints.later):
+                elif place.host == spec.migration.source_compute or (hints is not None and place.host in hints.later):
                     later.append((place, there[0].allocations))
                 else:
                     return place, there[0].allocations
-    if later and all(hints is not None and host in hints.later for host in full):
-        return later[0]
-    if turn is not None and len(full) == 1:
-        turn.check(full[0])
-    if full:
-        raise exception.NoSlot(what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full))
-    return None
+        if later and all(hints is not None and host in hints.later for host in full):
+            return later[0]
+        if turn is not None and len(full) == 1:
+            turn.check(full[0])
+        if full:
+            raise exception.NoSlot(what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full))
+        return None
 
+    def _why_not(self, place: Place) -> str | None:
+        """Return why a host is no destination of this migration, or None if it is one."""
+        source, hints = self.spec.migration.source_compute, self.spec.hints
+        if place.host == source and self.leaves is not None:
+            return self.leaves
+        if hints is not None and hints.only is not None and place.host not in hints.only:
+            return 'it is not among the destinations of the drain'
+        refused = refusal_of_hypervisor(place, source)
+        return refused.message if refused is not None else _why_not(self.spec.migration, place, self.by_state)
 
-def _check_named(
-    database: Database,
-    migration: Migration,
-    named: str,
-    tried: Mapping[str, str],
-    by_state: bool,
-) -> Place:
-    if named == migration.source_compute:
-        raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
-    if named in tried:
-        raise exception.NoValidHost(reason=f'Host {named} was requested, but it cannot take the instance.')
-    places = database.services.places(migration.instance_uuid, host=named)
-    if not places:
-        raise exception.ComputeHostNotFound(host=named)
-    refused = refusal_of_hypervisor(places[0], migration.source_compute)
-    if refused is not None:
-        raise refused
-    reason = _why_not(migration, places[0], by_state)
-    if reason:
-        raise exception.ComputeServiceUnavailable(host=named, reason=reason)
-    return places[0]
+    def _explain(self, found: Candidates) -> str:
+        """Return in words why no host is left."""
+        migration, tried = self.spec.migration, self.spec.tried
+        named, source = migration.requested_host, migration.source_compute
+        if tried:
+            whys = '; '.join(f'{host}: {why.removesuffix(".")}' for host, why in sorted(tried.items()))
+            return f'Every candidate was tried, and the instance could move to none. {whys}.'
+        if named is not None and not found.by_root:
+            return f'Placement has no room for the instance on host {named}.'
+        places = self.database.services.places(migration.instance_uuid, uuids=list(found.by_root))
+        reasons = [f'{place.host}: {reason}' for place in places if (reason := self._why_not(place))]
+        both = ''
+        if self.leaves is None and all(place.host != source for place in places):
+            # The source would hold the old flavor too.
+            both = f' Placement has no room for both flavors at its host {source}.'
+        if not reasons:
+            return f'Placement has no room for the instance on any host.{both}'
+        return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.{both}'
 
 
 def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None:
@@ -309,38 +326,3 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
     if place.has_cleanup:
         return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None
-
-
-def _explain(
-    migration: Migration,
-    by_root: dict[str, list[candidates.Candidate]],
-    places: list[Place],
-    tried: Mapping[str, str],
-    by_state: bool,
-    hints: Hints | None,
-    leaves: str | None,
-) -> str:
-    """Return in words why no host is left."""
-    named = migration.requested_host
-    if tried:
-        whys = '; '.join(f'{host}: {why.removesuffix(".")}' for host, why in sorted(tried.items()))
-        return f'Every candidate was tried, and the instance could move to none. {whys}.'
-    if named is not None and not by_root:
-        return f'Placement has no room for the instance on host {named}.'
-    reasons = []
-    for place in places:
-        reason = leaves if place.host == migration.source_compute else None
-        refused = refusal_of_hypervisor(place, migration.source_compute)
-        if hints is not None and hints.only is not None and place.host not in hints.only:
-            reason = reason or 'it is not among the destinations of the drain'
-        reason = reason or (refused.message if refused is not None else _why_not(migration, place, by_state))
-        if reason:
-            reasons.append(f'{place.host}: {reason}')
-    source = migration.source_compute
-    both = ''
-    if leaves is None and all(place.host != source for place in places):
-        # The source would hold the old flavor too.
-        both = f' Placement has no room for both flavors at its host {source}.'
-    if not reasons:
-        return f'Placement has no room for the instance on any host.{both}'
-    return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.{both}'

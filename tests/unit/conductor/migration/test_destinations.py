@@ -38,7 +38,8 @@ def choose(
     # Its own list, as of a conductor that has not asked yet.
     shared = SharedCandidates(client, stage.database.services.roots, stage.database.threads)
     readings = SharedReadings(client, lambda _instance, _host: None, stage.database.threads)
-    return destinations.choose(stage.database, readings, shared, migration, stage.instance, tried or {}, reachable)
+    spec = destinations.RequestSpec(migration, stage.instance, tried or {})
+    return destinations.choose(stage.database, readings, shared, spec, reachable)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:

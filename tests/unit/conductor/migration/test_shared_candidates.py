@@ -36,7 +36,8 @@ class Chooser:
             uuid='m', instance_uuid=guest.uuid, project_id='demo', user_id='demo', source_compute='host1',
             source_node='host1',
         )  # fmt: skip
-        return destinations.choose(stage.database, self.readings, self.shared, migration, guest, {}, **more)
+        spec = destinations.RequestSpec(migration, guest)
+        return destinations.choose(stage.database, self.readings, self.shared, spec, **more)
 
     def asked(self) -> int:
         """Return how often Placement was asked for candidates."""
