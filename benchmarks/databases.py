@@ -40,7 +40,7 @@ class _Backend(backends.Backend):
         """Return the fake Placement, which takes 10,000 providers in no time."""
         return service.FakePlacement()
 
-    def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> Engine:
+    def _new_engine(self, threads: executors.Threads) -> Engine:
         fast = {'sqlite_synchronous': False} if self._url.startswith('sqlite') else {}
         return Engine(self._url, threads, **fast)
 
