@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import alone, check, control_plane, databases, forecast, makespan
+from benchmarks import alone, check, control_plane, databases, forecast, libvirt_overhead, makespan
 from tests import forked
 from tests.functional import test_cost
 
@@ -155,6 +155,19 @@ def test_makespan_with_bounds_is_near_the_shortest_time(capsys):
 def test_forecast_is_judged_by_its_median_error_and_by_the_ends_before_p80(capsys, results, good):
     assert forecast.show('10 seeds', results) is good
     assert ('MISSES ITS GOAL' in capsys.readouterr().out) is (bool(results) and not good)
+
+
+def pair_of_runs(total, downtime):
+    virsh = {'total': 10.0, 'arrived': 9.5, 'downtime': 0.1}
+    return {'virsh': virsh, 'migrator': {'total': total, 'arrived': 9.8, 'downtime': downtime, 'phases': {}}}
+
+
+@pytest.mark.parametrize(
+    ('total', 'downtime', 'status'), [(10.2, 0.1, 0), (10.21, 0.1, 1), (10.2, 0.101, 1), (9.9, 0.09, 0)]
+)
+def test_real_guests_are_judged_by_the_median_ratios_of_total_and_downtime(total, downtime, status):
+    pairs = [pair_of_runs(total, downtime)] * 2 + [pair_of_runs(20.0, 0.5)]
+    assert libvirt_overhead.status(libvirt_overhead.summary(pairs)['ratios']) == status
 
 
 def test_forecast_of_one_cloud_is_compared_with_what_happens(capsys):
