@@ -196,6 +196,15 @@ def _native_threading() -> Any:
     return sys.modules['eventlet'].patcher.original('threading') if is_green() else threading
 
 
+def native_lock() -> Lock:
+    """Return a lock for native threads, also in a green process.
+
+    A green thread that waits for it blocks the hub.
+    """
+    lock: Lock = _native_threading().Lock()
+    return lock
+
+
 def _raise(error: BaseException) -> Any:
     raise error
 

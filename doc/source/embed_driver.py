@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A driver for a toy hypervisor; `toyhv` stands for the binding of yours."""
+"""A driver for a toy hypervisor; `toyhv` ships with migrator, and stands for the binding of yours."""
 
 import time
 
-import toyhv
-
 from migrator import SimpleDriver, exception
 from migrator.objects import Guest, GuestState
+from migrator.testing import toyhv
 
 #: The hypervisor's states, and migrator's.
 STATES = {

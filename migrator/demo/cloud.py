@@ -74,10 +74,11 @@ class DemoCloud(counting.CountingCloud):
             pre_seconds=settings.prepare,
         )
 
-    def _rpc(self, name: str, sender: str) -> Any:
+    def rpc_for(self, name: str, sender: str = '') -> Any:
+        """Return the RPC of one process; see :meth:`migrator.testing.cloud.Cloud.rpc_for`."""
         # The base class wraps the first RPC in its __init__, so this cannot wait until after it.
         self.recorder.messages = self.messages
-        return super()._rpc(name, sender)
+        return super().rpc_for(name, sender)
 
     def populate(self) -> None:
         """Wait until every host has reported, and create the guests."""

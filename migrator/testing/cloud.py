@@ -111,7 +111,13 @@ class Cloud(Face):
         """Return the database as one process sees it."""
         return Database('', threads, engine=self.database.engine)
 
-    def _rpc(self, name: str, sender: str) -> Any:
+    def rpc_for(self, name: str, sender: str = '') -> Any:
+        """Return the RPC of one process, also of a :class:`migrator.Host` beside the cloud.
+
+        :param name: the name of the process.
+        :param sender: its name in :attr:`recorder`; by default that of a compute host.
+        """
+        sender = sender or f'compute:{name}'
         threads = self.threads_for(name)
         made = self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
         # Without it a handler does not know the context of its call.
@@ -123,7 +129,7 @@ class Cloud(Face):
         :returns: its WSGI application.
         """
         threads = self.threads_for('api')
-        conductor = ConductorAPI(self._rpc('api', 'api:api'))
+        conductor = ConductorAPI(self.rpc_for('api', 'api:api'))
         self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads)
         return self.app
 
@@ -136,7 +142,7 @@ class Cloud(Face):
             name,
             self.database_of(threads),
             PlacementClient(self.adapter if tracer is None else tracing.TracedAdapter(self.adapter, tracer)),
-            self._rpc(name, f'conductor:{name}'),
+            self.rpc_for(name, f'conductor:{name}'),
             threads,
             send=self.bus.notify,
             tracer=tracer,
@@ -148,7 +154,7 @@ class Cloud(Face):
     def start_compute(self, host: str) -> ComputeManager:
         """Start the compute service of a host on the host's existing hypervisor."""
         threads = self.threads_for(host)
-        client = self._rpc(host, f'compute:{host}')
+        client = self.rpc_for(host)
         events = ConductorEvents(client)
         cap = {'compute.service_version_cap': self.versions[host]} if host in self.versions else {}
         conf = self.conf(host=host, **cap)
@@ -177,11 +183,29 @@ class Cloud(Face):
         self.start_compute(host)
         return hypervisor
 
-    def up(self) -> bool:
-        """Return whether every started compute service is registered in the database and in Placement."""
+    def up(self, *hosts: str) -> bool:
+        """Return whether every started compute service is registered in the database and in Placement.
+
+        :param hosts: further hosts that have to be, such as each :class:`migrator.Host` beside the cloud.
+        """
         known = {service.host: service.boot_id for service in self.database.services.list(binary='nova-compute')}
         registered = all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
-        return registered and not any(node.host in self.computes for node in self.database.services.nodes_to_place())
+        wanted = {*self.computes, *hosts}
+        unplaced = {node.host for node in self.database.services.nodes_to_place()}
+        return registered and wanted <= known.keys() and not wanted & unplaced
+
+    def wait_until(self, predicate: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until a predicate holds, such as :meth:`idle`.
+
+        :raises TimeoutError: it does not hold after that many seconds of the cloud's clock.
+        """
+        threads = self.world.threads
+        end = threads.clock.monotonic() + seconds
+        while not predicate():
+            if threads.clock.monotonic() > end:
+                statuses = {one.instance_uuid: one.status for one in self.migrations()}
+                raise TimeoutError(f'not so after {seconds:g} s; the statuses of the migrations: {statuses}')
+            threads.sleep(0.01)
 
     def set_option(self, service: str, name: str, value: Any) -> None:
         """Change a mutable option of a running service and make the service reload it.

@@ -147,8 +147,9 @@ class CountingCloud(cloud.Cloud):
         super().__init__(directory, threads_for=threads_for or (lambda name: threads), **more)
         watch(self.database.engine, self.counter.statement, self.counter.commit)
 
-    def _rpc(self, name: str, sender: str) -> Any:
-        return _RPC(super()._rpc(name, sender))
+    def rpc_for(self, name: str, sender: str = '') -> Any:
+        """Return the RPC of one process; see :meth:`migrator.testing.cloud.Cloud.rpc_for`."""
+        return _RPC(super().rpc_for(name, sender))
 
     def begin_counting(self) -> None:
         """Count from now on, and forget all earlier counts."""

@@ -22,7 +22,7 @@ class Operator:
 
     def __call__(self, *words):
         """Run a command; return its exit status, and what it said on stdout."""
-        client = self._cloud._rpc('api', 'manage:manage')
+        client = self._cloud.rpc_for('api', 'manage:manage')
         self._capsys.readouterr()
         argv = ['--config-file', str(self._file), *words]
         status = manage.main(argv, threads=self._cloud.world.threads, client=client)

@@ -50,7 +50,7 @@ class Operator:
         return self._run(argv)
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
-        client = self.cloud._rpc('api', 'manage:manage')
+        client = self.cloud.rpc_for('api', 'manage:manage')
         status = manage.main(argv, threads=self.cloud.world.threads, client=client)
         out, self.err = self._capsys.readouterr()
         return status, out

@@ -47,7 +47,7 @@ class Stage:
         for number in range(2, conductors + 1):
             self.cloud.start_conductor(f'conductor{number}')
         self.instance = self.cloud.boot('guest', 'host1', dirty_rate=dirty_rate)
-        self.door = rpcapi.ConductorAPI(self.cloud._rpc('api', 'api:api'))
+        self.door = rpcapi.ConductorAPI(self.cloud.rpc_for('api', 'api:api'))
 
     def host(self, name: str) -> Any:
         """Return a hypervisor."""

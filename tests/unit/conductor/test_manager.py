@@ -89,7 +89,7 @@ class TestCallsOfTheAPI:
         """A call that waits would hold a thread that serves heartbeats and reports."""
         stall = stage.host('host2').faults.stall('check_can_live_migrate_destination')
         migration = stage.accept('host2')
-        door = stage.cloud._rpc('api', 'api:api')
+        door = stage.cloud.rpc_for('api', 'api:api')
         target = rpc.Target(rpcapi.TOPIC, version=rpcapi.VERSION)
         args = {'migration_uuid': migration.uuid, 'seconds': 60}
         everybody, answered = context.admin_context(), []
@@ -130,7 +130,7 @@ class TestCallsOfTheAPI:
             stage.door.get_diagnostics(context.admin_context(), stage.instance)
 
     def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
-        pinned = rpcapi.ConductorAPI(stage.cloud._rpc('api', 'api:api'), '1.1')
+        pinned = rpcapi.ConductorAPI(stage.cloud.rpc_for('api', 'api:api'), '1.1')
         with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed: remove'):
             pinned.delete_service(context.admin_context(), 'any')
 
@@ -144,7 +144,7 @@ class TestCallsOfTheAPI:
 
 class TestComputeAnswers:
     def answers(self, stage: Stage, host: str) -> bool:
-        events = rpcapi.ConductorEvents(stage.cloud._rpc('newcomer', 'compute:newcomer'))
+        events = rpcapi.ConductorEvents(stage.cloud.rpc_for('newcomer', 'compute:newcomer'))
         return bool(stage.do(lambda: events.compute_answers(host, timeout=10), 10))
 
     def test_running_compute_answers_and_is_not_disturbed(self, stage: Stage) -> None:

@@ -154,7 +154,7 @@ class TestTimeouts:
     def report(
         self, still: Stage, row: stages.Migration, action: str = 'abort', host: str = 'host1', boot: str = ''
     ) -> None:
-        events = rpcapi.ConductorEvents(still.cloud._rpc('host1', f'compute:{host}'))
+        events = rpcapi.ConductorEvents(still.cloud.rpc_for('host1', f'compute:{host}'))
         boot = boot or still.cloud.computes[host].boot_id
         still.do(lambda: events.live_migration_timed_out(host, boot, row.uuid, action, 1600.0))
 

@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from migrator import executors
-from tests.unit.doc import toyhv
 
 SOURCE = pathlib.Path(__file__).resolve().parents[3] / 'doc' / 'source'
 
@@ -34,7 +33,6 @@ def bound(binding):
 @pytest.fixture
 def page(monkeypatch):
     """Return a module of the page by its name."""
-    monkeypatch.setitem(sys.modules, 'toyhv', toyhv)
 
     def load(name):
         spec = importlib.util.spec_from_file_location(name, SOURCE / f'{name}.py')

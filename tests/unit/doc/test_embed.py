@@ -12,16 +12,14 @@ import pytest
 from migrator import rpc
 from migrator.conductor import registry
 from migrator.objects import Flavor, Instance
-from migrator.testing import cloud
-from tests.unit.doc import conftest, toyhv
-
-BINARY = 'nova-compute'
+from migrator.testing import cloud, toyhv
+from tests.unit.doc import conftest
 
 
 class Cloud(cloud.Cloud):
     """A conductor and an API; they and the hosts talk by oslo.messaging, within this process."""
 
-    def _rpc(self, name, sender):
+    def rpc_for(self, name, sender=''):
         transport = rpc.get_transport(self.conf(), 'fake://')
         return self.recorder.wrap(rpc.OsloRPC(transport), sender)
 
@@ -39,7 +37,7 @@ class Site:
         for name in ('alpha', 'beta'):
             self.toy.add(name)
             self.start(name)
-        self.until(lambda: self.known() == {'alpha', 'beta'})
+        self.until(lambda: self.cloud.up('alpha', 'beta'))
 
     def configure(self, name, **options):
         lines = [f'{option} = {value}\n' for option, value in options.items()]
@@ -57,15 +55,8 @@ class Site:
             self.hosts[name] = example.compute_host(arguments, driver.ToyDriver(toy))
         self.hosts[name].start()
 
-    def until(self, predicate, seconds=30):
-        for _ in range(seconds * 100):
-            if predicate():
-                return
-            self.threads.sleep(0.01)
-        raise AssertionError(f'it did not become so; the migrations are {self.statuses()}')
-
-    def known(self):
-        return {service.host for service in self.cloud.database.services.list(binary=BINARY)}
+    def until(self, predicate):
+        self.cloud.wait_until(predicate)
 
     def boot(self, *names):
         flavor = Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
@@ -89,9 +80,6 @@ class Site:
 
     def status(self, instance):
         return self.cloud.migrations(instance)[0].status
-
-    def statuses(self):
-        return {migration.instance_uuid: migration.status for migration in self.cloud.migrations()}
 
     def become(self, instance, status):
         self.until(lambda: self.status(instance) == status)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.testing import driver_contract
-from tests.unit.doc import conftest, toyhv
+from migrator.testing import driver_contract, toyhv
+from tests.unit.doc import conftest
 
 
 class ToyBench(driver_contract.Bench):

@@ -169,8 +169,8 @@ def test_log_write_error_is_reported_once_while_it_lasts(log, capsys, monkeypatc
 class Cloud(SimulatedCloud):
     """A simulated cloud whose services have RPC as processes have it."""
 
-    def _rpc(self, name, sender):
-        return logs.TracedRPC(super()._rpc(name, sender))
+    def rpc_for(self, name, sender=''):
+        return logs.TracedRPC(super().rpc_for(name, sender))
 
 
 @pytest.fixture

@@ -8,31 +8,24 @@ any such thread may make one.
 
 from __future__ import annotations
 
-import importlib
-import sys
-import uuid as uuids
+from typing import Any
+from uuid import UUID, uuid5
+
+from migrator import executors
 
 RUNNING, PAUSED, STOPPED, RECEIVING = 'running', 'paused', 'stopped', 'receiving'
 COMPLETED, FAILED, ABORTED = 'completed', 'failed', 'aborted'
-_NAMESPACE = uuids.UUID('7f5a6f5e-0f5b-4c4e-8f53-0c1d7c7f7f11')
+_NAMESPACE = UUID('7f5a6f5e-0f5b-4c4e-8f53-0c1d7c7f7f11')
 
 
 class Error(Exception):
     """The toy cannot do that."""
 
 
-def _threading():
-    """Return the system's own threads, whatever is patched."""
-    patcher = sys.modules.get('eventlet.patcher')
-    if patcher is not None and patcher.is_monkey_patched('thread'):
-        return patcher.original('threading')
-    return importlib.import_module('threading')
-
-
 class _Job:
-    def __init__(self, destination):
+    def __init__(self, destination: Host) -> None:
         self.destination = destination
-        self.outcome = None
+        self.outcome: str | None = None
 
 
 class Cluster:
@@ -42,13 +35,13 @@ class Cluster:
     :ivar refuses: why no job can begin; empty: jobs can.
     """
 
-    def __init__(self):
-        self.lock = _threading().RLock()
-        self.hosts = {}
+    def __init__(self) -> None:
+        self.lock = executors.native_lock()
+        self.hosts: dict[str, Host] = {}
         self.slow = False
         self.refuses = ''
 
-    def add(self, name):
+    def add(self, name: str) -> Host:
         """Add a host, and return its binding."""
         self.hosts[name] = Host(self, name)
         return self.hosts[name]
@@ -57,51 +50,53 @@ class Cluster:
 class Host:
     """One host's binding."""
 
-    def __init__(self, cluster, name):
+    def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
         self.address = f'toy://{name}'
         self._cluster = cluster
         self._lock = cluster.lock
-        self._domains = {}
-        self._jobs = {}
+        self._domains: dict[str, str] = {}
+        self._jobs: dict[str, _Job] = {}
 
     # --- what a test does --------------------------------------------------------------------------------------------
 
-    def boot(self, uuid, state=RUNNING):
+    def boot(self, uuid: str, state: str = RUNNING) -> None:
+        """Start a domain."""
         with self._lock:
             self._domains[uuid] = state
 
     # --- what a driver does ------------------------------------------------------------------------------------------
 
-    def facts(self):
+    def facts(self) -> dict[str, Any]:
+        """Return what the host has."""
         return {
-            'uuid': str(uuids.uuid5(_NAMESPACE, self.name)),
+            'uuid': str(uuid5(_NAMESPACE, self.name)),
             'cpus': 16,
             'memory_mb': 16384,
             'disk_gb': 100,
             'address': self.address,
         }
 
-    def domains(self):
+    def domains(self) -> dict[str, str]:
         """Return every domain's state."""
         with self._lock:
             return dict(self._domains)
 
-    def moving(self):
+    def moving(self) -> set[str]:
         """Return the domains that a job moves away from here."""
         with self._lock:
             return {uuid for uuid in self._jobs if self._moving(uuid)}
 
-    def _moving(self, uuid):
+    def _moving(self, uuid: str) -> bool:
         return uuid in self._jobs and self._jobs[uuid].outcome is None
 
-    def receive(self, uuid):
+    def receive(self, uuid: str) -> None:
         """Make what waits for a domain."""
         with self._lock:
             if self._domains.setdefault(uuid, RECEIVING) != RECEIVING:
                 raise Error(f'domain {uuid} is {self._domains[uuid]} here')
 
-    def start_migration(self, uuid, name, address):
+    def start_migration(self, uuid: str, name: str, address: str) -> None:
         """Begin a job; when this returns it is there, and goes on by itself."""
         with self._lock:
             if self._cluster.refuses:
@@ -117,7 +112,7 @@ class Host:
             if not self._cluster.slow:
                 self._end(uuid, COMPLETED)
 
-    def _end(self, uuid, outcome):
+    def _end(self, uuid: str, outcome: str) -> None:
         if not self._moving(uuid):
             return
         job = self._jobs[uuid]
@@ -125,31 +120,32 @@ class Host:
         if outcome == COMPLETED:
             job.destination._domains[uuid], self._domains[uuid] = self._domains[uuid], STOPPED
 
-    def outcome(self, uuid):
+    def outcome(self, uuid: str) -> str | None:
         """Return how the last job of a domain has ended; None: it has not ended, or there was none."""
         with self._lock:
             return self._jobs[uuid].outcome if uuid in self._jobs else None
 
-    def abort_migration(self, uuid):
+    def abort_migration(self, uuid: str) -> None:
+        """End a job, and leave the domain here."""
         with self._lock:
             self._end(uuid, ABORTED)
 
-    def finish_migration(self, uuid):
+    def finish_migration(self, uuid: str) -> None:
         """End a job by moving the domain now."""
         with self._lock:
             self._end(uuid, COMPLETED)
 
-    def progress(self, uuid):
+    def progress(self, uuid: str) -> tuple[int, int] | None:
         """Return the bytes of memory in all and those still to move, or None without a job."""
         with self._lock:
             return (512 << 20, 256 << 20) if self._moving(uuid) else None
 
-    def definition(self, uuid):
+    def definition(self, uuid: str) -> dict[str, str] | None:
         """Return what :meth:`create` at another host needs, or None without such a domain."""
         with self._lock:
             return {'disk': f'/shared/{uuid}'} if uuid in self._domains else None
 
-    def create(self, uuid, definition, state):
+    def create(self, uuid: str, definition: dict[str, str], state: str) -> None:
         """Make a domain in a state."""
         with self._lock:
             if definition.get('disk') != f'/shared/{uuid}':
@@ -158,14 +154,14 @@ class Host:
                 raise Error(f'domain {uuid} is {self._domains[uuid]} here')
             self._domains[uuid] = state
 
-    def kill(self, uuid):
+    def kill(self, uuid: str) -> None:
         """End a domain and its job at once."""
         with self._lock:
             self._end(uuid, FAILED)
             if uuid in self._domains:
                 self._domains[uuid] = STOPPED
 
-    def remove(self, uuid):
+    def remove(self, uuid: str) -> None:
         """Remove a domain that does not run, or what waits for one; nothing to remove is right too."""
         with self._lock:
             if self._domains.get(uuid) in (RUNNING, PAUSED):
