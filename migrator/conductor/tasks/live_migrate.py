@@ -47,7 +47,7 @@ def saga() -> Saga[MigrationContext]:
         # Settling writes the status running, when the source reports the job.
         # Only both hosts together can report whether the guest has moved, so settle polls them. The destination is
         # cleaned before the source is restored, so that a guest paused for the switchover resumes on one host only.
-        # This is the one place where the undo column is not read upwards: undo_after puts the undo of step 4 first.
+        # This is the one place where the undo column is not read upwards: the undo of step 4 runs before this one.
         Step('live_migration', pivot, status=Status.QUEUED,
              intent=may_move, do=live_migration,
              undo=rollback_live_migration_at_source, undo_after='pre_live_migration', no_effect=settle.had_not_begun),
