@@ -136,6 +136,20 @@ def test_next_destination_after_a_failed_one_keeps_the_slot_of_the_cluster(cloud
     assert admitted(cloud, instances) == [True, False]
 
 
+@pytest.mark.cloud(options={INBOUND: 1})
+def test_stuck_migration_keeps_its_slot_until_it_goes_on(cloud):
+    stall = faults(cloud, 'host2').stall('pre_live_migration', sticky=True)
+    instances = boot(cloud, 'host1', 'host3')
+    begin(cloud, instances, 'host2')
+    cloud.simulation.run_until(lambda: rows(cloud, instances)[0].stuck_reason, timeout=600)
+    cloud.simulation.advance(60)
+    assert admitted(cloud, instances) == [True, False]
+    assert rows(cloud, instances)[1].waits_for == 'for an inbound slot at host2: 1 of 1'
+    faults(cloud, 'host2').clear('pre_live_migration')
+    stall.release()
+    all_complete(cloud, instances)
+
+
 @pytest.mark.cloud(options={CLUSTER: 1})
 def test_answer_below_2_34_does_not_wait_for_a_slot(cloud):
     instances = boot(cloud, 'host1', 'host2')
