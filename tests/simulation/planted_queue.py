@@ -17,7 +17,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION, Work
 from migrator.conductor.migration import hosts
-from migrator.db import actions, migrations, slots
+from migrator.db import actions, migrations, slots, takeovers
 from tests.simulation.plant import Shelf, patched
 
 LOG = logging.getLogger('migrator.planted')
@@ -335,4 +335,42 @@ def slots_are_counted_before_the_commit() -> Iterator[object]:
     """
     looked_at = slots._WAITERS.where(slots._T.c.waits_for.is_not(None))
     with patched(slots, '_WAITERS', looked_at), patched(slots, 'take', lambda *_args: None) as there:
+        yield there
+
+
+@SHELF.plant('I23', 'bounds seed 4')
+def stuck_migrations_keep_no_slot() -> Iterator[object]:
+    """A migration that waits for an operator may still copy, or hold a prepared destination.
+
+    Here it is not counted, so that others get its slots.
+    """
+    moving = slots._ADMITTED_ROWS.where(slots._T.c.stuck_reason.is_(None))
+    with patched(slots, '_ADMITTED_ROWS', moving) as there:
+        yield there
+
+
+# --- the conductor of a source ---------------------------------------------------------------------------------------
+
+
+@SHELF.plant('I24', 'emptied-hosts seed 1')
+def receiver_takes_what_it_receives() -> Iterator[object]:
+    """Each conductor took the migrations whose messages it received, so that several wrote to one provider.
+
+    Here likewise.
+    """
+    with patched(takeovers, '_choose', lambda _session, _uuid, me, _my_server: (me, None)) as there:
+        yield there
+
+
+@SHELF.plant('I24', 'emptied-hosts seed 1')
+def holder_of_a_source_is_ignored() -> Iterator[object]:
+    """The conductor with the fewest sources gets each migration, even if another one holds the source."""
+
+    def fewest(session: Any, uuid: str, me: str, my_server: str) -> tuple[str, str | None]:
+        known = {'one': uuid, 'me': me, 'my_server': my_server}
+        found = session.execute(takeovers._CONDUCTORS_WITH_SOURCES, known).all()
+        chosen = min(found, key=lambda one: (one.sources, one.id != me, one.id), default=None)
+        return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)
+
+    with patched(takeovers, '_choose', fewest) as there:
         yield there
