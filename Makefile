@@ -107,6 +107,9 @@ test-long:
 	$(MAKE) test-nova
 	$(MAKE) test-mutants
 	$(VENV)/bin/python -m migrator.simulator --seeds $(LONG_SEEDS) --jobs $(JOBS)
+	$(MAKE) bench ARGS='--check --on sqlite'
+	$(MAKE) bench ARGS='--check --on postgresql'
+	$(MAKE) bench ARGS='--check --on mariadb'
 
 # The same files as in the native run, and a few of its own.
 test-eventlet:
