@@ -354,9 +354,9 @@ def stuck_migrations_keep_no_slot() -> Iterator[object]:
 
 @SHELF.plant('I24', 'emptied-hosts seed 1')
 def receiver_takes_what_it_receives() -> Iterator[object]:
-    """Each conductor took the migrations whose messages it received, so that several wrote to one provider.
+    """Each conductor took the migrations whose messages it received.
 
-    Here likewise.
+    Several wrote to one resource provider, and polled one host. Here likewise.
     """
     with patched(takeovers, '_choose', lambda _session, _uuid, me, _my_server: (me, None)) as there:
         yield there
