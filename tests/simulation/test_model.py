@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of migrations and evacuations: complete in their bounds, and able to find planted bugs."""
+"""The models are complete in their bounds, and able to find planted bugs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from tests.simulation.model import __main__, cleanups, evacuation, plants, search, tenure, world
+from migrator.db.slots import Bounds
+from tests.simulation.model import __main__, cleanups, evacuation, plants, search, slots, tenure, world
 
 LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
 #: Seconds; on one core of a machine that does other things as well.
@@ -142,6 +143,39 @@ def test_the_same_with_two_crashes_and_two_failures():
 )
 def test_a_mistake_of_an_evacuation_is_caught(plant, word):
     found = explored(evacuation.system(1, 1, 1, frozenset({plant})), f'planted: {plant}', word)
+    fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
+    assert fitting, sorted({**found.traps, **found.violations})
+    print('caught in {} steps: {}'.format(*min(fitting)))
+
+
+@pytest.mark.parametrize(
+    ('budget', 'ahead', 'requested'),
+    [
+        (slots.Budget(crashes=1, failures=0, stuck=1), -1, ('D', 'D')),
+        (slots.Budget(crashes=1, failures=1, stuck=0), -1, ('D', '')),
+        (slots.Budget(crashes=0, failures=2, stuck=1), -1, ('', '')),
+        (slots.Budget(crashes=0, failures=2, stuck=1), 0, ('', '')),
+    ],
+)
+def test_two_migrations_of_one_source_never_share_a_slot_and_both_go_on(budget, ahead, requested):
+    found = explored(slots.system(budget, Bounds(inbound=1, ahead=ahead), requested), f'slots, {budget}, {requested}')
+    is_well(found)
+    assert bool(budget.stuck) == any('open' in sketch for sketch in found.quiet), 'only a stuck one is waited for'
+
+
+@pytest.mark.parametrize(
+    ('plant', 'word'),
+    [
+        ('slots-unlocked', 'an inbound slot at one host'),
+        ('source-unlocked', 'another living one holds'),
+        ('begin-early', 'another living one holds'),
+        ('stuck-free', 'an inbound slot at one host'),
+        ('kept-slot', 'that no stuck one has'),
+    ],
+)
+def test_a_mistake_with_slots_is_caught(plant, word):
+    budget = slots.Budget(crashes=int(plant == 'begin-early'), failures=2, stuck=1)
+    found = explored(slots.system(budget, Bounds(inbound=1), plants=frozenset({plant})), f'planted: {plant}', word)
     fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
     assert fitting, sorted({**found.traps, **found.violations})
     print('caught in {} steps: {}'.format(*min(fitting)))

@@ -38,5 +38,5 @@ itself. While D hangs, it also counts as an end that only D is waited for (:func
 :mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
 :mod:`.conductor`, :mod:`.settling`, :mod:`.placement`, :mod:`.hosts`, :mod:`.messages`, :mod:`.faults`,
 :mod:`.cleanup`, :mod:`.safety`, :mod:`.world` (puts it together), :mod:`.plants`, :mod:`.cleanups`, :mod:`.tenure`,
-:mod:`.evacuation` (a system of its own).
+:mod:`.slots` and :mod:`.evacuation` (systems of their own).
 """
