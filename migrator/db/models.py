@@ -2,9 +2,9 @@
 
 """The column types, the database clock, the tables, and the conversion of their rows to objects.
 
-ARCHITECTURE.rst lists the writers. The types change a value from a host, a driver or Placement so that the database can
-store it. An odd or too long text must not keep a host from registering, or a migration from being settled. The REST API
-refuses such values before they are stored (:meth:`migrator.api.request.Request.json_document`).
+``doc/source/writers.rst`` lists the writers. The types change a value from a host, a driver or Placement so that the
+database can store it. An odd or too long text must not keep a host from registering, or a migration from being settled.
+The REST API refuses such values before they are stored (:meth:`migrator.api.request.Request.json_document`).
 """
 
 from __future__ import annotations
