@@ -119,7 +119,7 @@ class Hosts:
         for host, _uuid in sorted(unused):
             self._wake_waiters(host, 1)
 
-    def tell(self, host: str, method: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
+    def send(self, host: str, method: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
         """Send one command to a host, and return the reply.
 
         :param method: the name of a method of :class:`migrator.compute.rpcapi.ComputeAPI`.

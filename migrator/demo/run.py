@@ -21,7 +21,7 @@ from migrator.demo.options import PROG
 from migrator.demo.report import Refusal, make_report
 from migrator.objects import ENDS, FINAL
 from migrator.testing import counting
-from migrator.testing.client import Face
+from migrator.testing.client import Client
 from migrator.watch import commands, errors, screen, subjects
 
 WRONG, INTERRUPTED = 1, 130
@@ -97,7 +97,7 @@ def plain(out: TextIO) -> rich.console.Console:
     return rich.console.Console(file=out, force_terminal=False, color_system=None, highlight=False, width=500)
 
 
-def ask(cloud: Face, method: str, path: str, body: Any = None) -> dict[str, Any]:
+def ask(cloud: Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
     """Send a request to the REST API of a cloud, and return the answer.
 
     The cost of this counts as an aside.
@@ -122,7 +122,11 @@ class Shown:
     """
 
     def __init__(
-        self, cloud: Face, kind: Callable[..., subjects.Subject], name: str, population: Callable[[], Mapping[str, int]]
+        self,
+        cloud: Client,
+        kind: Callable[..., subjects.Subject],
+        name: str,
+        population: Callable[[], Mapping[str, int]],
     ) -> None:
         self._cloud = cloud
         self._subject = kind(self.get, cloud.world.threads.clock.now, name)

@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
     request_id: str
 
 
-class Face:
+class Client:
     """The interface of a cloud for its user.
 
     :ivar database: the database of the services.

@@ -31,7 +31,7 @@ from migrator.placement_client.client import PlacementClient
 from migrator.runtime import logs
 from migrator.testing import backends, placement_faults
 from migrator.testing.bus import DirectBus
-from migrator.testing.client import Face
+from migrator.testing.client import Client
 from migrator.testing.rpc import DirectRPC, RpcRecorder
 from migrator.testing.simulation import sim_thread
 from migrator.testing.simulation.threads import SimThreads, Simulation
@@ -42,7 +42,7 @@ from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 ThreadsFor = Callable[[str], executors.Threads]
 
 
-class Cloud(Face):
+class Cloud(Client):
     """A cloud whose services share this process.
 
     :param directory: the directory of its SQLite files.

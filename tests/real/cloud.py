@@ -27,7 +27,7 @@ from migrator.placement_client import providers
 from migrator.placement_client.client import PlacementClient
 from migrator.simulator import reader, world
 from migrator.simulator.invariants import check
-from migrator.testing.client import Face
+from migrator.testing.client import Client
 from migrator.virt.fake.hypervisor import Effect
 from tests.real import far_world
 from tests.real.servers import process
@@ -73,7 +73,7 @@ class RealTime:
         time.sleep(seconds)
 
 
-class ProcessCloud(Face):
+class ProcessCloud(Client):
     """A cloud of processes.
 
     :param site: its processes, started.

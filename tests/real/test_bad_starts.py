@@ -318,7 +318,7 @@ def test_a_second_compute_of_one_name_says_so_and_ends_and_the_first_goes_on_und
         cloud.wait(60)
         assert cloud.migrations(instance)[0].status == 'completed'
         assert cloud.database.services.get_compute('host1').boot_id == boot
-        assert cloud.world.hypervisors['host1'].look()['lives'] == 1
+        assert cloud.world.hypervisors['host1'].look()['starts'] == 1
         for name, service in site.services.items():
             assert wrongs(service, sizes[name]) == [], name
 

@@ -50,7 +50,7 @@ def start_destroys_what_has_just_arrived() -> Iterator[object]:
         for uuid, guest in list(hypervisor.guests.items()):
             if not guest.persistent:
                 with hypervisor.world.lock:
-                    hypervisor.remove(uuid, self.driver.life)
+                    hypervisor.remove(uuid, self.driver.incarnation)
         init_host(self)
 
     with patched(_Manager, 'init_host', tidy) as there:
@@ -112,7 +112,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
         with contextlib.suppress(exception.MigratorException):
             if m.record('live_migration') is None:
                 order = hosts.command(m, m.source, 'post_live_migration_at_source')
-                m.tools.hosts.tell(m.source, order.step, order, instance=m.guest, migrate_data=None)
+                m.tools.hosts.send(m.source, order.step, order, instance=m.guest, migrate_data=None)
         return rollback(m)
 
     with patched(live_migrate, 'rollback_live_migration_at_destination', both) as there:

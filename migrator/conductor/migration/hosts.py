@@ -501,13 +501,13 @@ def _send(
     m: context.MigrationContext, host: str, step: str, payload: dict[str, Any]
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send a command, and send it again if the host has restarted and its new boot_id is known."""
-    order, answer = command(m, host, step), protocol.Answer()
+    message, answer = command(m, host, step), protocol.Answer()
     if step not in _ENDING:
         # Without a reply the command may still be on its way.
         m.replies.settling = False
     for _ in range(2):
         try:
-            answer = m.tools.hosts.tell(host, step, order, **payload)
+            answer = m.tools.hosts.send(host, step, message, **payload)
         except HostBusy:
             m.replies.note_unsent(m.attempt, m.row.epoch, step)
             return _wait_for_call_slot(host)
@@ -519,9 +519,9 @@ def _send(
         if answer.refusal != protocol.Refusal.BOOT:
             break
         reread_boots(m)
-        if command(m, host, step).boot_id == order.boot_id:
+        if command(m, host, step).boot_id == message.boot_id:
             break
-        order = command(m, host, step)
+        message = command(m, host, step)
     if answer.refusal is None:
         return answer
     if answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):

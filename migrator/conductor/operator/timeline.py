@@ -40,7 +40,7 @@ class Facts:
     :ivar instance: None: the instance was deleted.
     :ivar entries: the log, oldest first.
     :ivar steps: the records that result from the log, oldest first.
-    :ivar lives: every incarnation of every conductor.
+    :ivar incarnations: every incarnation of every conductor.
     :ivar before: the number of migrations before this one in the queue of the source.
     :ivar running: the number of running migrations at the source.
     :ivar is_defined: whether the host of the instance has reported what another one needs to start the guest.
@@ -55,7 +55,7 @@ class Facts:
     cleanups: Sequence[Cleanup]
     requests: Sequence[actions.Action]
     services: Sequence[Service]
-    lives: Sequence[Incarnation]
+    incarnations: Sequence[Incarnation]
     lease: float
     before: int = 0
     running: int = 0
@@ -64,22 +64,22 @@ class Facts:
 
     def server_of(self, owner: str | None) -> str | None:
         """Return the name of the conductor of which an owner's id is an incarnation."""
-        return next((life.server for life in self.lives if life.id == owner), owner)
+        return next((one.server for one in self.incarnations if one.id == owner), owner)
 
     @property
     def owner(self) -> Incarnation | None:
         """The conductor's incarnation that owns the migration, or owned it last; None: it had no owner."""
-        return next((life for life in self.lives if life.id == self.migration.owner), None)
+        return next((one for one in self.incarnations if one.id == self.migration.owner), None)
 
     @property
     def living(self) -> list[str]:
         """The names of the conductors whose lease has not expired, in order."""
-        return sorted({life.server for life in self.lives if life.lease_until > self.now})
+        return sorted({one.server for one in self.incarnations if one.lease_until > self.now})
 
     @property
     def unheard(self) -> list[str]:
         """Why no host can report, in one sentence; empty: a conductor receives reports."""
-        why = services.why_unheard(self.lives, self.now)
+        why = services.why_unheard(self.incarnations, self.now)
         if why is None:
             return []
         helps = 'Look at the broker' if self.living else 'Start a conductor'
@@ -166,7 +166,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Facts:
             if one.migration_uuid == migration.uuid
         ],
         services=database.services.list(),
-        lives=database.conductors.list(),
+        incarnations=database.conductors.list(),
         lease=lease,
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),

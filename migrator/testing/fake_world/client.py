@@ -73,13 +73,13 @@ class Call:
 
 
 @contextlib.contextmanager
-def calling(path: str, call: str, host: str, life: str, args: tuple[Any, ...]) -> Iterator[Call]:
+def calling(path: str, call: str, host: str, incarnation: str, args: tuple[Any, ...]) -> Iterator[Call]:
     """Make one call, and close its connection at the end of the block.
 
-    :param life: the incarnation of the driver, as the call ``connect`` returned it.
+    :param incarnation: the incarnation of the driver, as the call ``connect`` returned it.
     :raises Gone: the world is not reachable.
     """
-    asked = {'call': call, 'host': host, 'life': life, 'args': [base.to_primitive(arg) for arg in args]}
+    asked = {'call': call, 'host': host, 'incarnation': incarnation, 'args': [base.to_primitive(arg) for arg in args]}
     with contextlib.closing(Call(path, asked)) as made:
         yield made
 

@@ -53,11 +53,11 @@ class _EvacuatingDriver(driver.ComputeDriver):
         self._path = path
         self._threads = threads
         #: The name of this incarnation in the world's log.
-        self.life: str = client.FakeWorldClient(path).ask('connect', host)
+        self.incarnation: str = client.FakeWorldClient(path).ask('connect', host)
 
     def _ask(self, method: str, *args: Any) -> Any:
         try:
-            with calling(self._path, method, self.host, self.life, args) as made:
+            with calling(self._path, method, self.host, self.incarnation, args) as made:
                 return result_of(made.receive())
         except Gone as error:
             raise self._unreachable(method, error) from None
@@ -223,7 +223,9 @@ class FakeWorldDriver(_ColdMigratingDriver):
         token.raise_if_cancelled()
         cancelled: exception.Cancelled | None = None
         try:
-            with calling(self._path, 'pre_live_migration', self.host, self.life, (instance, migrate_data)) as made:
+            with calling(
+                self._path, 'pre_live_migration', self.host, self.incarnation, (instance, migrate_data)
+            ) as made:
                 while True:
                     try:
                         found: LiveMigrateData = result_of(made.receive(TOKEN_INTERVAL))
@@ -247,7 +249,7 @@ class FakeWorldDriver(_ColdMigratingDriver):
         """See :meth:`driver.ComputeDriver.live_migration`; the job continues even if this process ends."""
         args = (instance, destination, migrate_data)
         try:
-            with calling(self._path, 'live_migration', self.host, self.life, args) as made:
+            with calling(self._path, 'live_migration', self.host, self.incarnation, args) as made:
                 reply = made.receive()
                 if 'started' in reply:
                     started()

@@ -8,7 +8,7 @@ socket that only its owner may open. A compute service controls its host's hyper
 through :class:`migrator.testing.fake_world.client.FakeWorldClient`.
 
 One connection is one call. The request is one line of JSON,
-``{"call": name, "host": name, "life": name, "args": [...]}``. The reply is another,
+``{"call": name, "host": name, "incarnation": name, "args": [...]}``. The reply is another,
 ``{"result": ...}`` or ``{"error": {...}}``. Before the reply, ``{"started": true}`` reports that the hypervisor has
 started the job. If the caller sends another line or closes the connection, the step is cancelled.
 """
@@ -150,7 +150,7 @@ class WorldServer:
         """
         call, args = asked['call'], [base.from_primitive(arg) for arg in asked.get('args', ())]
         if call in METHODS:
-            return self._drive(call, asked.get('life', ''), args, connection, send)
+            return self._drive(call, asked.get('incarnation', ''), args, connection, send)
         if call == 'connect':
             return self._connect(asked['host'])
         if call == 'look':
@@ -182,32 +182,32 @@ class WorldServer:
 
     def _connect(self, host: str) -> str:
         made = FakeDriver(self._hypervisor(host), self._threads)
-        copied = self._copied[made.life] = collections.deque()
+        copied = self._copied[made.incarnation] = collections.deque()
         made.on_copied = lambda downtime, rate: copied.append((downtime, rate))
-        self._drivers[made.life] = made
-        return made.life
+        self._drivers[made.incarnation] = made
+        return made.incarnation
 
     def _hypervisor(self, host: str) -> FakeHypervisor:
         with self.world.lock:
             return self.world.hypervisors.get(host) or self.world.add(host, **self._knobs)
 
     def _drive(
-        self, call: str, life: str, args: list[Any], connection: socket.socket, send: Callable[[Any], None]
+        self, call: str, incarnation: str, args: list[Any], connection: socket.socket, send: Callable[[Any], None]
     ) -> Any:
-        if life not in self._drivers:
+        if incarnation not in self._drivers:
             reason = 'the world of fake hypervisors was restarted after this driver had connected'
-            raise exception.DriverError(host=life, phase=call, reason=reason)
+            raise exception.DriverError(host=incarnation, phase=call, reason=reason)
         more: dict[str | None, list[Any]] = {
             None: [],
             'token': [_Token(connection)],
             'started': [lambda: send({'started': True})],
         }
-        result = getattr(self._drivers[life], call)(*args, *more[METHODS[call]])
+        result = getattr(self._drivers[incarnation], call)(*args, *more[METHODS[call]])
         if call == 'live_migration':
             # Another call of the same driver may take the last one first.
             with contextlib.suppress(IndexError):
                 while True:
-                    send({'copied': self._copied[life].popleft()})
+                    send({'copied': self._copied[incarnation].popleft()})
         return result
 
     def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:
@@ -251,7 +251,7 @@ class WorldServer:
                 'hosts': {
                     host: {
                         'powered': hypervisor.powered,
-                        'lives': self.world.connects[host],
+                        'starts': self.world.connects[host],
                         'guests': {uuid: dataclasses.asdict(guest) for uuid, guest in hypervisor.guests.items()},
                         'jobs': {uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())},
                         'knobs': {name: getattr(hypervisor, name) for name in KNOBS},

@@ -51,13 +51,13 @@ class HostDriver(driver.ComputeDriver):
         self._threads = threads
         self._world.connects[hypervisor.host] += 1
         #: The name of this incarnation of the driver in the world's log.
-        self.life = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
+        self.incarnation = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
 
     def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
         migration_uuid = context.subject().migration_uuid
         if name not in acts.ACTING or migration_uuid is None:
             return contextlib.nullcontext()
-        return self._world.acts.act(self.life, self.hypervisor.host, name, instance_uuid, migration_uuid)
+        return self._world.acts.act(self.incarnation, self.hypervisor.host, name, instance_uuid, migration_uuid)
 
     def _powered(self, method: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         if not self.hypervisor.powered:
@@ -123,11 +123,11 @@ class HostDriver(driver.ComputeDriver):
         """Cancel a pending job or start of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
         with self._world.lock:
             job = self.hypervisor.pending.get(instance_uuid)
-            if job is not None and job.who != self.life:
+            if job is not None and job.who != self.incarnation:
                 del self.hypervisor.pending[instance_uuid]
                 job.call_off()
             start = self._world.starts.get((self.hypervisor.host, instance_uuid))
-            if start is not None and start.who != self.life:
+            if start is not None and start.who != self.incarnation:
                 start.call_off()
             return self.hypervisor.describe(instance_uuid)
 

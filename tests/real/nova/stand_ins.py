@@ -124,15 +124,15 @@ class StandIns:
 
     def _token_of_user(self) -> webob.Response:
         """Return a token of the project; it ends with the process."""
-        faces = ('public', 'internal', 'admin')
+        interfaces = ('public', 'internal', 'admin')
         catalog = [
             {
                 'type': kind,
                 'name': kind,
                 'id': kind,
                 'endpoints': [
-                    {'id': f'{kind}-{face}', 'interface': face, 'url': url, 'region': REGION, 'region_id': REGION}
-                    for face in faces
+                    {'id': f'{kind}-{one}', 'interface': one, 'url': url, 'region': REGION, 'region_id': REGION}
+                    for one in interfaces
                 ],
             }
             for kind, url in self._endpoints.items()

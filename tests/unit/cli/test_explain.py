@@ -72,8 +72,8 @@ class TestTheLines:
 
     def test_takeover_has_a_line_where_another_conductor_continues(self):
         first, second = done('pre_live_migration'), done('live_migration', seconds=9)
-        lives = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
-        found = facts(steps=[first, second], lives=lives)
+        incarnations = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
+        found = facts(steps=[first, second], incarnations=incarnations)
         entries = [*found.entries[:-1], dataclasses.replace(found.entries[-1], conductor='life-2', epoch=2)]
         lines = explain.lines(dataclasses.replace(found, entries=entries, steps=log.records(entries)))
         assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
@@ -163,7 +163,7 @@ class TestWhatHappensNext:
         ]
 
     def test_without_a_conductor_nothing(self):
-        assert self.next_(lives=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
+        assert self.next_(incarnations=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
 
     def test_blocked_cleanup_shows_the_command(self):
         cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))

@@ -75,7 +75,7 @@ def facts(
     history=(ACCEPTED,),
     entries=(),
     cleanups=(),
-    lives=(LIFE,),
+    incarnations=(LIFE,),
     services=BOTH_UP,
     before=0,
     running=0,
@@ -91,7 +91,7 @@ def facts(
     return timeline.Facts(
         now=NOW, migration=Migration(**values), instance=None, entries=entries, steps=log.records(entries),
         cleanups=cleanups,
-        requests=(), services=services, lives=lives, lease=60, before=before, running=running,
+        requests=(), services=services, incarnations=incarnations, lease=60, before=before, running=running,
     )  # fmt: skip
 
 
@@ -122,21 +122,21 @@ class TestItsConductor:
         ]
 
     def test_unowned_migration_without_living_conductor_states_so(self):
-        assert waits(status='accepted', owner=None, lives=[OVER]) == [
+        assert waits(status='accepted', owner=None, incarnations=[OVER]) == [
             'No conductor owns it yet.',
             NO_OWNER,
         ]
 
     def test_migration_of_gone_conductor_is_taken_over_by_living_one(self):
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
-        assert waits(status='preparing', owner='life-0', lives=[LIFE, other, OVER]) == [
+        assert waits(status='preparing', owner='life-0', incarnations=[LIFE, other, OVER]) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago. '
             'The next sweep of conductor1 or conductor2 takes it over.'
         ]
 
     def test_no_host_is_blamed_without_living_conductor(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
-        assert waits(status='preparing', owner='life-0', lives=[OVER], services=unreachable) == [
+        assert waits(status='preparing', owner='life-0', incarnations=[OVER], services=unreachable) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago.',
             NO_OWNER,
         ]
@@ -144,12 +144,12 @@ class TestItsConductor:
     def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
         away = dataclasses.replace(LIFE, broker_away_since=back(70))
-        assert waits(status='preparing', lives=[away], services=unreachable) == [
+        assert waits(status='preparing', incarnations=[away], services=unreachable) == [
             'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown in its '
             'state at that time. Look at the broker. Do not fence a host for this.'
         ]
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
-        (line, *_) = waits(status='preparing', lives=[away, other], services=unreachable)
+        (line, *_) = waits(status='preparing', incarnations=[away, other], services=unreachable)
         assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
 
 

@@ -66,7 +66,7 @@ def test_compute_waits_for_the_fake_world_and_logs_it_once(tmp_path):
         server = WorldServer(world, executors.NativeThreads())
         server.start()
         service.wait_for('Started service')
-        assert server.look()['hosts']['h1']['lives'] == 1
+        assert server.look()['hosts']['h1']['starts'] == 1
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert service.text().count('The world of fake hypervisors is not reachable') == 1

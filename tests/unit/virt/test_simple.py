@@ -27,7 +27,7 @@ class SixMethods(SimpleDriver):
 
     def __init__(self, hypervisor, threads):
         super().__init__({name: one['total'] for name, one in hypervisor.capacity.inventory().items()}, threads)
-        self.life = f'{hypervisor.host}/{threads.new_uuid()}'
+        self.incarnation = f'{hypervisor.host}/{threads.new_uuid()}'
         self.hypervisor = hypervisor
         self.world = hypervisor.world
 
@@ -39,7 +39,7 @@ class SixMethods(SimpleDriver):
         with self.world.lock:
             guest = self.hypervisor.guests.get(instance.uuid)
             if guest is None:
-                guest = self.hypervisor.add_guest(instance, GuestState.WAITING, self.life)
+                guest = self.hypervisor.add_guest(instance, GuestState.WAITING, self.incarnation)
             guest.incoming = True
             self.hypervisor.residues[instance.uuid] = set(PARTS)
         return {'address': f'fake://{self.hypervisor.host}'}
@@ -53,7 +53,7 @@ class SixMethods(SimpleDriver):
                 reason = f'host {destination} cannot be reached'
                 raise exception.DriverError(host=self.host, phase='migrate', reason=reason)
             job = self.hypervisor.pending[uuid] = Job(
-                self.hypervisor, self.hypervisor.guests[uuid], other, 0.0, self.life
+                self.hypervisor, self.hypervisor.guests[uuid], other, 0.0, self.incarnation
             )
         self.world.threads.start(job.run, name=f'job-{uuid}')
         return job
@@ -84,7 +84,7 @@ class SixMethods(SimpleDriver):
 
     def remove(self, instance_uuid):
         with self.world.lock:
-            self.hypervisor.remove(instance_uuid, self.life)
+            self.hypervisor.remove(instance_uuid, self.incarnation)
 
 
 class Resuming(SixMethods):
@@ -93,7 +93,7 @@ class Resuming(SixMethods):
     def resume(self, instance_uuid):
         with self.world.lock:
             guest = self.hypervisor.guests[instance_uuid]
-            self.hypervisor.set_state(guest, guest.resume_to, self.life)
+            self.hypervisor.set_state(guest, guest.resume_to, self.incarnation)
 
 
 class Evacuating(SixMethods):
@@ -110,7 +110,7 @@ class Evacuating(SixMethods):
         if self.get_guest(instance.uuid).state not in (GuestState.ABSENT, GuestState.WAITING):
             raise RuntimeError(f'guest {instance.uuid} exists')
         with self.world.lock:
-            self.hypervisor.add_guest(instance, state, self.life)
+            self.hypervisor.add_guest(instance, state, self.incarnation)
 
     def stop_guest(self, instance_uuid):
         if self.stops:

@@ -148,7 +148,7 @@ def test_unreachable_world_raises_service_unreachable_at_start_and_driver_error_
 
 
 def test_driver_of_earlier_world_gets_driver_error(bench):
-    bench.source.life = 'alpha/99'
+    bench.source.incarnation = 'alpha/99'
     with pytest.raises(exception.DriverError, match='was restarted after this driver had connected'):
         bench.source.list_guests()
 
