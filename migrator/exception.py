@@ -361,12 +361,6 @@ class LiveMigrationFailed(MigratorException):
     msg_fmt = 'Live migration of instance {instance_uuid} failed at {host}: {reason}'
 
 
-class LiveMigrationAborted(MigratorException):
-    """The live migration was aborted."""
-
-    msg_fmt = 'Live migration of instance {instance_uuid} was aborted.'
-
-
 class MoveUnsettled(MigratorException):
     """The driver does not know on which host the guest is."""
 

@@ -293,17 +293,6 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         self.adopt([migration_uuid])
 
     @rpc.expose
-    def live_migrate_and_wait(self, context: RequestContext, migration_uuid: str, seconds: float) -> None:
-        """Take over a migration that was just accepted, for an API of an earlier release.
-
-        That API reads the row afterwards.
-
-        :param seconds: the time that the caller allows. It is ignored, because a wait would hold a thread that
-            heartbeats and events need.
-        """
-        self.adopt([migration_uuid])
-
-    @rpc.expose
     def wake(self, context: RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
         """Wake a migration for which a request was committed, or forward the wake-up to its owner.
 

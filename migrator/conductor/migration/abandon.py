@@ -72,7 +72,7 @@ def abandon(m: MigrationContext) -> Parked | Stuck | None:
         m.commit([_begun(m, ABANDON, {'guest_on': guest_on, 'by': m.row.abandon_requested_by})])
     _outbid_cleanups(m)
     other = next((host for host in reversed(m.row.hosts) if host != guest_on), None)
-    pause = _clean(m, guest_on, other) if other is not None else None
+    pause = _clean(m, other) if other is not None else None
     if isinstance(pause, Parked):
         waiting.note_waiting(m, f'for {pause.why}')
     pause = pause or _write_allocations(m, guest_on)
@@ -92,7 +92,7 @@ def _outbid_cleanups(m: MigrationContext) -> None:
 # --- the other host --------------------------------------------------------------------------------------------------
 
 
-def _clean(m: MigrationContext, guest_on: str, other: str) -> Parked | Stuck | None:
+def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
     """Clean the other host, or defer that. The result of the record says which."""
     if _is_done(m, CLEAN):
         return None

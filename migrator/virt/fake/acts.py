@@ -45,17 +45,6 @@ ACTING = frozenset(
         'revert_resize',
     }
 )
-#: The acting methods that remove a guest and what was prepared for it.
-REMOVING = frozenset(
-    {
-        'post_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'confirm_migration_at_source',
-        'revert_migration_at_destination',
-    }
-)
 
 
 class Acts:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from migrator import context, exception, rpc
+from migrator import context, exception
 from migrator.conductor import rpcapi
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from migrator.testing.placement_faults import Fault
@@ -85,25 +85,6 @@ class TestReload:
 
 
 class TestCallsOfTheAPI:
-    def test_api_of_an_earlier_release_gets_a_reply_at_once(self, stage: Stage) -> None:
-        """A call that waits would hold a thread that serves heartbeats and reports."""
-        stall = stage.host('host2').faults.stall('check_can_live_migrate_destination')
-        migration = stage.accept('host2')
-        door = stage.cloud.rpc_for('api', 'api:api')
-        target = rpc.Target(rpcapi.TOPIC, version=rpcapi.VERSION)
-        args = {'migration_uuid': migration.uuid, 'seconds': 60}
-        everybody, answered = context.admin_context(), []
-
-        def call() -> None:
-            door.call(everybody, target, 'live_migrate_and_wait', timeout=60, **args)
-            answered.append(stage.simulation.time)
-
-        stage.cloud.processes['api'].start(call, name='call')
-        stage.until(lambda: answered, 1)
-        assert stage.row(migration).checked_at is None
-        stall.release()
-        assert stage.end(migration).status == 'completed'
-
     def test_service_is_deleted_with_its_providers_once_it_is_down_and_empty(self, stage: Stage) -> None:
         service = stage.database.services.get_compute('host1')
         with pytest.raises(exception.ServiceInUse, match='host1 cannot be deleted: it is up'):
