@@ -15,6 +15,7 @@ from migrator.compute import step_runner, steps
 from migrator.compute.status import Observer
 from migrator.context import RequestContext
 from migrator.objects import Answer, Command, GuestState, Instance, LiveMigrateData
+from migrator.objects.protocol import IN_USE
 from migrator.rpc import expose
 from migrator.virt.driver import CancelToken, ComputeDriver
 
@@ -64,7 +65,7 @@ def post_evacuation_at_source(
     :raises migrator.exception.GuestStillHere: the guest is in use here, and no other host is known to run it.
     """
     guest = driver.get_guest(instance.uuid)
-    if (guest.job or guest.state in steps.IN_USE) and runs_at in (None, host):
+    if (guest.job or guest.state in IN_USE) and runs_at in (None, host):
         raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action='post_evacuation_at_source')
     # Also without a guest, because an earlier call may have been interrupted after it had removed the guest.
     driver.post_evacuation_at_source(instance, migrate_data or LiveMigrateData())

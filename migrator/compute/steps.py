@@ -19,15 +19,13 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.compute.work import WorkEnd
 from migrator.objects import GuestState, Instance, LiveMigrateData, WorkState
+from migrator.objects.protocol import ACTIVE, IN_USE
 from migrator.virt.driver import CancelToken, ComputeDriver, Verdict
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two attempts to attach to a job, while the driver fails.
 ASK_AGAIN = 1.0
-#: States in which a guest is in use here and must not be destroyed, even if the allocations are elsewhere.
-IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
-_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
 _STATE_OF = {
     Verdict.COMPLETED: WorkState.DONE,
     Verdict.FAILED: WorkState.FAILED,
@@ -123,7 +121,7 @@ def live_migration(
         return WorkEnd(WorkState.FAILED, {'gone': True}, f'{host} has no guest {instance.uuid}')
     if not guest.job:
         token.raise_if_cancelled()
-        if guest.state not in _MOVABLE:
+        if guest.state not in ACTIVE:
             # No verdict: if the guest is paused for cut-over, only the destination knows whether it runs there.
             reason = f'guest {instance.uuid} cannot be migrated while it is {guest.state}: start it or resume it'
             return WorkEnd(WorkState.FAILED, {'verdict': ''}, reason, returned=True)

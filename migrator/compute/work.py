@@ -13,26 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import context, exception, executors
-from migrator.objects import Command, Entry, Report, WorkState, base, instance, migrate_data
+from migrator.objects import Command, Entry, Report, WorkState, base, instance, migrate_data, protocol
 from migrator.virt import driver
 
 LIVE_MIGRATION = 'live_migration'
-#: Steps that run again if they failed and a conductor sends them again, even within one epoch.
-REPEATABLE = frozenset(
-    {
-        'post_live_migration_at_source',
-        'post_live_migration_at_destination',
-        'rollback_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'revert_migration_at_destination',
-        'confirm_resize',
-        'revert_resize',
-    }
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,7 +160,7 @@ class MigrationRecord:
             return False
         if command.epoch == work.epoch:
             failed = work.outcome is not None and work.outcome.state != WorkState.DONE
-            return failed and work.step in REPEATABLE
+            return failed and work.step in protocol.ENDING
         if work.outcome is not None:
             return True
         # Running work counts as work of the newest epoch, unless a later step of the same migration is pending.

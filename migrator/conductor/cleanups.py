@@ -34,7 +34,7 @@ from migrator.objects import (
     protocol,
 )
 from migrator.objects.instance import Instance, stand_in
-from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
+from migrator.objects.protocol import ACTIVE, AFTER_EVACUATION, ENDS_COPIES
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 
@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 #: The steps that restore a guest, and may start it.
 _RESTORES = ('rollback_live_migration_at_source', 'revert_migration_at_source', 'revert_resize')
 #: The states in which a host has the whole guest.
-_WHOLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
+_WHOLE = (*ACTIVE, GuestState.SHUTDOWN)
 
 
 def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Cleanup]) -> None:

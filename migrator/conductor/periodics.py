@@ -44,8 +44,6 @@ _FIGURES = (
 #: How many of the migrations that wait in the queue of a host one poll names: the first of them, which may have begun,
 #: and those that were polled longest ago.
 _FIRST_QUEUED, _OTHER_QUEUED = 8, 8
-#: A uuid that belongs to no migration, no instance and no boot.
-_NO_UUID = '00000000-0000-0000-0000-000000000000'
 #: Seconds for which heartbeats are collected. The conductor loses those of one such interval if it is killed.
 _COLLECT = 1.0
 
@@ -122,13 +120,13 @@ class Heartbeats:
 
     def _call_back(self, host: str) -> None:
         for_no_boot = protocol.Command(
-            migration_uuid=_NO_UUID,
-            instance_uuid=_NO_UUID,
+            migration_uuid=protocol.NO_UUID,
+            instance_uuid=protocol.NO_UUID,
             step='poll',
             epoch=0,
             owner=self._tools.owner,
             reply_to=self._tools.server,
-            boot_id=_NO_UUID,
+            boot_id=protocol.NO_UUID,
         )
         try:
             self._tools.hosts.ask(host, [for_no_boot])

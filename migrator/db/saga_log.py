@@ -17,7 +17,7 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import drains, models
 from migrator.db.engine import Engine, retried
-from migrator.objects import FINAL, Migration
+from migrator.objects import FINAL, Migration, protocol
 from migrator.saga.log import Entry, EntryKind
 
 _L = models.SAGA_LOG
@@ -161,7 +161,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
 
 _N, _T = models.NOTIFIED, models.MIGRATIONS
 #: The row of ``notified`` with this uuid has the time up to which every migration that has changed has a row.
-_LOOKED = '00000000-0000-0000-0000-000000000000'
+_LOOKED = protocol.NO_UUID
 #: Migrations that get a row in one transaction.
 _AT_ONCE = 1000
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from urllib import parse
@@ -36,7 +35,7 @@ from migrator.nova.resources import (
     Service,
 )
 from migrator.objects import COMPUTE_BINARY
-from migrator.placement_client.client import PlacementClient, adapter_from_conf
+from migrator.placement_client.client import DENIED, NOT_NOW, PlacementClient, adapter_from_conf, public
 
 #: The oldest microversion that is enough: a queued migration can be aborted. And the newest that this client knows.
 LEAST, NEWEST = (2, 65), (2, 96)
@@ -48,11 +47,6 @@ TIMEOUT = 60.0
 _PAGE = 500
 #: The greatest number of pages of one list. A list that goes on after them does not end.
 _PAGES = 1000
-#: Statuses below 500 with which a proxy asks for a later try. They do not show whether the request was done.
-_NOT_NOW = frozenset({408, 425, 429})
-_DENIED = frozenset({401, 403})
-#: user:password@ in a URL.
-_USERINFO = re.compile(r'(?<=//)[^/@\s]+@')
 #: The most characters of an answer that is not Nova's.
 _SHOWN = 300
 
@@ -96,10 +90,10 @@ class Nova:
         if newest is None:
             # A server that did not answer shows no microversions either.
             self._send('GET', '/', LEAST)
-            raise errors.NovaUnreachable(reason=f'{_public(found.url)} shows no microversions: is it Nova?')
+            raise errors.NovaUnreachable(reason=f'{public(found.url)} shows no microversions: is it Nova?')
         if newest < LEAST or least > NEWEST:
             wanted = _dotted(LEAST) if newest < LEAST else f'at most {_dotted(NEWEST)}'
-            raise errors.NovaTooOld(url=_public(found.url), least=_dotted(least), newest=_dotted(newest), wanted=wanted)
+            raise errors.NovaTooOld(url=public(found.url), least=_dotted(least), newest=_dotted(newest), wanted=wanted)
         return min(NEWEST, (int(newest[0]), int(newest[1])))
 
     # --- guests and their migrations ---------------------------------------------------------------------------------
@@ -352,18 +346,18 @@ def _as_ours(what: str) -> Iterator[None]:
         exceptions.AuthorizationFailure,
         exceptions.AuthPluginException,
     ) as error:
-        raise errors.NovaUnauthorized(reason=_public(error)) from error
+        raise errors.NovaUnauthorized(reason=public(error)) from error
     except (exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
-        raise errors.NovaUnreachable(reason=f'{what}: {_public(error)}'.rstrip('.')) from error
+        raise errors.NovaUnreachable(reason=f'{what}: {public(error)}'.rstrip('.')) from error
 
 
 def _error_of(method: str, path: str, response: requests.Response) -> exception.MigratorException:
     status = response.status_code
     reason = _message_of(response)
     observed = f'it answered {status} to {method} {path}: {reason}'.rstrip('.')
-    if status >= 500 or status in _NOT_NOW:
+    if status >= 500 or status in NOT_NOW:
         return errors.NovaUnreachable(reason=observed)
-    if status in _DENIED:
+    if status in DENIED:
         return errors.NovaUnauthorized(reason=observed)
     return errors.NovaRefused(method=method, url=path, status=status, reason=reason)
 
@@ -375,11 +369,6 @@ def _message_of(response: requests.Response) -> str:
         return ' '.join(str(error['message']).split())
     except (ValueError, TypeError, KeyError, AttributeError):  # a proxy may have answered
         return ' '.join(response.text.split())[:_SHOWN] or str(response.reason)
-
-
-def _public(error: object) -> str:
-    """Return a text in one line and without credentials."""
-    return ' '.join(_USERINFO.sub('***@', str(error) or type(error).__name__).split())
 
 
 def _given(**values: str | None) -> dict[str, str]:

@@ -18,6 +18,24 @@ STORABLE = 2**31 - 1
 #: From this number on an epoch or tenure that a host reports counts as invalid. Conductors count in ones and never come
 #: near it, and it is far enough below STORABLE for them to count on from it.
 HIGHEST = 2**30
+#: A uuid that belongs to no migration, no instance and no boot.
+NO_UUID = '00000000-0000-0000-0000-000000000000'
+#: Steps that only clean up, restore or end. A failed one runs again if a conductor sends it again, even in one epoch.
+ENDING = frozenset(
+    {
+        'post_live_migration_at_source',
+        'post_live_migration_at_destination',
+        'rollback_live_migration_at_source',
+        'rollback_live_migration_at_destination',
+        'rollback_evacuation_at_destination',
+        'post_evacuation_at_source',
+        'confirm_migration_at_source',
+        'revert_migration_at_source',
+        'revert_migration_at_destination',
+        'confirm_resize',
+        'revert_resize',
+    }
+)
 #: The cleanup at the source of an evacuation.
 AFTER_EVACUATION = 'post_evacuation_at_source'
 #: The cleanup at the destination of a cold migration that was undone or reverted while that host was fenced.
@@ -77,6 +95,10 @@ class GuestState(enum.StrEnum):
 
 
 _STATES = tuple(state.value for state in GuestState)
+#: The states in which a guest executes, or its user has paused it.
+ACTIVE = (GuestState.RUNNING, GuestState.PAUSED)
+#: The states in which a guest must not be destroyed where it is, even if the allocations are elsewhere.
+IN_USE = (*ACTIVE, GuestState.POSTCOPY_BROKEN)
 
 
 class Entry(enum.StrEnum):

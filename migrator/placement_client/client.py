@@ -45,9 +45,9 @@ DUPLICATE_NAME = 'placement.duplicate_name'
 CONNECTIONS = 64
 
 #: Statuses below 500 with which a proxy asks for a later try. They do not show whether the request was done.
-_NOT_NOW = frozenset({408, 425, 429})
-_DENIED = frozenset({401, 403})
-#: user:password@ in a URL; endpoint_override may contain it.
+NOT_NOW = frozenset({408, 425, 429})
+DENIED = frozenset({401, 403})
+#: user:password@ in a URL, such as in endpoint_override.
 _USERINFO = re.compile(r'(?<=//)[^/@\s]+@')
 
 
@@ -119,9 +119,9 @@ class PlacementClient:
             AuthorizationFailure,
             AuthPluginException,
         ) as error:
-            raise exception.PlacementUnauthorized(reason=_public(error)) from error
+            raise exception.PlacementUnauthorized(reason=public(error)) from error
         except (ClientException, requests.exceptions.RequestException, OSError) as error:
-            raise exception.PlacementUnreachable(reason=_public(error)) from error
+            raise exception.PlacementUnreachable(reason=public(error)) from error
         if response.status_code >= 400 and response.status_code not in allow:
             raise _error_of(method, url, response)
         return response
@@ -212,7 +212,7 @@ def adapter_from_conf(conf: cfg.ConfigOpts, section: keystone.Section) -> Any:
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
     except (TypeError, ValueError) as error:
         # The error concerns several options.
-        raise exception.ConfigurationError(f'Section [{group}] is invalid: {_public(error)}') from error
+        raise exception.ConfigurationError(f'Section [{group}] is invalid: {public(error)}') from error
     for transport in session.session.adapters.values():
         if isinstance(transport, requests.adapters.HTTPAdapter):
             # Connections above the size of the pool are closed after each response, with a warning in the log.
@@ -224,7 +224,7 @@ def _misconfigured(group: str, option: str, value: object, detail: str) -> excep
     return exception.ConfigurationError(option=f'[{group}] {option}', value=value, detail=detail)
 
 
-def _public(error: Exception) -> str:
+def public(error: object) -> str:
     """Return the text of an error in one line and without credentials."""
     return ' '.join(_USERINFO.sub('***@', str(error) or type(error).__name__).split())
 
@@ -245,9 +245,9 @@ def _error_of(method: str, url: str, response: requests.Response) -> exception.M
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     reason = ' '.join(str(first.get('detail') or first.get('title') or response.reason or '').split())
     observed = f'it answered {status} to {method} {url}: {reason}'
-    if status >= 500 or status in _NOT_NOW:
+    if status >= 500 or status in NOT_NOW:
         return exception.PlacementUnreachable(reason=observed, status=status)
-    if status in _DENIED:
+    if status in DENIED:
         return exception.PlacementUnauthorized(reason=observed, status=status)
     if status == 406:
         reason = f'migrator needs microversion {MICROVERSION} (Yoga, 2022) of Placement: {reason}'

@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception, executors
-from migrator.objects import Guest, GuestState, Instance, LiveMigrateData, compute_node
+from migrator.objects import Guest, GuestState, Instance, LiveMigrateData, compute_node, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict, node_uuid, state_after_evacuation
 
 #: Seconds between two looks at a job that an earlier start of the service has left.
 POLL_INTERVAL = 0.5
-_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
 _NOT_HERE = (GuestState.ABSENT, GuestState.WAITING)
-#: The states in which this host owns the guest.
-_IN_USE = (*_MOVABLE, GuestState.POSTCOPY_BROKEN)
 
 #: Reports the progress of a migration: the bytes of memory in total, and those that remain.
 Report = Callable[[int, int], None]
@@ -206,7 +203,7 @@ class EvacuatingDriver(SixMethods):
 
 
 def _is_used(guest: Guest) -> bool:
-    return guest.job or guest.state in _IN_USE
+    return guest.job or guest.state in protocol.IN_USE
 
 
 class SimpleDriver(EvacuatingDriver):
@@ -268,7 +265,7 @@ class SimpleDriver(EvacuatingDriver):
 
     def settle(self, instance_uuid: str) -> Guest:
         """Wait until no request of an earlier process can begin; see :meth:`driver.ComputeDriver.settle`."""
-        return self._look_again(instance_uuid, _MOVABLE)
+        return self._look_again(instance_uuid, protocol.ACTIVE)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -286,7 +283,7 @@ class SimpleDriver(EvacuatingDriver):
     def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
         guest = self.get_guest(instance.uuid)
-        if guest.job or guest.state not in _MOVABLE:
+        if guest.job or guest.state not in protocol.ACTIVE:
             held = 'already being migrated' if guest.job else guest.state
             raise exception.MigrationPreCheckError(
                 reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running or paused'
@@ -484,7 +481,7 @@ class _Job:
             self._driver.outlast(uuid)
             reason = 'its job was started by an earlier start of the service, and has ended'
             raise exception.MoveUnsettled(host=host, reason=reason)
-        if guest.state not in _MOVABLE:
+        if guest.state not in protocol.ACTIVE:
             reason = f'guest {uuid} is {guest.state}: it must be running or paused'
             raise exception.DriverError(host=host, phase='live_migration', reason=reason)
         failure: Exception | None = None
@@ -510,10 +507,10 @@ class _Job:
             state = self._driver.outlast(uuid).state
         except Exception as error:
             raise exception.MoveUnsettled(host=host, reason=exception.message_of(error)) from error
-        if failure is None and state not in _IN_USE:
+        if failure is None and state not in protocol.IN_USE:
             return Verdict.COMPLETED
         reason = 'the hypervisor reports no error' if failure is None else exception.message_of(failure)
-        if state not in _MOVABLE:
+        if state not in protocol.ACTIVE:
             raise exception.MoveUnsettled(host=host, reason=f'{reason}; the guest is {state} here') from failure
         if self.aborted:
             return Verdict.ABORTED

@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         'server-error-counts-as-not-done',
         CLIENT,
-        'if status >= 500 or status in _NOT_NOW:',
-        'if status > 500 or status in _NOT_NOW:',
+        'if status >= 500 or status in NOT_NOW:',
+        'if status > 500 or status in NOT_NOW:',
         'After a 500 of Placement a write that was done counts as refused, and the allocation leaks.',
     ),
     Mutant(

@@ -24,6 +24,7 @@ from migrator.api.policies import base
 from migrator.api.request import Request, Services
 from migrator.api.schemas import types
 from migrator.db import saga_log
+from migrator.objects.protocol import NO_UUID
 
 LIST = 'migrator:events:index'
 
@@ -52,7 +53,6 @@ _PAGE = 500
 
 #: The time, the uuid and the seq of an event. A place between events has this uuid.
 _Cursor = tuple[datetime.datetime, str, int]
-_NO_UUID = '00000000-0000-0000-0000-000000000000'
 
 
 def follow(request: Request) -> webob.Response:
@@ -63,7 +63,7 @@ def follow(request: Request) -> webob.Response:
     with services.database.engine.reader() as session:
         newest = saga_log.settled(session)
     last = request.headers.get('Last-Event-ID') or given.get('last_event_id')
-    after = (newest, _NO_UUID, 0) if last is None else _cursor(last, newest)
+    after = (newest, NO_UUID, 0) if last is None else _cursor(last, newest)
     if not services.streams.begin(services.conf.api.max_event_streams):
         return errors.body(
             503,
@@ -159,7 +159,7 @@ class _Stream:
                 spoke = now
             if len(found) == _PAGE:
                 continue
-            self._after = max(self._after, (settled, _NO_UUID, 0))
+            self._after = max(self._after, (settled, NO_UUID, 0))
             if now - spoke >= HEARTBEAT:
                 spoke = now
                 yield f': nothing has happened\nid: {_id(self._after)}\n\n'.encode()

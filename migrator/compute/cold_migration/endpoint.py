@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.compute import rpcapi, step_runner, steps
 from migrator.context import RequestContext
 from migrator.objects import STOPPED, Answer, Command, Instance, LiveMigrateData
-from migrator.objects.protocol import Guest
+from migrator.objects.protocol import IN_USE, Guest
 from migrator.rpc import expose
 from migrator.virt.driver import CancelToken, ComputeDriver
 
@@ -101,7 +101,7 @@ def migrate_disk_and_power_off(
 
 def _refuse_if_started(host: str, instance: Instance, guest: Guest) -> None:
     # It would be powered off, and not started at the destination.
-    if instance.vm_state == STOPPED and guest.state in steps.IN_USE:
+    if instance.vm_state == STOPPED and guest.state in IN_USE:
         remedy = f'openstack server set --state active {instance.uuid}'
         reason = f'guest {instance.uuid} runs at {host}, and is stopped in the database: {remedy}'
         raise exception.MigrationPreCheckError(reason=reason)
@@ -126,7 +126,7 @@ def confirm_migration_at_source(
     :raises migrator.exception.GuestStillHere: the guest is in use here.
     """
     guest = driver.get_guest(instance.uuid)
-    if guest.job or guest.state in steps.IN_USE:
+    if guest.job or guest.state in IN_USE:
         raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action='confirm_migration_at_source')
     driver.confirm_migration_at_source(instance, migrate_data or LiveMigrateData())
 
@@ -140,7 +140,7 @@ def revert_migration_at_destination(
     :raises migrator.exception.GuestStillHere: the guest is in use here, and no other host is known to have it.
     """
     guest = driver.get_guest(instance.uuid)
-    if guest.job or (guest.state in steps.IN_USE and runs_at in (None, host)):
+    if guest.job or (guest.state in IN_USE and runs_at in (None, host)):
         action = 'revert_migration_at_destination'
         raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action=action)
     # Also without a guest, because an earlier call may have been interrupted after it had removed the guest.

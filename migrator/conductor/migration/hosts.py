@@ -26,23 +26,7 @@ SEND_AGAIN = 5.0
 LOOK_AGAIN = 5.0
 #: Commands that never move a migration forward. Any other may still be on its way when its step is undone. So the step
 #: is undone in a new epoch, in which the hosts refuse that command.
-_ENDING = frozenset(
-    {
-        'live_migration_abort',
-        'live_migration_force_complete',
-        'post_live_migration_at_source',
-        'post_live_migration_at_destination',
-        'rollback_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'revert_migration_at_destination',
-        'confirm_resize',
-        'revert_resize',
-    }
-)
+_NEVER_FORWARD = protocol.ENDING | {'live_migration_abort', 'live_migration_force_complete'}
 
 #: The steps whose results have the data of the hosts for each other, the newest first.
 _EXCHANGING = (
@@ -502,7 +486,7 @@ def _send(
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send a command, and send it again if the host has restarted and its new boot_id is known."""
     message, answer = command(m, host, step), protocol.Answer()
-    if step not in _ENDING:
+    if step not in _NEVER_FORWARD:
         # Without a reply the command may still be on its way.
         m.replies.settling = False
     for _ in range(2):

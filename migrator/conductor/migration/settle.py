@@ -26,10 +26,6 @@ SECONDS_PER_GIB = 800
 _ON_ITS_WAY = frozenset({Observed.WAITS, Observed.STARTED, Observed.JOB})
 #: The observations of the source under which a wait may last any time: in the queue, and during the copy.
 _MAY_LAST = frozenset({Observed.WAITS, Observed.JOB})
-#: The source has a job of the migration.
-_JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
-#: The states in which a guest executes, or its user has paused it.
-_ACTIVE = (protocol.GuestState.RUNNING, protocol.GuestState.PAUSED)
 #: What an operator can do about a copy whose compute service was killed.
 _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
@@ -192,7 +188,7 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
     if source.observed is Observed.MISSING:
         m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
-    if source.observed in _JOB:
+    if source.observed in settle_table.JOB:
         m.ledger.waits_on = {m.source}
         return Parked(f'the last pages to leave {m.source}')
     broken = source.observed is Observed.BROKEN
@@ -214,7 +210,7 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
 def is_active(m: MigrationContext, host: str) -> bool:
     """Return whether a host has last reported the guest as running or paused there."""
     seen = m.replies.seen.get(host)
-    return seen is not None and seen.guest.state in _ACTIVE
+    return seen is not None and seen.guest.state in protocol.ACTIVE
 
 
 def start_again(
@@ -274,7 +270,7 @@ def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destinati
 
 
 def _forward(_m: MigrationContext, _decision: Decision, source: Host, destination: Host) -> Settlement:
-    moved = Moved(source.verdict or 'completed', destination.post_copy, job=source.observed in _JOB)
+    moved = Moved(source.verdict or 'completed', destination.post_copy, job=source.observed in settle_table.JOB)
     return Forward(dataclasses.asdict(moved))
 
 
@@ -301,7 +297,7 @@ def _stuck(_m: MigrationContext, decision: Decision, _source: Host, _destination
 def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination: Host) -> Settlement:
     """Cancel the migration in the queue, or abort its job. The source acts once if it is repeated."""
     request = 'live_migration_abort'
-    if source.observed in _JOB:
+    if source.observed in settle_table.JOB:
         # An old host cannot cancel a queued migration, but can abort a running one.
         _note_running(m)
     pause = Parked(f'{m.source} to abort the job')

@@ -12,7 +12,7 @@ import dataclasses
 import enum
 from types import MappingProxyType
 
-from migrator.objects.protocol import Entry, GuestState
+from migrator.objects.protocol import ACTIVE, Entry, GuestState
 
 
 class Observed(enum.StrEnum):
@@ -96,7 +96,7 @@ DESTINATION = MappingProxyType(
 )
 
 #: The source has a job. Only RUNS at the destination overrules its row.
-_JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
+JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
 #: The guest could run at the source at any moment.
 _HERE = frozenset({Observed.HERE, Observed.RETURNED})
 #: The acts by precedence: the act of the source and that of the destination are reduced to the earlier one.
@@ -151,7 +151,7 @@ def source_observed(state: str, job: bool, entry: str) -> Observed:
         return Observed.WAITS
     if entry == Entry.STARTED:
         return Observed.STARTED
-    if state in (GuestState.RUNNING, GuestState.PAUSED):
+    if state in ACTIVE:
         return Observed.RETURNED if entry == Entry.RETURNED else Observed.HERE
     if state == GuestState.SHUTDOWN:
         return Observed.SHUT_OFF
@@ -163,7 +163,7 @@ def destination_observed(state: str, preparing: bool) -> Observed:
     """Return the row for a poll of the destination."""
     if state == GuestState.POSTCOPY_BROKEN:
         return Observed.BROKEN
-    if state in (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN):
+    if state in (*ACTIVE, GuestState.SHUTDOWN):
         return Observed.RUNS
     if preparing:
         return Observed.PREPARING
@@ -231,7 +231,7 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
         theirs = _requested(theirs, source.observed)
         # The preparation of the destination no longer matters.
         others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
-    if source.observed in _JOB:
+    if source.observed in JOB:
         return others if destination.observed is Observed.RUNS else theirs
     if source.observed is destination.observed is Observed.ABSENT and column is not Column.NOT_SENT:
         return _A.ERROR
@@ -266,7 +266,7 @@ def _with_a_host_down(source: Host, destination: Host, column: Column, abort: bo
     if source.observed is destination.observed:
         return _A.STUCK
     if column is Column.NOT_SENT:
-        if destination.observed is Observed.RUNS or source.observed in _JOB | {Observed.CUTOVER, Observed.BROKEN}:
+        if destination.observed is Observed.RUNS or source.observed in JOB | {Observed.CUTOVER, Observed.BROKEN}:
             return _A.STUCK
         return _A.ERROR if source.observed is Observed.ABSENT else _A.BACK
     if source.observed is Observed.DOWN:

@@ -22,7 +22,7 @@ from migrator.virt.fake import acts, faults
 from migrator.virt.fake.capacity import Capacity
 
 #: The states in which the guest owns its processors here: they run, or its user has stopped them.
-OWNING = (GuestState.RUNNING, GuestState.PAUSED)
+OWNING = protocol.ACTIVE
 #: What belongs to a guest on a host besides the guest itself, in the order in which pre_live_migration makes it.
 PARTS = ('directory', 'connections', 'receiving process')
 CHECK_FILE = 'check file'

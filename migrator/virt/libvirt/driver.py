@@ -28,7 +28,6 @@ from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
 CHECK_FILE = '.migrator-check-'
-_HERE = (GuestState.RUNNING, GuestState.PAUSED)
 
 
 class LibvirtDriver(ResizingDriver):
@@ -86,7 +85,7 @@ class LibvirtDriver(ResizingDriver):
     def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
         guest = self.get_guest(instance.uuid)
-        if guest.state not in _HERE or guest.job:
+        if guest.state not in protocol.ACTIVE or guest.job:
             held = 'already being migrated' if guest.job else guest.state
             raise exception.MigrationPreCheckError(
                 reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running or paused'

@@ -21,7 +21,7 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, markers, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of
@@ -119,7 +119,7 @@ class EvacuatingDriver(HostDriver):
         return self.connection.call(phase, lambda each: check(each, self.host, instance, migrate_data))
 
     def _is_active(self, instance: Instance) -> bool:
-        return self.get_guest(instance.uuid).state in (GuestState.RUNNING, GuestState.PAUSED)
+        return self.get_guest(instance.uuid).state in protocol.ACTIVE
 
     def _refuse_present(self, instance: Instance) -> None:
         guest = self.get_guest(instance.uuid)

@@ -40,7 +40,6 @@ FASTEST = (2**63 - 1) // 2**20
 FIGURES = (
     'memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining',
 )  # fmt: skip
-_HERE = (GuestState.RUNNING, GuestState.PAUSED)
 _NO_RESULT = 'the end of its job was not observed'
 #: Stands for the figures of a job whose post-copy has broken off. Libvirt keeps it until the guest is destroyed.
 _BROKEN: dict[str, Any] = {}
@@ -112,7 +111,7 @@ class Jobs:
                 job.begun.set()
                 started()
                 return self._finish(job, self._wait(instance_uuid))
-            if guest.state not in _HERE:
+            if guest.state not in protocol.ACTIVE:
                 # A job that has just ended may have migrated the guest.
                 reason = f'guest {instance_uuid} is {guest.state}'
                 raise exception.MoveUnsettled(host=self._connection.host, reason=reason)
@@ -329,7 +328,7 @@ class Jobs:
         if guest.job:
             # The connection has failed, and the job continues.
             return self._wait(instance_uuid)
-        if guest.state not in _HERE:
+        if guest.state not in protocol.ACTIVE:
             if self._connection.has_moved(instance_uuid):
                 return Verdict.COMPLETED
             raise exception.MoveUnsettled(host=self._connection.host, reason=str(failure))
@@ -367,7 +366,7 @@ class Jobs:
                     self._force(instance_uuid)
                 news.wait(POLL_INTERVAL)
                 news.clear()
-        if guest.state not in _HERE:
+        if guest.state not in protocol.ACTIVE:
             return Verdict.COMPLETED if self._connection.has_moved(instance_uuid) else None
         self._try_to_keep(instance_uuid)
         return Verdict.ABORTED if instance_uuid in self._aborted else Verdict.FAILED

@@ -18,7 +18,7 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
@@ -29,9 +29,7 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a guest that has not shut down is asked again.
 _ASK_AGAIN = 10.0
-#: The states in which this host owns the guest, whatever the database says.
-_IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
-_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN)
+_MOVABLE = (*protocol.ACTIVE, GuestState.SHUTDOWN)
 
 
 class ColdMigratingDriver(evacuation.EvacuatingDriver):
@@ -287,7 +285,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         :raises migrator.exception.GuestStillHere: the guest is here and could run. Nothing was done.
         """
         guest = self.get_guest(instance.uuid)
-        if guest.job or guest.state in _IN_USE:
+        if guest.job or guest.state in protocol.IN_USE:
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
         if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
             # It is no arriving guest, so what an earlier arrival has recorded is out of date.
