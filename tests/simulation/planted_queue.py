@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -373,4 +374,41 @@ def holder_of_a_source_is_ignored() -> Iterator[object]:
         return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)
 
     with patched(takeovers, '_choose', fewest) as there:
+        yield there
+
+
+@SHELF.plant('I28', 'bounds seed 52', 'bounds seed 1')
+def youngest_gets_the_slot() -> Iterator[object]:
+    """A free slot is given to the youngest that waits for it."""
+
+    def place(self: Any, one: Any) -> tuple[Any, ...]:
+        retry, ahead, since, id_ = in_order(self, one)
+        return retry, ahead, -since, -id_
+
+    in_order = slots.Slots._place
+    with patched(slots.Slots, '_place', place) as there:
+        yield there
+
+
+@SHELF.plant('I28', 'bounds seed 17')
+def prepare_ahead_comes_before_an_idle_source() -> Iterator[object]:
+    """A migration that is prepared ahead gets the slot before a younger one whose source runs nothing."""
+
+    def place(self: Any, one: Any) -> tuple[Any, ...]:
+        retry, _ahead, since, id_ = in_order(self, one)
+        return retry, False, since, id_
+
+    in_order = slots.Slots._place
+    with patched(slots.Slots, '_place', place) as there:
+        yield there
+
+
+@SHELF.plant('I28', 'bounds seed 28', 'bounds seed 49')
+def no_slot_is_kept() -> Iterator[object]:
+    """A free slot is not kept for an older migration that requested the host."""
+
+    def turn_of(self: Any, one: Any, was_full: Any) -> Any:
+        return slots.Turn(self, one, collections.Counter(), (), was_full)
+
+    with patched(slots.Slots, 'turn_of', turn_of) as there:
         yield there

@@ -2,7 +2,8 @@
 
 """Random runs with bounds on what is in progress, which change meanwhile.
 
-No bound is exceeded (I23), and everything that waits for a slot gets one (I7). MIGRATOR_BOUNDS_SEEDS=N runs N seeds.
+No bound is exceeded (I23), slots are given in their order (I28), and everything that waits for one gets it (I7).
+MIGRATOR_BOUNDS_SEEDS=N runs N seeds.
 """
 
 import os

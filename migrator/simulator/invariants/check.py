@@ -98,6 +98,7 @@ INVARIANTS = (
     Invariant('I25', When.HISTORY, drains.moves),
     Invariant('I26', When.HISTORY, history.stuck_once),
     Invariant('I27', When.HISTORY, history.stuck_for_its_own_sake),
+    Invariant('I28', When.ALWAYS, hosts.slot_order),
 )
 
 

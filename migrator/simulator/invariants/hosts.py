@@ -11,6 +11,7 @@ import collections
 import math
 from collections.abc import Iterator
 
+from migrator.db.slots import CLUSTER, Axis, into, out_of
 from migrator.objects import ARRIVED, Migration, MigrationStatus
 from migrator.simulator.world import World
 from migrator.testing.rpc import RpcRecorder
@@ -69,6 +70,36 @@ def slots(world: World) -> Iterator[str]:
             yield f'{uuid} is number {len(leaving)} from {one.source_compute}, {ahead} may be prepared ahead'
 
 
+def slot_order(world: World) -> Iterator[str]:
+    """I28, always: no migration takes a slot that an earlier one needs by name and could take.
+
+    The order is that of ``doc/source/decisions/0027-slots.rst``. Not checked: guests of drains, which have an order and
+    bounds of their own and count as earlier here, and migrations that have requested no host.
+    """
+    before, now = [one for one in world.before.values() if one.in_progress], world.migrations
+    chosen = [one for one in before if not one.dest_node and one.uuid in now and now[one.uuid].dest_node]
+    if len(chosen) != 1 or chosen[0].attempt > 1 or chosen[0].drain:
+        return
+    taken = collections.Counter(axis for one in before for axis in _held(one))
+
+    def place(one: Migration) -> tuple[object, ...]:
+        ahead = one.is_live and taken[out_of(one.source_compute)] >= world.reported.get(one.source_compute, 1)
+        return (one.drain is None, one.attempt == 1, ahead, one.created_at, one.id)
+
+    living = {one.id for one in world.conductors if one.lease_until > world.now}
+    waiters = sorted((one for one in before if _waits(one) and one.owner in living), key=place)
+    got = _wanted(chosen[0], now[chosen[0].uuid].dest_compute)
+    others: collections.Counter[Axis] = collections.Counter()
+    for one in waiters:
+        wanted = _wanted(one, one.requested_host)
+        could = all(_is_free(world, axis, taken[axis] + others[axis], least=True) for axis in wanted)
+        lost = [axis for axis in wanted if axis in got and not _is_free(world, axis, taken[axis] + 1, least=False)]
+        waits = one.uuid in now and _waits(now[one.uuid]) and now[one.uuid].owner == one.owner
+        if one.requested_host and not one.drain and place(one) < place(chosen[0]) and could and lost and waits:
+            yield f'{chosen[0].uuid} took the last slot {lost[0]}, which the earlier {one.uuid} could have taken'
+        others.update(wanted)
+
+
 def one_conductor(world: World) -> Iterator[str]:
     """I24, always: a conductor gets no migration of a source that another living conductor holds.
 
@@ -94,6 +125,39 @@ def _is_admitted(migration: Migration) -> bool:
     The row of one that waits may have a requested destination.
     """
     return migration.dest_node is not None or migration.attempt > 1
+
+
+def _waits(migration: Migration) -> bool:
+    """Return whether a migration wants slots and nothing else."""
+    stopped = migration.stuck_reason or migration.abort_requested_at or migration.abandon_requested_at
+    return migration.dest_node is None and not stopped and (migration.waits_for is None or migration.waits_for_slot)
+
+
+def _wanted(migration: Migration, host: str | None) -> list[Axis]:
+    """Return the axes on which a migration needs a slot: those of its source, and of a host."""
+    found = [CLUSTER, out_of(migration.source_compute)] if migration.is_live and migration.attempt == 1 else []
+    return found if host is None else [*found, into(host)]
+
+
+def _held(migration: Migration) -> Iterator[Axis]:
+    if migration.dest_node and migration.dest_compute and migration.status not in ARRIVED:
+        yield into(migration.dest_compute)
+    if migration.is_live and _is_admitted(migration):
+        yield CLUSTER
+        if _loads_source(migration):
+            yield out_of(migration.source_compute)
+
+
+def _is_free(world: World, axis: Axis, taken: int, least: bool) -> bool:
+    """Return whether an axis has a free slot under the least, or else the highest, of the bounds so far."""
+    kind, host = axis
+    limit = world.reported.get(host, 1)
+    bounds = {
+        'inbound': [one.inbound or math.inf for one in world.bounds],
+        'cluster': [one.cluster or math.inf for one in world.bounds],
+        'source': [math.inf if one.ahead < 0 else limit + one.ahead for one in world.bounds],
+    }[kind]
+    return taken < (min if least else max)(bounds, default=math.inf)
 
 
 def _loads_source(migration: Migration) -> bool:

@@ -76,6 +76,7 @@ class Rows:
             'members': members,
             'drained': {one.uuid: one for one in found['migrations'] if one.drain is not None},
             'services': found['services'],
+            'reported': {row.host: row.slots for row in self._tables['services'] if row.slots},
             'conductors': found['conductors'],
             'nodes': {one.host: one for one in found['compute_nodes']},
             'cleanups': found['cleanups'],

@@ -117,6 +117,40 @@ def test_i23_second_destination_beyond_a_bound(copying, bounds, wrong):
 
 
 @pytest.mark.parametrize(
+    ('bounds', 'older', 'younger', 'wrong'),
+    [
+        (slots.Bounds(inbound=1), {}, {}, "('inbound', 'host2')"),
+        (slots.Bounds(cluster=1), {}, {}, "('cluster', '')"),
+        (slots.Bounds(ahead=0), {}, {}, "('source', 'host1')"),
+        (slots.Bounds(inbound=2), {}, {}, None),
+        (slots.Bounds(inbound=1), {'requested_host': 'host3'}, {}, None),
+        (slots.Bounds(inbound=1), {'requested_host': None}, {}, None),
+        (slots.Bounds(inbound=1), {'waits_for': 'Placement'}, {}, None),
+        (slots.Bounds(inbound=1), {'stuck_reason': 'why'}, {}, None),
+        (slots.Bounds(inbound=1), {'owner': None}, {}, None),
+        (slots.Bounds(inbound=1), {}, {'attempt': 2}, None),
+        (slots.Bounds(inbound=1), {}, {'id': 0}, None),
+        (slots.Bounds(inbound=1), {}, {'migration_type': 'evacuation'}, "('inbound', 'host2')"),
+    ],
+)
+def test_i28_slot_of_an_earlier_one(copying, bounds, older, younger, wrong):
+    world = World.of(copying)
+    waiting = {'dest_node': None, 'attempt': 1, 'waits_for': None, 'owner': 'one', 'created_at': world.now}
+    first = copying.migration.replace(**waiting, requested_host='host2').replace(**older)
+    before = copying.second.replace(**waiting).replace(**younger)
+    after = before.replace(dest_compute='host2', dest_node='host2')
+    world = dataclasses.replace(
+        world,
+        bounds=[bounds],
+        conductors=[Incarnation('one', 'first', world.now + datetime.timedelta(seconds=5))],
+        before={first.uuid: first, before.uuid: before},
+        migrations={first.uuid: first, after.uuid: after},
+    )
+    what = f'{after.uuid} took the last slot {wrong}, which the earlier {first.uuid} could have taken'
+    assert list(hosts.slot_order(world)) == ([what] if wrong else [])
+
+
+@pytest.mark.parametrize(
     ('owner', 'holder', 'wrong'),
     [
         ('one', {}, False),
