@@ -38,6 +38,15 @@ class PairState(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PairReading:
+    """A consistent reading of both consumers, and the state that it shows."""
+
+    instance: ConsumerAllocations
+    migration: ConsumerAllocations
+    state: PairState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
     """The holder of an allocation."""
 

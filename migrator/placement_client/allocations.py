@@ -32,15 +32,6 @@ _READ_ATTEMPTS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairReading:
-    """A consistent reading of both consumers, and the state that it shows."""
-
-    instance: allocation_state.ConsumerAllocations
-    migration: allocation_state.ConsumerAllocations
-    state: allocation_state.PairState
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Write:
     """The allocations that one consumer gets; with ``generation`` None the consumer must not exist yet."""
 
@@ -161,7 +152,7 @@ class AllocationStrategy(abc.ABC):
         self.client = client
         self.write = write or (lambda writes: write_all(client, writes))
 
-    def observe(self, pair: allocation_state.Pair) -> PairReading:
+    def observe(self, pair: allocation_state.Pair) -> allocation_state.PairReading:
         """Read both consumers and return their state.
 
         :raises PlacementConflict: the allocations changed during every read; observe again later.
@@ -176,7 +167,7 @@ class AllocationStrategy(abc.ABC):
                 state = allocation_state.observe_pair(
                     after.allocations, migration.allocations, pair.source, pair.destination, self.name
                 )
-                return PairReading(instance=after, migration=migration, state=state)
+                return allocation_state.PairReading(instance=after, migration=migration, state=state)
             before = after
         raise exception.PlacementConflict(
             method='GET',
@@ -392,10 +383,6 @@ class _Caller:
     is_answered: bool = False
     error: exception.MigratorException | None = None
 
-    def consumers(self) -> set[str]:
-        """Return the uuids of the consumers that are written."""
-        return {one.consumer.uuid for one in self.writes}
-
 
 class Writer:
     """The one sender of a process's writes of allocations.
@@ -467,10 +454,11 @@ class Writer:
         taken: list[_Caller] = []
         consumers: set[str] = set()
         for caller in self._waiting[:MOST]:
-            if taken and (caller.is_alone or taken[0].is_alone or consumers & caller.consumers()):
+            theirs = {one.consumer.uuid for one in caller.writes}
+            if taken and (caller.is_alone or taken[0].is_alone or consumers & theirs):
                 break
             taken.append(caller)
-            consumers |= caller.consumers()
+            consumers |= theirs
         del self._waiting[: len(taken)]
         return taken
 
@@ -501,6 +489,8 @@ class Writer:
 
 #: The lowest number of waiting guests for a joint read, which takes two requests.
 _FEWEST = 3
+#: Seconds for which guests that leave later use a joint read. If it is stale, Placement refuses the move.
+KEPT = 60.0
 
 
 @dataclasses.dataclass
@@ -534,48 +524,58 @@ class SharedReadings:
         self._threads = threads
         self._guard = threads.lock()
         self._queues: dict[str, _Queue] = {}
+        #: Host -> until when a reading of its guests counts, and those that were not used yet.
+        self._kept: dict[str, tuple[float, dict[str, allocation_state.ConsumerAllocations]]] = {}
 
-    def read(self, instance: Instance, host: str) -> allocation_state.ConsumerAllocations:
-        """Return what an instance holds. The request is sent after this call has begun.
+    def read(self, instance: Instance, host: str, others_follow: bool = False) -> allocation_state.ConsumerAllocations:
+        """Return what an instance holds. Unless others follow, the request is sent after this call has begun.
 
         :param host: where the instance is.
+        :param others_follow: whether other guests of the host are read soon, such as those of a drain. Then a joint
+            read serves all of them.
         :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
         """
-        with self._guard:
-            queue = self._queues.setdefault(host, _Queue(self._threads.lock()))
-            queue.arrived += 1
-            queue.waiting += 1
-            number = queue.arrived
-        try:
-            found = self._wait(queue, number, instance, host)
-        finally:
-            with self._guard:
-                queue.waiting -= 1
-                if not queue.waiting:
-                    del self._queues[host]
+        found = self._of_others(instance, host) if others_follow else self._now(instance, host)
         # A joint read lacks what a guest holds of other providers. Unless the flavor is covered, read the guest alone.
         if found is None or [dict(held) for held in found.allocations.values()] != [instance.flavor.resources()]:
             return read(self._client, instance.uuid)
         return found
 
-    def _wait(
-        self, queue: _Queue, number: int, instance: Instance, host: str
-    ) -> allocation_state.ConsumerAllocations | None:
+    def _of_others(self, instance: Instance, host: str) -> allocation_state.ConsumerAllocations | None:
+        """Return what an instance holds by the joint read of its host, or None if it must be read alone."""
+        now = self._threads.clock.monotonic()
+        self._kept = kept = {name: one for name, one in self._kept.items() if one[0] > now}
+        if host not in kept:
+            kept[host] = now + KEPT, self._read_together(instance, host)
+        return kept[host][1].pop(instance.uuid, None)
+
+    def _now(self, instance: Instance, host: str) -> allocation_state.ConsumerAllocations | None:
         """Return what an instance holds, or None if it must be read alone."""
-        if not queue.lock.acquire(timeout=PATIENCE):
-            return None
+        with self._guard:
+            queue = self._queues.setdefault(host, _Queue(self._threads.lock()))
+            queue.arrived += 1
+            queue.waiting += 1
+            number = queue.arrived
+        is_mine = False
         try:
+            is_mine = queue.lock.acquire(timeout=PATIENCE)
+            if not is_mine:
+                return None
             if queue.read_for < number:
                 with self._guard:
                     arrived, waiting = queue.arrived, queue.waiting
                 if waiting < _FEWEST:
                     # Threads that arrive during this read wait for the lock, and are read together.
                     return read(self._client, instance.uuid)
-                queue.found = self._read_together(instance, host)
-                queue.read_for = arrived
+                queue.found, queue.read_for = self._read_together(instance, host), arrived
             return queue.found.get(instance.uuid)
         finally:
-            queue.lock.release()
+            if is_mine:
+                queue.lock.release()
+            with self._guard:
+                queue.waiting -= 1
+                if not queue.waiting:
+                    del self._queues[host]
 
     def _read_together(self, instance: Instance, host: str) -> dict[str, allocation_state.ConsumerAllocations]:
         """Return consumer -> what it holds, for the guests of a host with a single provider."""

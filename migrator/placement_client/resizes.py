@@ -73,7 +73,7 @@ class Resize:
         self._strategy.check(self.pair)
         orphan: int | None = None
 
-        def write(reading: allocations.PairReading) -> None:
+        def write(reading: allocation_state.PairReading) -> None:
             nonlocal orphan
             try:
                 self._strategy.move(self.pair, instance_generation=_generation_of(reading), migration_generation=orphan)
@@ -113,12 +113,12 @@ class Resize:
         """
         written = False
 
-        def rewrite(reading: allocations.PairReading) -> None:
+        def rewrite(reading: allocation_state.PairReading) -> None:
             nonlocal written
             self._strategy.rewrite_source(self.pair, instance_generation=_generation_of(reading))
             written = True
 
-        def back(reading: allocations.PairReading) -> None:
+        def back(reading: allocation_state.PairReading) -> None:
             nonlocal written
             self._strategy.revert(
                 self.pair,
@@ -132,7 +132,7 @@ class Resize:
     def _until(
         self,
         wanted: allocation_state.PairState,
-        writes: dict[allocation_state.PairState, Callable[[allocations.PairReading], None]],
+        writes: dict[allocation_state.PairState, Callable[[allocation_state.PairReading], None]],
         is_done: Callable[[], bool] = lambda: True,
     ) -> None:
         pause = _PAUSE
@@ -159,7 +159,7 @@ class Resize:
                 return
 
 
-def _generation_of(reading: allocations.PairReading) -> int:
+def _generation_of(reading: allocation_state.PairReading) -> int:
     generation = reading.instance.generation
     assert generation is not None, 'an instance that holds something has a generation'
     return generation

@@ -295,7 +295,7 @@ def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocati
 
 def _observe(
     m: MigrationContext, strategy: allocations.AllocationStrategy, pair: allocation_state.Pair
-) -> tuple[allocations.PairReading, allocation_state.Pair]:
+) -> tuple[allocation_state.PairReading, allocation_state.Pair]:
     """Read both consumers. Return the reading, and the pair with what the instance held before the move.
 
     A joint read does not find what an instance holds of other hosts, such as a rest of an earlier failure.
@@ -315,7 +315,7 @@ def _observe(
     return reading, pair
 
 
-def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairReading) -> Verdict:
+def _bury(strategy: allocations.AllocationStrategy, reading: allocation_state.PairReading) -> Verdict:
     """Remove the migration's allocation after the instance was deleted. Do not restore the instance's."""
     if reading.migration.generation is not None and reading.migration.allocations:
         owner = allocation_state.Consumer(
@@ -339,12 +339,12 @@ def _generation_after_move(m: MigrationContext) -> int | None:
     return intent.instance_generation + 1
 
 
-def _known(reading: allocations.PairReading) -> int:
+def _known(reading: allocation_state.PairReading) -> int:
     assert reading.instance.generation is not None, 'an instance with an allocation has a generation'
     return reading.instance.generation
 
 
-def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> bool:
+def _is_written_anew(m: MigrationContext, reading: allocation_state.PairReading) -> bool:
     """Return whether another writer, such as a heal, wrote the source's allocation first.
 
     A move that is still on its way has an older generation then, and Placement refuses it. So there is nothing to undo.
@@ -364,7 +364,7 @@ def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> b
     )
 
 
-def _unknown(m: MigrationContext, reading: allocations.PairReading) -> Stuck:
+def _unknown(m: MigrationContext, reading: allocation_state.PairReading) -> Stuck:
     return Stuck(
         f'The allocations fit no known case ({reading.state}): instance {m.row.instance_uuid} holds '
         f'{dict(reading.instance.allocations)}, migration {m.row.uuid} holds {dict(reading.migration.allocations)}. '

@@ -176,7 +176,7 @@ class _Choice:
         sent = shared.sent()
         flavor = migration.flavors(instance.flavor)[1]
         found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
-        held = readings.read(instance, migration.source_compute)
+        held = readings.read(instance, migration.source_compute, others_follow=migration.drain is not None)
         if held.generation is None or not held.allocations:
             raise exception.NoValidHost(
                 reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'

@@ -49,15 +49,15 @@ class Site:
         flavor = Flavor(name='small', vcpus=1, memory_mb=64, root_gb=0)
         return dataclasses.replace(stand_in(consumer.uuid, 'host'), flavor=flavor)
 
-    def read(self, *guests, host='host'):
+    def read(self, *guests, host='host', others_follow=False):
         """Read what guests hold, each in a thread of its own."""
         for guest in guests:
-            self.threads.start(self.read_one, guest, host, name=guest.uuid)
+            self.threads.start(self.read_one, guest, host, others_follow, name=guest.uuid)
 
-    def read_one(self, guest, host):
+    def read_one(self, guest, host, others_follow):
         """Note what a guest holds, or why that is not known."""
         try:
-            found = self.shared.read(guest, host)
+            found = self.shared.read(guest, host, others_follow)
         except exception.MigratorException as error:
             self.results[guest.uuid] = type(error)
         else:
@@ -169,3 +169,32 @@ def test_a_request_that_hangs_delays_the_others_for_a_bounded_time(site, in_proc
     site.simulation.advance(allocations.PATIENCE + 1.5)
     assert set(site.results) == {one.uuid for one in others}
     site.run()
+
+
+def test_guests_that_follow_one_another_share_a_joint_read_for_a_time(site):
+    first, second, third, fourth = (site.guest() for _ in range(4))
+    joint = [f'/resource_providers/{site.host}/allocations', '/resource_providers']
+    site.read(first, others_follow=True)
+    assert site.run() == joint
+    site.simulation.advance(allocations.KEPT / 2)
+    site.read(second, others_follow=True)
+    assert site.run() == joint
+    # what one guest has used is not used again, such as for its next attempt
+    site.read(second, others_follow=True)
+    assert site.run() == [*joint, f'/allocations/{second.uuid}']
+    # a request without others is sent after the call
+    site.read(third)
+    assert site.run()[3:] == [f'/allocations/{third.uuid}']
+    site.simulation.advance(allocations.KEPT)
+    site.read(fourth, others_follow=True)
+    assert site.run()[4:] == joint
+    assert set(map(str, site.results.values())) == {str((1, {site.host: HELD}))}
+
+
+def test_guests_with_nested_providers_that_follow_one_another_are_read_alone(site, world):
+    child = world.host('child', parent=site.host, VGPU=8)
+    guests = [site.guest({site.host: HELD, child: {'VGPU': 1}}) for _ in range(3)]
+    for guest in guests:
+        site.read(guest, others_follow=True)
+        sent = site.run()
+    assert len(sent) == 2 + len(guests)
