@@ -504,10 +504,14 @@ class Drains:
         with self._engine.writer() as session:
             guard(session, drain, values)
             self._append(session, drain, events)
-            if members:
-                uuids = [member.instance_uuid for member in members]
-                session.execute(sa.delete(_P).where(_P.c.drain == drain.uuid, _P.c.instance_uuid.in_(uuids)))
-                rows = [{name: getattr(member, name) for name in _MEMBER_FIELDS} for member in members]
+            rows = [{name: getattr(member, name) for name in _MEMBER_FIELDS} for member in members]
+            theirs = (_P.c.drain == drain.uuid, _P.c.instance_uuid.in_([row['instance_uuid'] for row in rows]))
+            if len(rows) == 1:
+                updated: Any = session.execute(sa.update(_P).where(*theirs).values(**rows[0]))
+                rows = [] if updated.rowcount else rows
+            elif rows:
+                session.execute(sa.delete(_P).where(*theirs))
+            if rows:
                 session.execute(sa.insert(_P), [row | {'drain': drain.uuid} for row in rows])
         values.pop('in_progress_host', None)
         return drain.replace(**values)

@@ -51,10 +51,14 @@ _ADMITTED_ROWS = (
     .where(_IN_PROGRESS, _ADMITTED)
     .group_by(*(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome))
 )
-_WAITERS = sa.select(
-    *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type),
-    *(_T.c.drain, _T.c.priority, _T.c.created_at),
-).where(_WAITS)
+_WAITERS = (
+    sa.select(
+        *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type),
+        *(_T.c.drain, _T.c.priority, _T.c.created_at, _S.c.slots),
+    )
+    .outerjoin(_S, sa.and_(_S.c.host == _T.c.source_compute, _S.c.binary == COMPUTE_BINARY))
+    .where(_WAITS)
+)
 
 _KINDS = (_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.attempt, _T.c.status, _T.c.outcome)
 _BY_HOST = sa.select(*_KINDS, _T.c.migration_type, sa.func.count().label('number')).where(_IN_PROGRESS)
@@ -513,10 +517,10 @@ def _read(session: Any, bounds: Bounds, source: str | None) -> Slots:
     for row in session.execute(_ADMITTED_ROWS):
         for axis in used_by(row):
             taken[axis] += row.number
-    waiters = [Waiter.of(row) for row in session.execute(_WAITERS)]
-    sources = {one.source for one in waiters} | ({source} if source is not None else set())
-    limits: dict[str, int] = {}
-    if sources:
-        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(sorted(sources)))
-        limits = {row.host: row.slots or 1 for row in session.execute(query)}
+    waiting = session.execute(_WAITERS).all()
+    waiters = [Waiter.of(row) for row in waiting]
+    limits = {row.source_compute: row.slots or 1 for row in waiting}
+    if source is not None and source not in limits:
+        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host == source)
+        limits |= {row.host: row.slots or 1 for row in session.execute(query)}
     return Slots(bounds, taken, limits, waiters)
