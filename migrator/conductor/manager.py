@@ -133,7 +133,8 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             metrics.watch_notifications(self.metrics.registry, notifications.waits_for)
             self._watches[_NOTIFICATIONS] = notifications.interval, notifications.look
         self._heartbeats = periodics.Heartbeats(self.tools, self._poll_pool)
-        self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, self.drains.wake)
+        advance = functools.partial(self.drains.wake, is_whole=False)
+        self.runner.on_news = functools.partial(periodics.take_news, self.tools, self.runner, advance)
         reached.on_change = self.runner.wake_all
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------

@@ -14,17 +14,18 @@ from migrator.objects.drain import Drain
 LOG = logging.getLogger(__name__)
 
 
-def attempt(store: Store, engine: Engine, drain: Drain, process: str) -> Drain:
+def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: bool = True) -> Drain:
     """Advance a drain as far as possible now. Log an error, and write it as what the drain waits for.
 
     No error is final: the next attempt of the owner tries again.
 
     :param drain: a drain in progress, as its owner has read it.
     :param process: the name of the owner's process in messages, such as ``conductor c1``.
+    :param is_whole: as in :func:`migrator.drain.run.advance`.
     :returns: the drain as written; after an error, as given.
     """
     try:
-        after = run.advance(store, engine, drain)
+        after = run.advance(store, engine, drain, is_whole)
     except exception.NotOwnerOfDrain as error:
         LOG.info(
             'Could not write drain %(drain)s, because a user or another owner has changed it; the next poll reads it '

@@ -44,10 +44,12 @@ REMAINS = 300.0
 _NAMED = 20
 
 
-def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
+def advance(store: Store, engine: Engine, drain: Drain, is_whole: bool = True) -> Drain:
     """Advance a drain as far as possible now, and return it as written.
 
     :param drain: a drain in progress, as its owner has read it.
+    :param is_whole: whether to compare the members with the guests of the host even if some are left to move. The news
+        of one migration changes none of the others.
     :raises migrator.exception.NotOwnerOfDrain: another conductor owns it now, or a user has requested a change since it
         was read.
     :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
@@ -58,7 +60,7 @@ def advance(store: Store, engine: Engine, drain: Drain) -> Drain:
         if run.drain.ended:
             return run.drain
     run.look()
-    run.update_members()
+    run.update_members(is_whole)
     if run.drain.cancel_requested_at is not None:
         run.cancel()
     else:
@@ -180,8 +182,13 @@ class _Run:
                 not_before=self._now + datetime.timedelta(seconds=pause),
             )
 
-    def update_members(self) -> None:
-        """Compare the members with the guests that are there, and with what is in their way."""
+    def update_members(self, is_whole: bool) -> None:
+        """Compare the members with the guests that are there, and with what is in their way.
+
+        :param is_whole: as in :func:`advance`.
+        """
+        if not is_whole and self._with(_M.WAITING, _M.MOVING):
+            return
         if self._goes_back:
             wanted = [member.instance_uuid for member in self._with(_M.WAITING, _M.BLOCKED)]
             found = {guest.uuid: guest for guest in self._engine.find(self.drain, wanted)}

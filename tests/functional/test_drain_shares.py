@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How drains that begin together share the slots."""
+"""When drains request their migrations, and how drains that begin together share the slots."""
 
 import itertools
 
 import pytest
 
 from migrator.drain import run
+from migrator.drain.engine import Refused
+from migrator.objects.drain import Member
+from tests.functional.faults import faults
 from tests.functional.migration_requests import until
-from tests.functional.test_drain import drain, ends, show
+from tests.functional.test_drain import drain, ends, show, statuses
 
 pytestmark = pytest.mark.simulated(reason='it lets single seconds pass')
 
@@ -24,3 +27,17 @@ def test_third_and_further_migrations_of_a_drain_are_requested_a_few_seconds_apa
     pauses = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(accepted[1:])]
     assert min(pauses) >= run.SPACING, pauses
     assert ends(cloud, uuid)['status'] == 'completed'
+
+
+def test_guest_that_was_locked_since_the_members_were_read_is_not_requested(cloud):
+    first = cloud.boot('first', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=first.uuid, sticky=True)
+    uuid = drain(cloud)['uuid']
+    until(cloud, lambda: statuses(show(cloud, uuid)) == {'first': 'moving'})
+    late, mark = cloud.boot('late', 'host1'), cloud.new_uuid()
+    cloud.database.instances.update(late.uuid, locked_by='owner')
+    member = Member(instance_uuid=late.uuid, name='late', source='host1', size_mb=1, position=2, mark=mark)
+    owner = next(one for one in cloud.conductors.values() if one.drains.statuses())
+    with pytest.raises(Refused, match='It is locked by its owner'):
+        owner.drains.mover.engine.ask(cloud.database.drains.get(uuid), member, None)
+    assert cloud.migrations(late) == []

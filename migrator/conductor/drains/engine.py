@@ -49,6 +49,8 @@ _TIMEOUT = 10.0
 _WAITS = 'The drain waits until that has ended.'
 #: The greatest number of items that a check names.
 _NAMED = 20
+#: Seconds between two forecasts of a drain. Each reads the newest migrations that have completed.
+_FORECASTS = 10.0
 
 
 class ConductorEngine:
@@ -62,6 +64,8 @@ class ConductorEngine:
         self._tools = tools
         self._adopt = adopt
         self._wake = wake
+        #: Drain -> when its last forecast was made.
+        self._forecast_at: dict[str, float] = {}
 
     def guests(self, drain: Drain) -> list[Guest]:
         """Return the guests of a drain's host in the database, by id."""
@@ -88,7 +92,12 @@ class ConductorEngine:
         return {guest.uuid: self._tools.threads.new_uuid() for guest in guests}
 
     def expected_ends(self, drain: Drain, members: Sequence[Member]) -> dict[str, dict[str, str]]:
-        """Return guest -> when its migration is expected to end, as far as known."""
+        """Return guest -> when its migration is expected to end; {} if unknown, or soon after another call."""
+        moment = self._tools.threads.clock.monotonic()
+        recent = {uuid: at for uuid, at in self._forecast_at.items() if moment - at < _FORECASTS}
+        if drain.uuid in recent:
+            return {}
+        self._forecast_at = recent | {drain.uuid: moment}
         bounds = self._tools.options.bounds or slots.Bounds()
         now, _, places, _ = self._tools.database.places_of_drain(bounds, drain, members)
         documents = {guest: line.expected.document(now, lambda at: at.isoformat()) for guest, line in places.items()}
@@ -103,6 +112,10 @@ class ConductorEngine:
         assert member.mark is not None
         try:
             instance = database.instances.get(member.instance_uuid)
+            # It may have been locked or shut off since the members were read.
+            obstacle = _obstacle(drain, instance)
+            if obstacle is not None and obstacle.kind != ObstacleKind.BUSY:
+                raise Refused(obstacle)
             by, lowest = _requester(drain, drain.requested_by), database.services.lowest_version()
             migration = _migration(drain, member, instance, host, lowest, by.request_id)
             if _is_cold(drain, instance):
@@ -112,9 +125,11 @@ class ConductorEngine:
                 database.migrations.accept(by, migration, actions.MIGRATE, 'resize_prep', [STOPPED], drain)
             else:
                 database.migrations.accept(by, migration, actions.LIVE_MIGRATION, drain=drain)
-        except (exception.Conflict, exception.InstanceNotFound) as error:
+        except (Refused, exception.Conflict, exception.InstanceNotFound) as error:
             if database.migrations.list({'uuid': member.mark}):
                 return
+            if isinstance(error, Refused):
+                raise
             raise Refused(Obstacle(ObstacleKind.BUSY, error.message, 'The drain tries again by itself.')) from None
         with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
             self._adopt([member.mark])

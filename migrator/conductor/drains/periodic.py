@@ -79,8 +79,9 @@ class Drains:
         self.mover = mover
         self._pool = pool
         self._lock = tools.threads.lock()
-        #: The drains that are being advanced -> whether each is advanced once more.
-        self._advancing: dict[str, bool] = {}
+        #: The drains that are being advanced -> None, or if each is advanced once more, whether also its members are
+        #: compared with the guests of its host.
+        self._advancing: dict[str, bool | None] = {}
         #: How many drains have ended here, by their last status.
         self.ended: collections.Counter[str] = collections.Counter()
         #: The drains that this conductor advances -> the status of each for a user.
@@ -114,31 +115,33 @@ class Drains:
         with self._lock:
             return [*self._statuses.values()] if self._tools.owner else []
 
-    def wake(self, uuid: str) -> None:
-        """Advance a drain soon, and once more if it is being advanced now."""
+    def wake(self, uuid: str, is_whole: bool = True) -> None:
+        """Advance a drain soon, and once more if it is being advanced now.
+
+        :param is_whole: as in :func:`migrator.drain.run.advance`.
+        """
         with self._lock:
             is_new = uuid not in self._advancing
-            self._advancing[uuid] = not is_new
+            self._advancing[uuid] = is_whole or bool(self._advancing.get(uuid))
         if is_new:
             self._pool.submit(self._advance_while_woken, uuid)
 
     def _advance_while_woken(self, uuid: str) -> None:
         try:
-            again = True
-            while again:
-                self._advance_if_owned(uuid)
+            while True:
                 with self._lock:
-                    again = self._advancing[uuid]
-                    if again:
-                        self._advancing[uuid] = False
-                    else:
+                    is_whole = self._advancing[uuid]
+                    if is_whole is None:
                         del self._advancing[uuid]
+                        return
+                    self._advancing[uuid] = None
+                self._advance_if_owned(uuid, is_whole)
         except BaseException:  # such as a time-out of a green thread: the next poll advances the drain again
             with self._lock:
                 self._advancing.pop(uuid, None)
             raise
 
-    def _advance_if_owned(self, uuid: str) -> None:
+    def _advance_if_owned(self, uuid: str, is_whole: bool) -> None:
         try:
             drain = self._tools.database.drains.get(uuid)
         except (exception.ServiceUnreachable, exception.DrainNotFound) as error:
@@ -147,7 +150,8 @@ class Drains:
             )
             return
         if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
-            drain = attempt(self._tools.database.drains, self.mover.engine, drain, f'conductor {self._tools.server}')
+            owner = f'conductor {self._tools.server}'
+            drain = attempt(self._tools.database.drains, self.mover.engine, drain, owner, is_whole)
             with self._lock:
                 if drain.ended:
                     self._statuses.pop(uuid, None)
