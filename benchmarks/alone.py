@@ -110,24 +110,29 @@ def cpu(site: databases.Site) -> float:
     return moved / work
 
 
-def leaving(site: databases.Site) -> float:
-    """Return the requests to Placement for each of some guests that leave a host together."""
+def leaving(site: databases.Site, is_drained: bool = False) -> dict[str, float]:
+    """Return what each of some guests costs that leave a host together, or by a drain."""
     metered = Metered(site, LEAVING)
     metered.cloud.set_option('host1', 'max_concurrent_live_migrations', AT_ONCE)
     guests = [metered.boot(f'guest{number}') for number in range(LEAVING)]
 
     def leave() -> None:
-        for guest in guests:
-            metered.migrate(guest)
+        if is_drained:
+            answer = metered.cloud.request('POST', '/migrator/v1/drains', {'host': 'host1'})
+            assert answer.status_int == 202, answer.text
+            metered.cloud.simulation.run_until(lambda: not metered.cloud.database.drains.list(in_progress=True))
+        else:
+            for guest in guests:
+                metered.migrate(guest)
         metered.cloud.wait()
 
     threads = metered.cloud.threads_for('world')
     metered.cloud.placement.before_request = lambda *_: threads.sleep(REQUEST)
     found = metered.counted(leave)
     metered.cloud.placement.before_request = None
-    assert {one.status for one in metered.cloud.migrations()} == {MigrationStatus.COMPLETED}
+    assert [one.status for one in metered.cloud.migrations()] == [MigrationStatus.COMPLETED] * LEAVING
     metered.close()
-    return found['requests'] / LEAVING
+    return {what: number / LEAVING for what, number in found.items()}
 
 
 def abort(site: databases.Site) -> dict[str, float]:

@@ -156,7 +156,10 @@ def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
     goals = {'messages': 17, 'statements': 28, 'commits': 9, 'requests': 4}
     for what, here in alone.migration(site).items():
         yield f'one migration alone: {what}', goals[what], here
-    yield f'{alone.LEAVING} leave a host: requests of each', 1.5, alone.leaving(site)
+    yield f'{alone.LEAVING} leave a host: requests of each', 1.5, alone.leaving(site)['requests']
+    drained = alone.leaving(site, is_drained=True)
+    yield f'{alone.LEAVING} are drained: requests of each', 2.2, drained['requests']
+    yield f'{alone.LEAVING} are drained: statements of each', 55, drained['statements']
     goals = {'statements': 18, 'commits': 5, 'requests': 2}
     found = alone.abort(site)
     for what, goal in goals.items():

@@ -212,3 +212,17 @@ def test_every_further_candidate_costs_one_move_back_and_no_more_search(cloud):
     state.completed(cloud, instance, 'host3')
     # search, read, move, and move back with the generation that is known; then read and move
     assert len(meter.requests) == LIMITS['Placement requests'] + 3, meter.table()
+
+
+@pytest.mark.parametrize('slots', [1, 4])
+def test_guest_of_a_drain_costs_a_move_and_a_release(cloud, slots):
+    cloud.set_option('host1', 'max_concurrent_live_migrations', slots)
+    guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(12)]
+    meter = Meter(cloud)
+    answer = cloud.request('POST', '/migrator/v1/drains', {'host': 'host1'})
+    assert answer.status_int == 202, answer.text
+    cloud.simulation.run_until(lambda: not cloud.database.drains.list(in_progress=True))
+    meter.stop()
+    assert all(cloud.database.instances.get(guest.uuid).host != 'host1' for guest in guests)
+    # and what is read once for all of them, or to see that the host is empty
+    assert len(meter.requests) <= 2 * len(guests) + 4, meter.table()
