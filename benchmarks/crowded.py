@@ -44,7 +44,7 @@ _AT_ONCE = 10_000
 
 
 def uuid_of(kind: int, number: int) -> str:
-    """Return the uuid of a service (1), node (2), boot (3), guest (4, 7), migration (5) or drain (6)."""
+    """Return a uuid: service 1, node 2, boot 3 and 8, guest 4 and 7, migration 5, drain 6, conductor 9."""
     return f'00000000-0000-4000-800{kind}-{number:012d}'
 
 
@@ -63,7 +63,7 @@ class Crowded:
         self.counter = databases.Counter(self.cloud.database.engine)
         self.began = self.cloud.database.services.now()
         self.names = [f'host{number:05d}' for number in range(SERVED + 1, hosts + 1)]
-        self._guests = self._flavors = 0
+        self._guests = self._flavors = self._boots = 0
         #: CPU seconds of Placement so far.
         self.placement_cpu = 0.0
         self._answer = self.cloud.placement.answer
@@ -145,6 +145,29 @@ class Crowded:
                 with self.cloud.processes['conductor1'].acting():
                     self.conductor.compute_heartbeat(admin_context(), report)
             self.cloud.simulation.advance(1)
+
+    def start_host(self) -> None:
+        """Report a new boot of a host that migrations in progress name."""
+        self._boots += 1
+        report = protocol.HostReport(host=self._busy(1), boot_id=uuid_of(8, self._boots), version=CURRENT_VERSION)
+        with self.cloud.processes['conductor1'].acting():
+            assert self.conductor.compute_started(admin_context(), report)
+
+    def orphan(self) -> list[list[str]]:
+        """End the conductor that owns what is in progress, and return its migrations by source."""
+        self.cloud.database.conductors.register(uuid_of(9, 1), 'conductor8', 1e6)
+        self.cloud.database.conductors.retire(OTHER)
+        return self.cloud.database.takeovers.orphans()
+
+    def take_over(self, uuids: Sequence[str]) -> None:
+        """Give the orphaned migrations of one source a new owner."""
+        tools = self.conductor.tools
+        assert self.cloud.database.takeovers.adopt(uuids, tools.owner, tools.server)
+
+    def abort(self, row: Migration) -> None:
+        """Request the abort of a migration by REST."""
+        answer = self.cloud.request('DELETE', f'/servers/{row.instance_uuid}/migrations/{row.id}')
+        assert answer.status_int == 202, answer.text
 
     def plan(self, hosts: int) -> None:
         """Plan drains of the first hosts at the same time."""

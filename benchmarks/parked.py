@@ -10,6 +10,7 @@ would spend is left out, and so are RPC and its JSON). For each number it prints
 
 - ``threads``: of the conductor, while they wait;
 - ``calls_per_second`` to hosts, ``statements_per_second`` to the database;
+- ``named`` by the largest poll of one host, and the ``reply_bytes`` of its host, as JSON;
 - ``cpu``: seconds of a processor in each second of the clock, above what none costs;
 - ``bytes``: of memory for each.
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
     """Return the cost of a number of parked migrations."""
+    from migrator.objects import base
     from migrator.simulator import matrix
     from migrator.testing.cloud import SimulatedCloud
 
@@ -90,6 +92,8 @@ def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
                 'parked': number,
                 'threads': len(process.threads),
                 'calls_per_second': round(len(calls) / seconds, 2),
+                'named': max(map(len, calls), default=0),
+                'reply_bytes': max((len(json.dumps(base.to_primitive(one))) for one in calls), default=0),
                 'statements_per_second': round(len(statements) / seconds, 2),
                 'cpu': spent / seconds,
                 'bytes': held // number if number else 0,
@@ -128,13 +132,13 @@ def _insert(connection: sqlite3.Connection, table: str, **values: Any) -> None:
     connection.execute(statement, list(values.values()))
 
 
-def _answer_polls(conductor: Any) -> list[str]:
-    """Have every host answer each poll in the same way; return the list in which the calls are noted."""
-    calls: list[str] = []
+def _answer_polls(conductor: Any) -> list[list[Any]]:
+    """Have every host answer each poll in the same way; return the list in which the replies are noted."""
+    calls: list[list[Any]] = []
 
     def poll(_context: Any, host: str, commands: Any, _acks: Any, timeout: float) -> list[Any]:
-        calls.append(host)
-        return [_waits(host, one) for one in commands]
+        calls.append([_waits(host, one) for one in commands])
+        return calls[-1]
 
     conductor.tools.hosts.api.poll_live_migrations = poll
     return calls
@@ -157,11 +161,13 @@ def _waits(host: str, order: Any) -> Any:
 def _park(conductor: Any, migration_uuid: str) -> None:
     """Have a conductor hold a migration that waits for its turn at its source."""
     from migrator.conductor import runner
-    from migrator.conductor.migration import context, hosts
+    from migrator.conductor.migration import context, hosts, waiting
+    from migrator.saga.saga import Parked
 
     rows = conductor.tools.database.migrations.load(migration_uuid, conductor.tools.owner)
     subject = context.MigrationContext(conductor.tools, rows, settling=False)
     subject.ledger.waits_on = {subject.source}
+    waiting.wait_for(subject, Parked('a slot in the queue', patient=True, in_status=True))
     subject.replies.seen[subject.source] = _waits(subject.source, hosts.command(subject, subject.source, 'poll'))
     conductor.runner._runs[migration_uuid] = runner._Run(subject)
 
