@@ -162,7 +162,7 @@ class Crowded:
     def take_over(self, uuids: Sequence[str]) -> None:
         """Give the orphaned migrations of one source a new owner."""
         tools = self.conductor.tools
-        assert self.cloud.database.takeovers.adopt(uuids, tools.owner, tools.server)
+        assert self.cloud.database.takeovers.adopt(uuids, tools.owner, tools.server, tools.options.lease)
 
     def abort(self, row: Migration) -> None:
         """Request the abort of a migration by REST."""

@@ -34,7 +34,7 @@ def adopt(tools: Tools, uuids: Sequence[str], cast: Callable[..., None]) -> list
     :param cast: sends a message to the conductor of an RPC server name.
     :returns: those that this conductor has to run. None of them if another conductor was faster, or if they have ended.
     """
-    taken = tools.database.takeovers.adopt(uuids, tools.owner, tools.server)
+    taken = tools.database.takeovers.adopt(uuids, tools.owner, tools.server, tools.options.lease)
     if taken is None:
         return []
     if taken.server is not None:

@@ -41,9 +41,10 @@ AT_ONCE = 500
 def _may_take(conductors: Any) -> Any:
     """Return the condition that a conductor may get migrations.
 
-    One that cannot reach the broker keeps those that it owns. Others could not reach it either.
+    One that cannot reach the broker keeps those that it owns. Others could not reach it either. One that renews its
+    lease so late may have died, and keeps what it owns until the lease ends.
     """
-    return sa.and_(conductors.c.lease_until > models.now(), conductors.c.broker_away_since.is_(None))
+    return sa.and_(conductors.c.lease_until > models.later('late'), conductors.c.broker_away_since.is_(None))
 
 
 _THEIRS, _OTHERS = _T.alias('theirs'), _C.alias('others')
@@ -112,29 +113,31 @@ class Takeovers:
             return {owner: int(number) for owner, number in found if owner is not None}
 
     @retried
-    def adopt(self, uuids: Sequence[str], me: str, my_server: str | None = None) -> Taken | None:
+    def adopt(self, uuids: Sequence[str], me: str, my_server: str | None = None, lease: float = 0) -> Taken | None:
         """Give migrations of one source without a living owner a new one, and raise their epochs by one.
 
         :param me: the conductor that calls this.
         :param my_server: its RPC server name. The holder of the source becomes the owner, or else the conductor that
             holds the fewest sources. None: ``me`` becomes the owner, even if another conductor
             holds the source.
+        :param lease: seconds for which a conductor renews its lease. One that has not renewed it for half of that
+            gets nothing, since it may have died.
         :returns: None if other conductors were faster, or if the migrations have ended.
         """
         with self._engine.writer() as session:
-            owner, server = (me, None) if my_server is None else _choose(session, uuids[0], me, my_server)
+            owner, server = (me, None) if my_server is None else _choose(session, uuids[0], me, my_server, lease)
             taken: Any = session.execute(_TAKE, {'uuids': [*uuids], 'new_owner': owner})
             if not taken.rowcount:
                 return None
             return Taken([], server) if owner != me else Taken(read_owned(session, uuids, owner))
 
 
-def _choose(session: Any, uuid: str, me: str, my_server: str) -> tuple[str, str | None]:
+def _choose(session: Any, uuid: str, me: str, my_server: str, lease: float) -> tuple[str, str | None]:
     """Return the id and the RPC server name of the conductor that gets the migrations of a source.
 
     :param uuid: any migration of the source.
     """
-    known = {'one': uuid, 'me': me, 'my_server': my_server}
+    known = {'one': uuid, 'me': me, 'my_server': my_server, 'late': lease / 2}
     found = session.execute(_CONDUCTORS, known).all()
     if len(found) > 1 and not any(one.holds for one in found):
         # Conductors that get the first migrations of a source at the same moment must agree.

@@ -166,6 +166,7 @@ class Reader:
         return {
             'bounds': self._bounds,
             'limits': self._limits,
+            'lease': max((float(one.conf.conductor.lease) for one in cloud.conductors.values()), default=0.0),
             'at': at,
             'now': now,
             'down_time': float(next(iter(cloud.computes.values())).conf.service_down_time) if cloud.computes else 60.0,

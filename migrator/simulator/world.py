@@ -48,6 +48,7 @@ class World:
     :ivar bounds: each set of bounds that a conductor has had so far.
     :ivar limits: host -> the highest limit of its queue so far.
     :ivar reported: host -> the limit of its queue that it has reported last. Only a monitor fills it.
+    :ivar lease: seconds for which a conductor renews its lease.
     :ivar marked: uuids of the migrations with a value in the unique column that allows one per instance.
     :ivar logs: the log lines, formatted.
     :ivar secrets: texts that no log and no error may contain.
@@ -89,6 +90,7 @@ class World:
     bounds: Collection[slots.Bounds] = ()
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     reported: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    lease: float = 0
     busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
     leftovers: Sequence[str] = ()
     connections: int = 0

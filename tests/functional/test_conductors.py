@@ -207,3 +207,18 @@ def test_conductor_that_cannot_reach_the_broker_gets_no_more_migrations(cloud):
     cloud.bus.faults = lambda message: None
     held[0].release()
     cloud.wait()
+
+
+@pytest.mark.cloud(options={'conductor.lease': 15}, hosts=3)
+def test_new_migration_does_not_wait_for_a_conductor_that_has_missed_a_renewal(cloud):
+    """It waited for the end of the lease of the conductor that held its source, and for the next sweep."""
+    stall(cloud, 'host1')
+    leave(cloud, 'host1', 1, 'host2')
+    cloud.simulation.run_until(lambda: owners(cloud)['host1'] == {'conductor1'})
+    cloud.start_conductor('conductor2')
+    state.kill(cloud, 'conductor1')
+    cloud.simulation.advance(9)
+    (later,) = leave(cloud, 'host1', 1, 'host3')
+    cloud.simulation.advance(1)
+    assert cloud.migrations(later)[-1].dest_node == 'host3'
+    assert owners(cloud)['host1'] == {'conductor1', 'conductor2'}, 'the lease has not ended'

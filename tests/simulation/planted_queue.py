@@ -359,7 +359,7 @@ def receiver_takes_what_it_receives() -> Iterator[object]:
 
     Several wrote to one resource provider, and polled one host. Here likewise.
     """
-    with patched(takeovers, '_choose', lambda _session, _uuid, me, _my_server: (me, None)) as there:
+    with patched(takeovers, '_choose', lambda _session, _uuid, me, *_more: (me, None)) as there:
         yield there
 
 
@@ -367,8 +367,8 @@ def receiver_takes_what_it_receives() -> Iterator[object]:
 def holder_of_a_source_is_ignored() -> Iterator[object]:
     """The conductor with the fewest sources gets each migration, even if another one holds the source."""
 
-    def fewest(session: Any, uuid: str, me: str, my_server: str) -> tuple[str, str | None]:
-        known = {'one': uuid, 'me': me, 'my_server': my_server}
+    def fewest(session: Any, uuid: str, me: str, my_server: str, lease: float) -> tuple[str, str | None]:
+        known = {'one': uuid, 'me': me, 'my_server': my_server, 'late': lease / 2}
         found = session.execute(takeovers._CONDUCTORS_WITH_SOURCES, known).all()
         chosen = min(found, key=lambda one: (one.sources, one.id != me, one.id), default=None)
         return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)

@@ -45,6 +45,7 @@ class Options:
     post_max_attempts: int
     bounds: slots.Bounds | None = None
     resizes_here: bool = False
+    lease: float = 0
 
 
 @dataclasses.dataclass

@@ -8,6 +8,7 @@ Each function yields the violations in a world.
 from __future__ import annotations
 
 import collections
+import datetime
 import math
 from collections.abc import Iterator
 
@@ -105,7 +106,10 @@ def one_conductor(world: World) -> Iterator[str]:
 
     It may if it holds a part of the source itself: a conductor that could not reach the broker has kept the rest. A
     holder does not count if its server has another living row, because one of the two is an incarnation that has ended.
+    Nor does one that has not renewed its lease for half of it, since it may be dead.
     """
+    late = world.now + datetime.timedelta(seconds=world.lease / 2)
+    may_be_dead = {one.id for one in world.conductors if one.lease_until <= late}
     living = {
         one.id: one.server for one in world.conductors if one.lease_until > world.now and one.broker_away_since is None
     }
@@ -114,7 +118,7 @@ def one_conductor(world: World) -> Iterator[str]:
     kept = [one for one in in_progress if one.uuid in world.before and world.before[one.uuid].owner == one.owner]
     for one in in_progress:
         holders = {other.owner or '' for other in kept if other.source_compute == one.source_compute}
-        others = sorted(holder for holder in holders if rows[living[holder]] == 1)
+        others = sorted(holder for holder in holders - may_be_dead if rows[living[holder]] == 1)
         if one not in kept and others and one.owner not in holders:
             yield f'{one.uuid} went to {one.owner}, and {one.source_compute} belongs to {", ".join(others)}'
 

@@ -156,14 +156,20 @@ def test_i28_slot_of_an_earlier_one(copying, bounds, older, younger, wrong):
         ('one', {}, False),
         ('two', {}, True),
         ('two', {'lease_until': None}, False),
+        ('two', {'lease_until': 7}, False),
+        ('two', {'lease_until': 8}, True),
         ('two', {'broker_away_since': None}, False),
         ('two', {'server': 'second'}, False),
     ],
 )
 def test_i24_source_of_another_conductor(copying, owner, holder, wrong):
     world = World.of(copying)
-    until = world.now + datetime.timedelta(seconds=5)
-    changes = {name: value or world.now for name, value in holder.items()}
+    world = dataclasses.replace(world, lease=15)
+    until = world.now + datetime.timedelta(seconds=10)
+    changes = {
+        name: value if isinstance(value, str) else world.now + datetime.timedelta(seconds=value or 0)
+        for name, value in holder.items()
+    }
     first = dataclasses.replace(Incarnation('one', 'first', until), **changes)
     kept = copying.migration.replace(owner='one')
     got, waited = (copying.second.replace(owner=who) for who in (owner, None))
