@@ -23,19 +23,19 @@ SHELF = Shelf()
 @SHELF.plant('1715182, 1714237', 'pre fails')
 def rollback_leaks_the_destinations_allocation() -> Iterator[object]:
     """A rollback cleaned the hosts and left the allocations; here return_allocation does nothing."""
-    with patched(live_migrate, 'return_allocation', lambda m: Done()) as there:
+    with patched(allocation_steps, 'return_allocation', lambda m: Done()) as there:
         yield there
 
 
 @SHELF.plant('1712411', 'second candidate')
 def rejected_candidate_keeps_its_allocation() -> Iterator[object]:
     """A candidate that failed its checks kept its allocation; here only the last candidate's is returned."""
-    give_back = allocation_steps.give_back
+    give_back = allocation_steps.return_allocation
 
     def only_at_the_end(m: MigrationContext) -> Verdict:
         return give_back(m) if m.outcome is not None else Done()
 
-    with patched(live_migrate, 'return_allocation', only_at_the_end) as there:
+    with patched(allocation_steps, 'return_allocation', only_at_the_end) as there:
         yield there
 
 
@@ -64,7 +64,7 @@ def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
         )
         return Done()
 
-    with patched(live_migrate, 'return_allocation', blind) as there:
+    with patched(allocation_steps, 'return_allocation', blind) as there:
         yield there
 
 
@@ -149,7 +149,7 @@ def claim_without_an_answer_leaks() -> Iterator[object]:
 
     Here a claim that timed out counts as never made.
     """
-    move, give_back = allocation_steps.move, allocation_steps.give_back
+    move, give_back = allocation_steps.move_allocation, allocation_steps.return_allocation
 
     def refused(m: MigrationContext) -> Verdict:
         verdict = move(m)
@@ -160,8 +160,8 @@ def claim_without_an_answer_leaks() -> Iterator[object]:
         return Done() if record is not None and record.state == 'failed' else give_back(m)
 
     with (
-        patched(live_migrate, 'move_allocation', refused),
-        patched(live_migrate, 'return_allocation', unless_it_failed) as there,
+        patched(allocation_steps, 'move_allocation', refused),
+        patched(allocation_steps, 'return_allocation', unless_it_failed) as there,
     ):
         yield there
 
@@ -172,13 +172,13 @@ def full_destination_is_forced() -> Iterator[object]:
 
     Here a migration goes on when Placement refuses the allocation.
     """
-    move = allocation_steps.move
+    move = allocation_steps.move_allocation
 
     def forced(m: MigrationContext) -> Verdict:
         verdict = move(m)
         return Done() if isinstance(verdict, Failed) else verdict
 
-    with patched(live_migrate, 'move_allocation', forced) as there:
+    with patched(allocation_steps, 'move_allocation', forced) as there:
         yield there
 
 
@@ -188,7 +188,7 @@ def source_allocation_is_never_released() -> Iterator[object]:
 
     Here the release does nothing.
     """
-    with patched(live_migrate, 'release_source_allocation', lambda m: Done()) as there:
+    with patched(allocation_steps, 'release_source_allocation', lambda m: Done()) as there:
         yield there
 
 
@@ -306,7 +306,7 @@ def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]
         saga = made()
         groups: list[Any] = [group if len(group) > 1 else group[0] for group in saga.groups]
         move = dataclasses.replace(groups[0], undo=live_migrate.rollback_live_migration_at_destination)
-        pre = dataclasses.replace(groups[3], undo=live_migrate.return_allocation)
+        pre = dataclasses.replace(groups[3], undo=allocation_steps.return_allocation)
         check = dataclasses.replace(groups[1], undo=None)
         groups[0], groups[1], groups[3] = move, check, pre
         return Saga(*groups, settle=saga.settle, abandon=saga.abandon)

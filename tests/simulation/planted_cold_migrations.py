@@ -10,6 +10,7 @@ from typing import Any
 
 from migrator.api.handlers import cold_migrations
 from migrator.conductor import registry
+from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration import destinations, hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.settle_table import Host
@@ -156,7 +157,7 @@ def confirmation_leaves_the_old_definition_of_a_guest_that_stays() -> Iterator[o
 @SHELF.plant('1715182', 'resize here')
 def confirmation_keeps_the_allocation_of_a_migration_that_stays() -> Iterator[object]:
     """The migration holds the old flavor at the host of the instance for ever."""
-    with patched(cold_migrate, 'release_source_allocation', _done) as there:
+    with patched(allocation_steps, 'release_source_allocation', _done) as there:
         yield there
 
 

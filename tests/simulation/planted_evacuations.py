@@ -30,14 +30,14 @@ def guest_of_a_failed_evacuation_is_removed() -> Iterator[object]:
 
     Here a failed evacuation leaves a cleanup at its source, which does not ask where the guest is.
     """
-    give_back = allocation_steps.give_back
+    give_back = allocation_steps.return_allocation
 
     def deferring(m: MigrationContext) -> Verdict:
         m.defer(m.source, 'post_evacuation_at_source', 'planted', {'migrate_data': None})
         return give_back(m)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patched(evacuate, 'return_allocation', deferring))
+        stack.enter_context(patched(allocation_steps, 'return_allocation', deferring))
         stack.enter_context(patched(cleanups, '_is_where_the_guest_is', _never))
         yield stack.enter_context(patched(cleanups, '_waits_for_the_guest', _never))
 

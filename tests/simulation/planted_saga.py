@@ -13,6 +13,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import periodics, takeover
+from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.runner import Runner
@@ -185,12 +186,12 @@ def planned_stop_leaves_the_allocations() -> Iterator[object]:
 
     Here a migration that a stop has cancelled keeps its allocations.
     """
-    give_back = live_migrate.return_allocation
+    give_back = allocation_steps.return_allocation
 
     def unless_stopped(m: MigrationContext) -> Verdict:
         return Done() if settle.was_cancelled_by_stop(m) else give_back(m)
 
-    with patched(live_migrate, 'return_allocation', unless_stopped) as there:
+    with patched(allocation_steps, 'return_allocation', unless_stopped) as there:
         yield there
 
 

@@ -73,8 +73,8 @@ def will_write(_m: MigrationContext) -> Mapping[str, Any]:
     return {}
 
 
-def move(m: MigrationContext) -> Verdict:
-    """Move the allocation: not moved -> moved."""
+def move_allocation(m: MigrationContext) -> Verdict:
+    """Give the source's allocation to the migration, and the destination's to the instance."""
     record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)
     assert record is not None
     assert intent is not None
@@ -121,8 +121,8 @@ def move(m: MigrationContext) -> Verdict:
     return Parked('Placement, where other writers were faster each time')
 
 
-def give_back(m: MigrationContext, step: str = 'move_allocation', direction: str = log.UNDO) -> Verdict:
-    """Return the allocation: moved -> not moved.
+def return_allocation(m: MigrationContext, step: str = 'move_allocation', direction: str = log.UNDO) -> Verdict:
+    """Return the source's allocation to the instance: moved -> not moved.
 
     The write raises the generation, so that Placement refuses a move that may still be on its way.
 
@@ -170,7 +170,7 @@ def give_back(m: MigrationContext, step: str = 'move_allocation', direction: str
     return Parked('Placement, where other writers were faster each time')
 
 
-def release(m: MigrationContext) -> Verdict:
+def release_source_allocation(m: MigrationContext) -> Verdict:
     """Release the allocation at the source: moved -> released."""
     strategy, pair = _pair(m)
     fresh = m.journal.first_try(m.attempt, 'release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED

@@ -33,8 +33,8 @@ def saga() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         Step('move_allocation', compensatable, status=before_power_off,
-             intent=choose_destination, do=move_allocation,
-             undo=return_allocation),
+             intent=choose_destination, do=allocations.move_allocation,
+             undo=allocations.return_allocation),
         # The checks change nothing.
         Step('check_can_migrate_source', compensatable,
              do=check_can_migrate_source),
@@ -55,7 +55,7 @@ def saga() -> Saga[MigrationContext]:
         Step('confirm_migration_at_source', retriable, status=Status.CONFIRMING,
              intent=is_confirmed, do=confirm_migration_at_source),
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=release_source_allocation),
+             intent=allocations.will_write, do=allocations.release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
              do=give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -101,16 +101,6 @@ def before_power_off(m: MigrationContext) -> str:
     A later attempt keeps its status, since none leads back.
     """
     return Status.MIGRATING if m.row.status == Status.MIGRATING else Status.PRE_MIGRATING
-
-
-def move_allocation(m: MigrationContext) -> Verdict:
-    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
-    return allocations.move(m)
-
-
-def return_allocation(m: MigrationContext) -> Verdict:
-    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
-    return allocations.give_back(m)
 
 
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
@@ -297,11 +287,6 @@ def confirm_migration_at_source(m: MigrationContext) -> Verdict:
     return _retry(m, m.source, 'confirm_migration_at_source')
 
 
-def release_source_allocation(m: MigrationContext) -> Verdict:
-    """Remove the migration's allocation at the source, guarded by its generation."""
-    return allocations.release(m)
-
-
 def give_state_back(m: MigrationContext) -> Verdict:
     """Give the instance its vm_state from before the migration."""
     m.writes.instance['vm_state'] = _vm_state(m)
@@ -367,7 +352,7 @@ def revert_migration_at_source(m: MigrationContext) -> Verdict:
 
 def return_source_allocation(m: MigrationContext) -> Verdict:
     """Return the source's allocation to the instance, and release the destination's."""
-    return allocations.give_back(m, 'return_source_allocation', log.DO)
+    return allocations.return_allocation(m, 'return_source_allocation', log.DO)
 
 
 # --- shared by several -----------------------------------------------------------------------------------------------

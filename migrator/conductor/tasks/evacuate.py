@@ -28,8 +28,8 @@ def saga() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         Step('move_allocation', compensatable, status=Status.PREPARING,
-             intent=choose_destination, do=move_allocation,
-             undo=return_allocation),
+             intent=choose_destination, do=allocations.move_allocation,
+             undo=allocations.return_allocation),
         # The check changes nothing.
         Step('check_can_evacuate', compensatable,
              do=check_can_evacuate),
@@ -58,16 +58,6 @@ def saga() -> Saga[MigrationContext]:
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, unless the source is back."""
     return _is_back(m) or allocations.choose_destination(m)
-
-
-def move_allocation(m: MigrationContext) -> Verdict:
-    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
-    return allocations.move(m)
-
-
-def return_allocation(m: MigrationContext) -> Verdict:
-    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
-    return allocations.give_back(m)
 
 
 # --- 2 check_can_evacuate --------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def saga() -> Saga[MigrationContext]:
     return Saga(
         # The allocation moves first, so that it covers from the beginning what is prepared at the destination.
         Step('move_allocation', compensatable, status=Status.PREPARING,
-             intent=choose_destination, do=move_allocation,
-             undo=return_allocation),
+             intent=choose_destination, do=allocations.move_allocation,
+             undo=allocations.return_allocation),
         # The checks change nothing, except that the destination may keep some data, which the rollback removes.
         Step('check_can_live_migrate_destination', compensatable,
              do=check_can_live_migrate_destination,
@@ -60,7 +60,7 @@ def saga() -> Saga[MigrationContext]:
               intent=job_has_ended, do=post_live_migration_at_destination)),
         # The allocation covers the source until nothing of the guest is left there.
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=release_source_allocation),
+             intent=allocations.will_write, do=allocations.release_source_allocation),
         Step('complete', retriable, status=Status.COMPLETED,
              do=complete),
         settle=settle.settle, abandon=abandon.abandon,
@@ -75,16 +75,6 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
     pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
     return pause or allocations.choose_destination(m)
-
-
-def move_allocation(m: MigrationContext) -> Verdict:
-    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
-    return allocations.move(m)
-
-
-def return_allocation(m: MigrationContext) -> Verdict:
-    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
-    return allocations.give_back(m)
 
 
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
@@ -189,11 +179,6 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 # --- 8, 9 the end ----------------------------------------------------------------------------------------------------
-
-
-def release_source_allocation(m: MigrationContext) -> Verdict:
-    """Remove the migration's allocation at the source, guarded by its generation."""
-    return allocations.release(m)
 
 
 def complete(m: MigrationContext) -> Verdict:

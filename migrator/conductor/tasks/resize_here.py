@@ -29,8 +29,8 @@ def saga() -> Saga[MigrationContext]:
     return Saga(
         # The migration holds the old flavor, and the instance the new one, both at this host.
         Step('move_allocation', compensatable, status=cold_migrate.before_power_off,
-             intent=cold_migrate.choose_destination, do=cold_migrate.move_allocation,
-             undo=cold_migrate.return_allocation),
+             intent=cold_migrate.choose_destination, do=allocations.move_allocation,
+             undo=allocations.return_allocation),
         # The check changes nothing.
         Step('check_can_resize', compensatable,
              do=check_can_resize),
@@ -45,7 +45,7 @@ def saga() -> Saga[MigrationContext]:
         Step('confirm_resize', retriable, status=Status.CONFIRMING,
              intent=is_confirmed, do=confirm_resize),
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=cold_migrate.release_source_allocation),
+             intent=allocations.will_write, do=allocations.release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
              do=cold_migrate.give_state_back),
         settle=settle, abandon=abandon.abandon,

@@ -41,7 +41,7 @@ def again(m: context.MigrationContext) -> context.MigrationContext:
 
 def moved(stage: Stage) -> context.MigrationContext:
     m = intended(stage)
-    assert stage.do(lambda: allocation_steps.move(m)) == Done()
+    assert stage.do(lambda: allocation_steps.move_allocation(m)) == Done()
     return m
 
 
@@ -100,14 +100,14 @@ class TestFirstGiveBack:
     def test_known_generation_is_written_without_a_read(self, still: Stage) -> None:
         m = undo_intended_after_done(still)
         sent = len(still.cloud.adapter.sent)
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert still.cloud.adapter.sent[sent:] == [('POST', '/allocations')]
         assert held(still, m) == NOT_MOVED
 
     def test_allocation_that_another_writer_has_changed_is_read(self, still: Stage) -> None:
         m = undo_intended_after_done(still)
         write(still, m.row.instance_uuid, 'host3')
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Stuck)
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Stuck)
         assert held(still, m) == (['host3'], ['host1'])
 
     def test_allocation_of_a_deleted_instance_is_not_created_again(self, still: Stage) -> None:
@@ -121,15 +121,15 @@ class TestFirstGiveBack:
         allocations.remove(client, gone, generation=now.generation)
         with still.database.engine.writer() as session:
             session.execute(sa.delete(models.Instance))
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Done)
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Done)
         assert held(still, m) == ([], [])
 
     def test_second_try_reads_both(self, still: Stage) -> None:
         m = undo_intended_after_done(still)
         still.cloud.adapter.inject(Fault.TIMEOUT_DONE, method='POST')
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Parked)
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Parked)
         sent = len(still.cloud.adapter.sent)
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert [method for method, _url in still.cloud.adapter.sent[sent:]] == ['GET', 'GET', 'GET', 'PUT']
         assert held(still, m) == NOT_MOVED
 
@@ -138,13 +138,13 @@ class TestMove:
     def test_the_migration_takes_the_source_and_the_instance_the_destination_in_one_request(self, still: Stage) -> None:
         m = intended(still)
         sent = len(still.cloud.adapter.sent)
-        assert still.do(lambda: allocation_steps.move(m)) == Done()
+        assert still.do(lambda: allocation_steps.move_allocation(m)) == Done()
         assert still.cloud.adapter.sent[sent:] == [('POST', '/allocations')]
         assert held(still, m) == MOVED
 
     def test_moved_already_it_looks_and_finds_it_done(self, still: Stage) -> None:
         m = again(moved(still))
-        assert still.do(lambda: allocation_steps.move(m)) == Done()
+        assert still.do(lambda: allocation_steps.move_allocation(m)) == Done()
         assert still.cloud.adapter.sent[-1][0] == 'GET'
         assert held(still, m) == MOVED
 
@@ -154,11 +154,11 @@ class TestMove:
     ) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.TIMEOUT_DONE if done else Fault.TIMEOUT_NOT_DONE, method='POST')
-        assert isinstance(still.do(lambda: allocation_steps.move(m)), Parked)
+        assert isinstance(still.do(lambda: allocation_steps.move_allocation(m)), Parked)
         assert m.ledger.wake_at is not None
         assert held(still, m) == (MOVED if done else NOT_MOVED)
         sent = len(still.cloud.adapter.sent)
-        assert still.do(lambda: allocation_steps.move(m)) == Done()
+        assert still.do(lambda: allocation_steps.move_allocation(m)) == Done()
         assert still.cloud.adapter.sent[sent][0] == 'GET'
         assert held(still, m) == MOVED
 
@@ -170,7 +170,7 @@ class TestMove:
             uuid=uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
         )
         allocations.claim(client, owner, now.allocations, generation=now.generation)
-        assert still.do(lambda: allocation_steps.move(m)) == Done()
+        assert still.do(lambda: allocation_steps.move_allocation(m)) == Done()
         record = still.database.migrations.steps(m.row.uuid)[0]
         assert (record.input['instance_generation'], record.tries) == (now.generation + 1, 2)
         assert held(still, m) == MOVED
@@ -178,7 +178,7 @@ class TestMove:
     def test_a_refusal_is_a_failure_and_nothing_was_changed(self, still: Stage) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.REFUSED, method='POST')
-        assert isinstance(still.do(lambda: allocation_steps.move(m)), Failed)
+        assert isinstance(still.do(lambda: allocation_steps.move_allocation(m)), Failed)
         assert held(still, m) == NOT_MOVED
 
     def test_a_consumer_that_placement_was_killed_over_while_it_made_it_is_taken_over(self, still: Stage) -> None:
@@ -189,27 +189,27 @@ class TestMove:
         left = allocations.Write(consumer=owner, allocations={}, generation=None).body()
         still.cloud.placement_client.put(f'/allocations/{m.row.uuid}', left)
         assert held(still, m) == NOT_MOVED
-        assert still.do(lambda: allocation_steps.move(m)) == Done()
+        assert still.do(lambda: allocation_steps.move_allocation(m)) == Done()
         assert held(still, m) == MOVED
 
     def test_write_that_loses_every_race_waits(self, still: Stage) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.CONFLICT, method='POST', times=50)
-        assert isinstance(still.do(lambda: allocation_steps.move(m)), Parked)
+        assert isinstance(still.do(lambda: allocation_steps.move_allocation(m)), Parked)
 
     def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
         m = again(intended(still))
         with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))
         with pytest.raises(exception.NotOwner):
-            still.do(lambda: allocation_steps.move(m))
+            still.do(lambda: allocation_steps.move_allocation(m))
         assert held(still, m) == NOT_MOVED
 
     @pytest.mark.parametrize('hosts', [('host3',), ('host1', 'host3'), ('host1', 'a stranger')])
     def test_a_pair_that_fits_no_known_case_is_stuck(self, still: Stage, hosts: tuple[str, ...]) -> None:
         m = again(intended(still))
         write(still, m.row.instance_uuid, *hosts)
-        for step in (allocation_steps.move, allocation_steps.give_back):
+        for step in (allocation_steps.move_allocation, allocation_steps.return_allocation):
             found = still.do(lambda step=step: step(m))
             assert isinstance(found, Stuck)
             assert m.row.instance_uuid in found.reason
@@ -218,8 +218,8 @@ class TestMove:
         m = again(intended(still))
         write(still, m.row.instance_uuid, 'host1')
         before = held(still, m)
-        assert isinstance(still.do(lambda: allocation_steps.move(m)), Failed)
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done(
+        assert isinstance(still.do(lambda: allocation_steps.move_allocation(m)), Failed)
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done(
             {'skipped': 'the allocation of the instance was changed before it was moved'}
         )
         assert held(still, m) == before == (['host1'], [])
@@ -228,19 +228,19 @@ class TestMove:
 class TestGiveBack:
     def test_moved_it_is_reverted(self, still: Stage) -> None:
         m = moved(still)
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert held(still, m) == NOT_MOVED
 
     def test_done_twice_it_is_as_done_once(self, still: Stage) -> None:
         m = moved(still)
         for _ in range(3):
-            assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+            assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert held(still, m) == NOT_MOVED
 
     def test_move_that_was_never_intended_sends_no_request(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         sent = len(still.cloud.adapter.sent)
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Done)
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Done)
         assert len(still.cloud.adapter.sent) == sent
 
     def test_intended_and_not_moved_the_generation_is_burned_so_that_a_late_move_is_too_late(
@@ -248,23 +248,23 @@ class TestGiveBack:
     ) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.TIMEOUT_LATE, method='POST')
-        still.do(lambda: allocation_steps.move(m))
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        still.do(lambda: allocation_steps.move_allocation(m))
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert [response.status_code for response in still.cloud.adapter.deliver()] == [409]
         assert held(still, m) == NOT_MOVED
 
     def test_released_already_it_is_stuck(self, still: Stage) -> None:
         m = release_intended(still)
-        still.do(lambda: allocation_steps.release(m))
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Stuck)
+        still.do(lambda: allocation_steps.release_source_allocation(m))
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Stuck)
         assert held(still, m) == RELEASED
 
     @pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_DONE, Fault.REFUSED])
     def test_trouble_is_looked_into_later(self, still: Stage, fault: Fault) -> None:
         m = moved(still)
         still.cloud.adapter.inject(fault, method='POST')
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Parked)
-        assert still.do(lambda: allocation_steps.give_back(m)) == Done()
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Parked)
+        assert still.do(lambda: allocation_steps.return_allocation(m)) == Done()
         assert held(still, m) == NOT_MOVED
 
     def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
@@ -272,7 +272,7 @@ class TestGiveBack:
         with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))
         with pytest.raises(exception.NotOwner):
-            still.do(lambda: allocation_steps.give_back(m))
+            still.do(lambda: allocation_steps.return_allocation(m))
         assert held(still, m) == MOVED
 
     def test_a_deleted_instance_is_not_brought_back_and_the_migration_holds_nothing(self, still: Stage) -> None:
@@ -283,7 +283,7 @@ class TestGiveBack:
         )
         allocations.remove(client, owner, generation=allocations.read(client, uuid).generation or 0)
         m.instance = None
-        assert isinstance(still.do(lambda: allocation_steps.give_back(m)), Done)
+        assert isinstance(still.do(lambda: allocation_steps.return_allocation(m)), Done)
         assert held(still, m) == ([], [])
 
 
@@ -291,9 +291,9 @@ class TestAPlacementThatIsAway:
     """Each migration that waited for it asked it every second or two, and its timeline showed one try."""
 
     ACTS: ClassVar[dict[str, tuple[Callable[[Stage], context.MigrationContext], Any, str, str]]] = {
-        'move': (intended, allocation_steps.move, 'move_allocation', 'do'),
-        'give back': (undo_intended, allocation_steps.give_back, 'move_allocation', 'undo'),
-        'release': (release_intended, allocation_steps.release, 'release_source_allocation', 'do'),
+        'move': (intended, allocation_steps.move_allocation, 'move_allocation', 'do'),
+        'give back': (undo_intended, allocation_steps.return_allocation, 'move_allocation', 'undo'),
+        'release': (release_intended, allocation_steps.release_source_allocation, 'release_source_allocation', 'do'),
     }
 
     @pytest.mark.parametrize('act', ACTS)
@@ -329,44 +329,44 @@ class TestRelease:
     def test_release_after_move_is_one_put_with_own_generation(self, still: Stage) -> None:
         m = release_intended(still)
         sent = len(still.cloud.adapter.sent)
-        assert still.do(lambda: allocation_steps.release(m)) == Done()
+        assert still.do(lambda: allocation_steps.release_source_allocation(m)) == Done()
         assert [method for method, _ in still.cloud.adapter.sent[sent:]] == ['PUT']
         assert held(still, m) == RELEASED
 
     def test_released_already_it_looks_and_finds_it_done(self, still: Stage) -> None:
         m = release_intended(still)
         for _ in range(3):
-            assert still.do(lambda: allocation_steps.release(m)) == Done()
+            assert still.do(lambda: allocation_steps.release_source_allocation(m)) == Done()
         assert held(still, m) == RELEASED
 
     @pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_DONE, Fault.CONFLICT])
     def test_trouble_is_looked_into(self, still: Stage, fault: Fault) -> None:
         m = release_intended(still)
         still.cloud.adapter.inject(fault, method='PUT')
-        if isinstance(still.do(lambda: allocation_steps.release(m)), Parked):
-            assert still.do(lambda: allocation_steps.release(m)) == Done()
+        if isinstance(still.do(lambda: allocation_steps.release_source_allocation(m)), Parked):
+            assert still.do(lambda: allocation_steps.release_source_allocation(m)) == Done()
         assert held(still, m) == RELEASED
 
     def test_release_of_unmoved_allocation_is_stuck(self, still: Stage) -> None:
         m = intended(still)
-        assert isinstance(still.do(lambda: allocation_steps.release(m)), Stuck)
+        assert isinstance(still.do(lambda: allocation_steps.release_source_allocation(m)), Stuck)
         assert held(still, m) == NOT_MOVED
 
 
 @pytest.mark.parametrize(('state', 'act', 'after'), [
-    ('intended', allocation_steps.move, MOVED),
-    ('moved', allocation_steps.give_back, NOT_MOVED),
-    ('moved', allocation_steps.release, RELEASED),
+    ('intended', allocation_steps.move_allocation, MOVED),
+    ('moved', allocation_steps.return_allocation, NOT_MOVED),
+    ('moved', allocation_steps.release_source_allocation, RELEASED),
 ])  # fmt: skip
 def test_the_doubled_strategy_has_the_instance_hold_both(still: Stage, state: str, act: object, after: tuple) -> None:
     m = still.adopt(still.accept(strategy='doubled'))
     chosen = still.do(lambda: live_migrate.choose_destination(m))
     m.commit([log.StepRecord('move_allocation', 'do', 'intent', 1, input=chosen)])
     if state == 'moved':
-        still.do(lambda: allocation_steps.move(m))
+        still.do(lambda: allocation_steps.move_allocation(m))
         assert held(still, m) == (['host1', 'host2'], []) or held(still, m) == (['host2', 'host1'], [])
     assert still.do(lambda: act(m)) == Done()
-    if act is allocation_steps.move:
+    if act is allocation_steps.move_allocation:
         assert sorted(held(still, m)[0]) == ['host1', 'host2']
     else:
         assert held(still, m) == after
