@@ -13,9 +13,10 @@ import dataclasses
 import datetime
 import enum
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+D = TypeVar('D')
 T = TypeVar('T', bound='Versioned')
 _REGISTRY: dict[str, type[Versioned]] = {}
 #: The types whose values travel as they are. Most values are of one of them.
@@ -26,6 +27,11 @@ _OBJECT, _TIME = frozenset({'object', 'version', 'data'}), frozenset({'time'})
 _fields: Callable[[Any], dict[str, None]] = functools.cache(
     lambda cls: dict.fromkeys(field.name for field in dataclasses.fields(cls))
 )
+
+
+def of_stored(cls: type[D], values: Mapping[str, Any]) -> D:
+    """Return the object of a dataclass from stored values, without those that this release does not know."""
+    return cls(**{name: values[name] for name in _fields(cls) if name in values})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

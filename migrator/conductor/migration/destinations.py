@@ -24,6 +24,7 @@ from migrator.objects import (
     Migration,
     MigrationType,
     Strategy,
+    base,
 )
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocations import SharedReadings
@@ -50,7 +51,7 @@ class Destination:
 def chosen(journal: log.Journal, attempt: int) -> Destination | None:
     """Return the destination that an attempt has chosen; None: it has chosen none yet."""
     record = journal.find(attempt, 'move_allocation')
-    return Destination(**record.input) if record is not None and record.input else None
+    return base.of_stored(Destination, record.input) if record is not None and record.input else None
 
 
 def flavor_at(migration: Migration, host: str | None) -> dict[str, Any]:

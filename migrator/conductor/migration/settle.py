@@ -17,7 +17,7 @@ from migrator.conductor.migration import destinations, hosts, settle_table, wait
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
 from migrator.db import models
-from migrator.objects import CANCELLED_BY_STOP, protocol
+from migrator.objects import CANCELLED_BY_STOP, base, protocol
 from migrator.saga.saga import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
 #: The default of live_migration_completion_timeout.
@@ -49,7 +49,7 @@ class Moved:
 
 def how_it_moved(m: MigrationContext) -> Moved:
     """Return how the guest has moved; only after the outcome forward."""
-    return Moved(**m.result('live_migration'))
+    return base.of_stored(Moved, m.result('live_migration'))
 
 
 def settle(m: MigrationContext) -> Settlement:

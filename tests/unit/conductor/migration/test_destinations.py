@@ -15,6 +15,7 @@ from migrator.db import models
 from migrator.db.migrations import Write
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import SharedCandidates
+from migrator.saga import log
 from migrator.testing.placement_faults import Fault
 from migrator.virt import driver
 from tests.unit.conductor import stage as stages
@@ -220,3 +221,11 @@ class TestForced:
         both = {driver.node_uuid('host1'): {'VCPU': 1}, driver.node_uuid('host2'): {'MEMORY_MB': 512}}
         stages.allocations.claim(client, owner, both, generation=held.generation)
         why_not(stage, exception.ForcedWithNestedAllocations, requested_host='host3', force=True)
+
+
+def test_destination_that_a_newer_release_has_written_is_read_without_what_it_has_added() -> None:
+    stored = {'host': 'host2', 'node': 'n', 'source': {}, 'destination': {}, 'instance_generation': 1, 'newer': True}
+    journal = log.Journal([log.StepRecord('move_allocation', log.DO, 'intent', 1, input=stored)])
+    found = destinations.chosen(journal, 1)
+    assert found is not None
+    assert (found.host, found.instance_generation) == ('host2', 1)
