@@ -39,6 +39,7 @@ SERVED = 2
 IN_PROGRESS = 100
 #: The hosts that they leave and go to, so that there are as many in each cloud.
 BUSY = 50
+_TAKERS = ('conductor7', 'conductor8')
 OTHER = '00000000-0000-4000-8000-00000000ffff'
 _AT_ONCE = 10_000
 
@@ -154,15 +155,19 @@ class Crowded:
             assert self.conductor.compute_started(admin_context(), report)
 
     def orphan(self) -> list[list[str]]:
-        """End the conductor that owns what is in progress, and return its migrations by source."""
-        self.cloud.database.conductors.register(uuid_of(9, 1), 'conductor8', 1e6)
-        self.cloud.database.conductors.retire(OTHER)
+        """Let two idle conductors replace the others, and return the migrations in progress by source."""
+        conductors = self.cloud.database.conductors
+        # The lease of conductor1 ends by the clock of a server, whatever the simulated time is.
+        for ended in (OTHER, self.conductor.tools.owner):
+            conductors.retire(ended)
+        for number, server in enumerate(_TAKERS, 1):
+            conductors.register(uuid_of(9, number), server, 1e6)
         return self.cloud.database.takeovers.orphans()
 
     def take_over(self, uuids: Sequence[str]) -> None:
         """Give the orphaned migrations of one source a new owner."""
-        tools = self.conductor.tools
-        assert self.cloud.database.takeovers.adopt(uuids, tools.owner, tools.server, tools.options.lease)
+        lease = self.conductor.tools.options.lease
+        assert self.cloud.database.takeovers.adopt(uuids, uuid_of(9, 1), _TAKERS[0], lease)
 
     def abort(self, row: Migration) -> None:
         """Request the abort of a migration by REST."""
