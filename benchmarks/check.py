@@ -315,8 +315,7 @@ def _aborts(cloud: crowded.Crowded) -> Callable[[], Any]:
 
 
 def _takeovers(cloud: crowded.Crowded) -> Callable[[], Any]:
-    # The first are the migrations of the last figures.
-    sources = iter(cloud.orphan()[1:])
+    sources = iter(cloud.orphan())
     return lambda: cloud.take_over(next(sources))
 
 

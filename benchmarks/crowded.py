@@ -39,6 +39,7 @@ SERVED = 2
 IN_PROGRESS = 100
 #: The hosts that they leave and go to, so that there are as many in each cloud.
 BUSY = 50
+#: The conductors that take over.
 _TAKERS = ('conductor7', 'conductor8')
 OTHER = '00000000-0000-4000-8000-00000000ffff'
 _AT_ONCE = 10_000
