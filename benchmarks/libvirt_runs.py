@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import on_services
+from migrator.db import saga_log
 from tests.real.libvirt.lab import guests, hosts, machine
 from tests.real.libvirt.site import Cloud, LibvirtSite
 from tests.real.servers import placement, postgresql, process, rabbitmq
@@ -100,7 +101,8 @@ class Bench:
         if migration.status != 'completed':
             raise process.ServerError(f'a migration ended {migration.status}: {migration.failure}')
         arrived = ear.arrived - began
-        phases = _phases(self._cloud.history_of(migration), asked, arrived)
+        history = saga_log.history(self._cloud.database.migrations.read_log(migration.uuid))
+        phases = _phases(history, asked, arrived)
         measured = {'total': total, 'arrived': arrived, 'downtime': ear.longest_silence, 'phases': phases}
         return self._over(guest, measured)
 
