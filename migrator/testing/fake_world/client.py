@@ -79,7 +79,7 @@ def calling(path: str, call: str, host: str, incarnation: str, args: tuple[Any, 
     :param incarnation: the incarnation of the driver, as the call ``connect`` returned it.
     :raises Gone: the world is not reachable.
     """
-    asked = {'call': call, 'host': host, 'incarnation': incarnation, 'args': [base.to_primitive(arg) for arg in args]}
+    asked = {'call': call, 'host': host, 'life': incarnation, 'args': [base.to_primitive(arg) for arg in args]}
     with contextlib.closing(Call(path, asked)) as made:
         yield made
 

@@ -8,9 +8,10 @@ socket that only its owner may open. A compute service controls its host's hyper
 through :class:`migrator.testing.fake_world.client.FakeWorldClient`.
 
 One connection is one call. The request is one line of JSON,
-``{"call": name, "host": name, "incarnation": name, "args": [...]}``. The reply is another,
+``{"call": name, "host": name, "life": name, "args": [...]}``. The reply is another,
 ``{"result": ...}`` or ``{"error": {...}}``. Before the reply, ``{"started": true}`` reports that the hypervisor has
-started the job. If the caller sends another line or closes the connection, the step is cancelled.
+started the job. If the caller sends another line or closes the connection, the step is cancelled. ``life`` is the
+incarnation of the driver, which services of earlier releases send under this name too.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class WorldServer:
         """
         call, args = asked['call'], [base.from_primitive(arg) for arg in asked.get('args', ())]
         if call in METHODS:
-            return self._drive(call, asked.get('incarnation', ''), args, connection, send)
+            return self._drive(call, asked.get('life', ''), args, connection, send)
         if call == 'connect':
             return self._connect(asked['host'])
         if call == 'look':
