@@ -157,7 +157,7 @@ class _Conduct:
         self.index, self.side, self.bounds, self.plants = index, _SIDES[index], bounds, plants
 
     def adopt(self, left: Conductor, right: Conductor, rows: Rows, locks: Locks) -> Iterator[Step]:
-        """Look for the holder of the source. If there is none, lock the source and look again. Commit."""
+        """Look for the holder of the source. If it has no holder, lock it and look again. Commit."""
         both = (left, right)
         me, other, doing = both[self.index], both[1 - self.index], both[self.index].adoption
         in_progress = [of for of, row in enumerate(rows) if row.state != 'ended']
