@@ -112,6 +112,12 @@ def test_the_file_list_and_the_tree_agree():
     assert not found, 'ARCHITECTURE.rst and the tree disagree; in its file list\n' + '\n'.join(found)
 
 
+def test_what_stands_before_the_file_list_has_at_most_8_kib():
+    before, packages, _ = (ROOT / 'ARCHITECTURE.rst').read_text(encoding='utf-8').partition('\nPackages\n')
+    assert packages, 'the section is not found'
+    assert len(before) <= 8192, f'{len(before)} characters: move details to doc/source'
+
+
 def test_every_file_has_the_licence_header():
     found = without_header(tree(*FOLDERS))
     assert not found, 'these lack the line # SPDX-License-Identifier: Apache-2.0:\n' + '\n'.join(found)
