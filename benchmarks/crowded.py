@@ -115,7 +115,7 @@ class Crowded:
         sized = guest.replace(flavor=guest.flavor.replace(memory_mb=memory_mb))
         owned = Owned(migration=wanted, instance=sized, entries=[])
         with self.cloud.processes['conductor1'].acting():
-            found = allocations.choose_destination(MigrationContext(self.conductor.tools, owned, settling=False))
+            found = allocations.next_candidate(MigrationContext(self.conductor.tools, owned, settling=False))
         assert isinstance(found, Mapping), found
 
     def choose_first(self, guest: Instance) -> None:

@@ -30,7 +30,7 @@ def _done(*_arguments: Any) -> Done:
 
 
 def _begins(m: MigrationContext) -> Mapping[str, Any]:
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -39,7 +39,7 @@ def destination_starts_before_the_source_is_off() -> Iterator[object]:
     """The destination is sent the start although the source has not reported the guest as shut off."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(cold_migrate, 'migrate_disk_and_power_off', _done))
-        yield stack.enter_context(patched(cold_migrate, 'may_start', _begins))
+        yield stack.enter_context(patched(cold_migrate, 'check_source_is_off', _begins))
 
 
 @SHELF.plant('I4', 'cold')
@@ -73,12 +73,12 @@ def confirmation_does_not_wait_for_the_destination() -> Iterator[object]:
 
     It may be the last one.
     """
-    confirmed = cold_migrate.is_confirmed
+    confirmed = cold_migrate.wait_for_confirmation
 
     def at_once(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return confirmed(m) if m.row.confirm_requested_at is None else _begins(m)
 
-    with patched(cold_migrate, 'is_confirmed', at_once) as there:
+    with patched(cold_migrate, 'wait_for_confirmation', at_once) as there:
         yield there
 
 
@@ -164,14 +164,14 @@ def confirmation_keeps_the_allocation_of_a_migration_that_stays() -> Iterator[ob
 @SHELF.plant('I4', 'resize here reverted')
 def revert_of_a_guest_that_stays_keeps_the_new_flavor() -> Iterator[object]:
     """The instance keeps the new flavor after a revert, although the guest gets its old size."""
-    may_revert = resize_here.may_revert
+    return_flavor = resize_here.return_old_flavor
 
     def keeping(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-        found = may_revert(m)
+        found = return_flavor(m)
         m.writes.instance.pop('flavor', None)
         return found
 
-    with patched(resize_here, 'may_revert', keeping) as there:
+    with patched(resize_here, 'return_old_flavor', keeping) as there:
         yield there
 
 

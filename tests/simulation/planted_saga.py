@@ -38,7 +38,7 @@ def host_is_updated_at_the_end() -> Iterator[object]:
     """The instance's host was updated when the post steps were done; here with the last step."""
 
     def move(m: MigrationContext) -> Verdict:
-        m.will(status=Status.POST_MIGRATING.value)
+        m.set(status=Status.POST_MIGRATING.value)
         return Done()
 
     def end(m: MigrationContext) -> Verdict:
@@ -98,7 +98,7 @@ def failing_post_step_fails_the_migration() -> Iterator[object]:
     def strict(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
-            m.will(status=Status.ERROR.value)
+            m.set(status=Status.ERROR.value)
             m.commit()
         return found
 
@@ -142,11 +142,11 @@ def source_is_tidied_while_it_still_sends() -> Iterator[object]:
     """The post steps do not wait for the end of a job that goes on in post-copy."""
 
     def at_once(m: MigrationContext) -> Any:
-        m.will(status=Status.POST_MIGRATING.value)
-        m.will_call()
+        m.set(status=Status.POST_MIGRATING.value)
+        m.read_boots()
         return {}
 
-    with patched(live_migrate, 'job_has_ended', at_once) as there:
+    with patched(live_migrate, 'wait_for_job', at_once) as there:
         yield there
 
 
@@ -435,13 +435,13 @@ def outcome_and_host_are_two_commits() -> Iterator[object]:
 @SHELF.plant('I2', 'success')
 def host_is_updated_with_the_intent() -> Iterator[object]:
     """The instance is said to be at the destination as soon as it is sent off."""
-    may_move = live_migrate.may_move
+    note_queued = live_migrate.note_queued
 
     def early(m: MigrationContext) -> Any:
         m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
-        return may_move(m)
+        return note_queued(m)
 
-    with patched(live_migrate, 'may_move', early) as there:
+    with patched(live_migrate, 'note_queued', early) as there:
         yield there
 
 

@@ -106,13 +106,13 @@ def test_no_part_grows_above_its_limit():
 
 
 def status_writers(path: str, source: str) -> set[str]:
-    """Return the functions that pass a status to ``will`` or ``values``."""
+    """Return the functions that pass a status to ``set`` or ``values``."""
     return {
         f'{path}:{function.name}'
         for function in ast.walk(ast.parse(source))
         if isinstance(function, ast.FunctionDef)
         for call in ast.walk(function)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ('will', 'values')
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ('set', 'values')
         if any(keyword.arg == 'status' for keyword in call.keywords)
     }
 

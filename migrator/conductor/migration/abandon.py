@@ -106,7 +106,7 @@ def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
     if source.observed in _UNDER_WAY:
         return _stop(m, source, destination)
     if m.record(CLEAN) is None:
-        m.will_call()
+        m.read_boots()
         m.commit([_begun(m, CLEAN, {'host': other})])
     verdict = _clean_or_defer(m, other, *((source, destination) if other == m.source else (destination, source)))
     if isinstance(verdict, Done):
@@ -181,13 +181,11 @@ def _cleans(m: MigrationContext, host: str) -> str:
 
 def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     """Run the cleanup now. Defer it if the host has not finished while the operator waits."""
-    record = m.record(CLEAN)
-    assert record is not None
     now = m.tools.threads.clock.monotonic()
     since = m.ledger.of(CLEAN, other).since
     frozen = hosts.newest_data(m)
     data = base.from_primitive(frozen) if frozen else None
-    verdict = hosts.retry(m, other, step, record, instance=m.guest, migrate_data=data)
+    verdict = hosts.retry(m, other, step, m.record(CLEAN), instance=m.guest, migrate_data=data)
     patience = m.tools.options.service_down_time
     if isinstance(verdict, Stuck):
         return _block(m, other, step, verdict.reason)
@@ -233,9 +231,9 @@ def _write_allocations(m: MigrationContext, guest_on: str) -> Parked | Stuck | N
 def _end(m: MigrationContext, guest_on: str) -> None:
     """End the migration, and write the guest's host, in one transaction."""
     user = m.row.abandon_requested_by or 'an unknown user'
-    m.will(status=Status.ERROR.value, failure=f'Abandoned by {user} with the guest on {guest_on}.')
+    m.set(status=Status.ERROR.value, failure=f'Abandoned by {user} with the guest on {guest_on}.')
     if m.row.abort_requested_at is not None:
-        m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
+        m.set(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
     # A cleanup that would remove the guest that the operator has seen there must never run.
     result = {'guest_on': guest_on}
     if not m.row.stays:

@@ -27,7 +27,7 @@ from migrator.saga.saga import Done, Failed, Parked, Stuck, Verdict
 _RACES = 5
 
 
-def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
+def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     """Return the intent of the move: the next candidate, both allocations, and the instance's generation."""
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} was deleted.')
@@ -60,15 +60,15 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Failed | Park
         return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
-    m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
+    m.set(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
     # The check that follows the move has no intent that could read the boots.
-    m.will_call()
+    m.read_boots()
     if bounds is not None:
         m.writes.slots = Request(bounds, tools.slots.was_full)
     return dataclasses.asdict(chosen)
 
 
-def will_write(_m: MigrationContext) -> Mapping[str, Any]:
+def empty_intent(_m: MigrationContext) -> Mapping[str, Any]:
     """Return an empty intent: the step is in the log before Placement is asked."""
     return {}
 
@@ -230,7 +230,7 @@ def hold(m: MigrationContext) -> Verdict:
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
             return _later(m, error, 'hold_source_allocation')
         else:
-            m.will(strategy=Strategy.MIGRATION_OWNED.value)
+            m.set(strategy=Strategy.MIGRATION_OWNED.value)
             return Done()
     return Parked('Placement, where other writers were faster each time')
 

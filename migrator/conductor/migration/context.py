@@ -21,7 +21,7 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.ledger import Ledger, StepTimes
 from migrator.conductor.migration.replies import Replies
 from migrator.conductor.migration.spans import Spans
-from migrator.db import slots
+from migrator.db import models, slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
@@ -33,6 +33,8 @@ from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
+#: The time of the commit that writes it, by the database's clock.
+NOW = models.now()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +172,7 @@ class MigrationContext:
         if row.retry_requested_at is not None:
             asked = {'by': row.retry_requested_by, 'requested_at': row.retry_requested_at.isoformat()}
             self.writes.events.append(log.Entry(log.EntryKind.RETRY, self.attempt, payload=asked))
-            self.will(retry_requested_at=None)
+            self.set(retry_requested_at=None)
         if reason is not None:
             boots = {host: self.boots.get(host) for host in sorted(self.ledger.waits_on)}
             payload = {'reason': reason, 'boots': boots}
@@ -218,7 +220,7 @@ class MigrationContext:
 
     def enter(self, status: str) -> None:
         """Write a status with the next commit."""
-        self.will(status=status)
+        self.set(status=status)
 
     def commit(self, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
         """Write records, outcome and the collected writes in one guarded transaction.
@@ -241,7 +243,7 @@ class MigrationContext:
         if self.row.waits_for is not None or ends:
             fields.setdefault('waits_for', None)
         if any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records):
-            self.will_call()
+            self.read_boots()
         if ends:
             write.boots_of = ()
         write.records = records
@@ -271,7 +273,7 @@ class MigrationContext:
 
     def begin_next_attempt(self, records: Sequence[log.StepRecord] = ()) -> None:
         """Commit the start of the next attempt. The records keep why the last one failed."""
-        self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None, queued_at=None)
+        self.set(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None, queued_at=None)
         self.commit(records)
         self.failure = None
         self.ledger.forget_tries()
@@ -290,16 +292,16 @@ class MigrationContext:
             verdict = f'{Status.ERROR}: the guest was lost'
             self.writes.instance['vm_state'] = 'error'
         status = verdict.partition(':')[0]
-        self.will(status=status, **({'abort_verdict': verdict} if asked else {}))
+        self.set(status=status, **({'abort_verdict': verdict} if asked else {}))
         self.commit(records)
 
     # --- writes collected for the next commit ------------------------------------------------------------------------
 
-    def will(self, **fields: Any) -> None:
+    def set(self, **fields: Any) -> None:
         """Write columns of the migration with the next commit."""
         self.writes.fields |= fields
 
-    def will_call(self) -> None:
+    def read_boots(self) -> None:
         """Read the missing boot_ids of the hosts in the next commit, since a call to one of them follows it."""
         self.writes.boots_of = _without_boot(self)
 

@@ -166,12 +166,17 @@ def _is_copying_disks(m: context.MigrationContext, host: str) -> bool:
 
 
 def retry(
-    m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
+    m: context.MigrationContext, host: str | None, step: str, record: log.StepRecord | None = None, **payload: Any
 ) -> Done | Parked | Stuck:
     """Run a step at a host until it succeeds, as :data:`RETRY` says.
 
     It is tried again with growing pauses, and then deferred as a cleanup.
+
+    :param record: where the tries are noted; None: the record of the step itself.
     """
+    record = record or m.record(step)
+    assert host is not None
+    assert record is not None
     wait = m.ledger.of(step, host)
     if wait.next_try > m.tools.threads.clock.monotonic():
         # Another event has woken the run, such as the other post step.
@@ -518,7 +523,7 @@ def _send(
     return Parked(f'{host} to be ready after its start')
 
 
-def keep(found: Found) -> Done | Failed | Parked:
+def done_with_data(found: Found) -> Done | Failed | Parked:
     """Return the verdict of a step whose data the journal keeps for the other host, or for a later step."""
     return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
 

@@ -14,9 +14,8 @@ from types import MappingProxyType
 
 from migrator import exception
 from migrator.conductor.migration import destinations, hosts, settle_table, waiting
-from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
-from migrator.db import models
 from migrator.objects import CANCELLED_BY_STOP, base, protocol
 from migrator.saga.saga import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
@@ -179,7 +178,7 @@ def _would_have_ended(m: MigrationContext) -> bool:
     return bool((m.tools.threads.clock.now() - began).total_seconds() >= longest)
 
 
-def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
+def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
     """Return what the migration waits for while the source has a job after the outcome."""
     moved = how_it_moved(m)
     if not moved.post_copy and not moved.job:
@@ -278,7 +277,7 @@ def _back(m: MigrationContext, decision: Decision, source: Host, _destination: H
     failure = _verdict_of(m) or decision.reason
     if m.row.abort_requested_at is not None and source.verdict == 'failed':
         # The driver's verdict decides the result of an abort.
-        m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
+        m.set(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
     return Back(m.abort_reason or failure)
 
 
@@ -354,7 +353,7 @@ _ACTS: Mapping[Act, Callable[[MigrationContext, Decision, Host, Host], Settlemen
 
 def _note_running(m: MigrationContext) -> None:
     if m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value, running_at=models.now())
+        m.set(status=Status.RUNNING.value, running_at=NOW)
         m.commit()
 
 

@@ -191,9 +191,9 @@ def note_stuck(m: MigrationContext, reason: str | None) -> None:
     :param reason: None: the state fits a known case again.
     """
     reason = None if reason is None else base.text(reason, protocol.LONGEST_REASON)
-    m.will(stuck_reason=reason)
+    m.set(stuck_reason=reason)
     if reason is None:
-        m.will(waits_for=m.row.waits_for)
+        m.set(waits_for=m.row.waits_for)
     m.log_stuck(reason)
     m.commit()
 

@@ -32,7 +32,7 @@ def saga() -> Saga[MigrationContext]:
     compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
     # fmt: off
     return Saga(
-        Step('move_allocation', compensatable, status=before_power_off,
+        Step('move_allocation', compensatable, status=status_before_power_off,
              intent=choose_destination, do=allocations.move_allocation,
              undo=allocations.return_allocation),
         # The checks change nothing.
@@ -46,16 +46,16 @@ def saga() -> Saga[MigrationContext]:
         # From the commit of the intent on the guest may run at the destination. The source has just reported that it is
         # off there.
         Step('finish_migration', pivot,
-             intent=may_start, do=finish_migration,
+             intent=check_source_is_off, do=finish_migration,
              undo=revert_migration_at_destination),
         # The outcome, the new host and the end of the task are one commit.
         Step('update_instance_host', retriable, status=Status.FINISHED,
              do=update_instance_host),
         # The migration waits here for its user. It holds the source's allocation, so that a revert has room.
         Step('confirm_migration_at_source', retriable, status=Status.CONFIRMING,
-             intent=is_confirmed, do=confirm_migration_at_source),
+             intent=wait_for_confirmation, do=confirm_migration_at_source),
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=allocations.release_source_allocation),
+             intent=allocations.empty_intent, do=allocations.release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
              do=give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -72,13 +72,13 @@ def reverts() -> Saga[MigrationContext]:
              do=finish_migration),
         # The source starts its copy only after this one has ended.
         Step('revert_migration_at_destination', retriable, status=Status.REVERTING,
-             intent=may_revert, do=revert_migration_at_destination),
+             intent=wait_for_both_hosts, do=revert_migration_at_destination),
         Step('return_instance_host', retriable,
              do=return_instance_host),
         Step('revert_migration_at_source', retriable,
-             intent=may_restore, do=revert_migration_at_source),
+             intent=note_ended_at_destination, do=revert_migration_at_source),
         Step('return_source_allocation', retriable,
-             intent=allocations.will_write, do=return_source_allocation),
+             intent=allocations.empty_intent, do=return_source_allocation),
         Step('revert', retriable, status=Status.REVERTED,
              do=give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -92,10 +92,10 @@ def reverts() -> Saga[MigrationContext]:
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
     pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
-    return pause or allocations.choose_destination(m)
+    return pause or allocations.next_candidate(m)
 
 
-def before_power_off(m: MigrationContext) -> str:
+def status_before_power_off(m: MigrationContext) -> str:
     """Return the status while nothing is powered off.
 
     A later attempt keeps its status, since none leads back.
@@ -128,7 +128,7 @@ def check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateDat
     """Run a check at a host, and return its verdict. The journal keeps the data that the host returns."""
     assert host is not None
     try:
-        return hosts.keep(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
+        return hosts.done_with_data(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
     except exception.ServiceTooOld as error:
         return Failed(str(error))
 
@@ -138,7 +138,7 @@ def check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateDat
 
 def note_state(m: MigrationContext) -> Mapping[str, Any]:
     """Record the vm_state of the guest, which it gets back when the migration is confirmed or reverted."""
-    m.will_call()
+    m.read_boots()
     m.writes.instance['task_state'] = 'resize_migrating'
     return {'vm_state': m.guest.vm_state}
 
@@ -158,7 +158,7 @@ def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
 # --- 5 finish_migration ----------------------------------------------------------------------------------------------
 
 
-def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def check_source_is_off(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Record that the guest may be started from now on, if the source reports that it is off there.
 
     A source that is down since has reported before that it has powered the guest off.
@@ -169,7 +169,7 @@ def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return hosts.wait_for_observation(m, m.source)
     if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):
         return Failed(f'Source {m.source} {source.observed}, although it had powered the guest off.')
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -255,7 +255,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
 # --- 7, 8, 9 the confirmation ----------------------------------------------------------------------------------------
 
 
-def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Wait for the confirmation, and then for the destination to report that it has the guest.
 
     The source's copy may be the last one.
@@ -273,7 +273,7 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
             f'Destination {m.destination} {found.observed}, so the copy at source {m.source} is kept: {helps} which '
             f'host has the guest, and type "migrator-manage migration abandon {m.row.uuid} --guest-on HOST".'
         )
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -296,7 +296,7 @@ def give_state_back(m: MigrationContext) -> Verdict:
 # --- the revert ------------------------------------------------------------------------------------------------------
 
 
-def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Wait for both hosts to report that the guest can go back: the source has it, shut off."""
     assert m.destination is not None
     if not m.replies.settling:
@@ -318,7 +318,7 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return Stuck(f'Source {m.source} {source.observed}, so the guest stays at {m.destination}: {helps}.')
     if destination.observed is Observed.DOWN and not destination.forced_down:
         return Stuck(hosts.may_run(m.destination))
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -338,9 +338,9 @@ def return_instance_host(m: MigrationContext) -> Verdict:
     return Done()
 
 
-def may_restore(m: MigrationContext) -> Mapping[str, Any]:
+def note_ended_at_destination(m: MigrationContext) -> Mapping[str, Any]:
     """Return an empty intent, once it is committed that the destination has ended the guest."""
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -378,7 +378,4 @@ def _guest(m: MigrationContext) -> dict[str, Any]:
 def _retry(
     m: MigrationContext, host: str | None, step: str, undone: log.StepRecord | None = None, **more: Any
 ) -> Verdict:
-    record = undone or m.record(step)
-    assert host is not None
-    assert record is not None
-    return hosts.retry(m, host, step, record, **_guest(m), **more)
+    return hosts.retry(m, host, step, undone, **_guest(m), **more)

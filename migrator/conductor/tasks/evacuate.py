@@ -14,11 +14,11 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor.migration import abandon, allocations, hosts
-from migrator.conductor.migration.context import LEFT_SHUT_OFF, MigrationContext, Status
+from migrator.conductor.migration.context import LEFT_SHUT_OFF, NOW, MigrationContext, Status
 from migrator.conductor.migration.settle import is_active, start_again
 from migrator.conductor.migration.settle_table import Observed
-from migrator.db import models
 from migrator.objects import LiveMigrateData, protocol
+from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
 
@@ -35,14 +35,14 @@ def saga() -> Saga[MigrationContext]:
              do=check_can_evacuate),
         # From the commit of the intent on the guest may run at the destination. Only the destination knows.
         Step('evacuate', pivot,
-             intent=may_start, do=evacuate,
+             intent=note_queued, do=evacuate,
              undo=rollback_evacuation_at_destination),
         # The outcome, the new host and the deferred cleanup at the source are one commit.
         Step('update_instance_host', retriable,
              do=update_instance_host),
         # With doubled allocations the instance holds the source's until here.
         Step('hold_source_allocation', retriable,
-             intent=allocations.will_write, do=hold_source_allocation),
+             intent=allocations.empty_intent, do=hold_source_allocation),
         # The instance is free for the next task. The migration holds the source's allocation until the source has
         # cleaned up.
         Step('end_at_destination', retriable, status=Status.DONE,
@@ -57,7 +57,7 @@ def saga() -> Saga[MigrationContext]:
 
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, unless the source is back."""
-    return _is_back(m) or allocations.choose_destination(m)
+    return _is_back(m) or allocations.next_candidate(m)
 
 
 # --- 2 check_can_evacuate --------------------------------------------------------------------------------------------
@@ -72,13 +72,13 @@ def check_can_evacuate(m: MigrationContext) -> Verdict:
         found = hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data)
     except exception.ServiceTooOld as error:
         return Failed(str(error))
-    return hosts.keep(found)
+    return hosts.done_with_data(found)
 
 
 # --- 3 evacuate ------------------------------------------------------------------------------------------------------
 
 
-def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def note_queued(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Record that the guest may be started from now on, unless the source is back.
 
     A source that registers while ``queued_at`` is not set requests an abort. So either this commit fails, or the
@@ -87,8 +87,8 @@ def may_start(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     back = _is_back(m)
     if back is not None:
         return back
-    m.will(checked_at=models.now(), queued_at=models.now())
-    m.will_call()
+    m.set(checked_at=NOW, queued_at=NOW)
+    m.read_boots()
     return {'source_boot_id': m.boots.get(m.source)}
 
 
@@ -107,12 +107,9 @@ def evacuate(m: MigrationContext) -> Failed | Parked:
 
 def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
     """Remove what the start has left at the destination."""
-    record = m.record('evacuate', 'undo')
-    assert record is not None
-    assert m.destination is not None
     data = hosts.migrate_data(m, 'check_can_evacuate')
     step = 'rollback_evacuation_at_destination'
-    return hosts.retry(m, m.destination, step, record, instance=m.guest, migrate_data=data)
+    return hosts.retry(m, m.destination, step, m.record('evacuate', log.UNDO), instance=m.guest, migrate_data=data)
 
 
 def settle(m: MigrationContext) -> Settlement:

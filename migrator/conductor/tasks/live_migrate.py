@@ -2,11 +2,15 @@
 
 """The saga of a live migration: the table of steps with their undos, and their functions in order.
 
+:mod:`migrator.saga.executor` runs the table. :mod:`migrator.conductor.migration.hosts` sends a step that a host does:
+the method of ``ComputeAPI`` in :mod:`migrator.compute.rpcapi` has the step's name. The functions that write allocations
+are in :mod:`migrator.conductor.migration.allocations`.
+
 Where the guest is, and what follows from that, is decided in :mod:`migrator.conductor.migration.settle`. An operator's
 decision is carried out in :mod:`migrator.conductor.migration.abandon`.
 
 An intent returns the values that the log holds before its step may act, or a verdict if the step cannot begin yet.
-``m.will`` and ``m.writes`` add to the next commit. ``m.will_call`` also reads the boots of the hosts in it.
+``m.set`` and ``m.writes`` add to the next commit. ``m.read_boots`` also reads the boots of the hosts in it.
 """
 
 from __future__ import annotations
@@ -16,8 +20,7 @@ from typing import Any
 
 from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, hosts, settle
-from migrator.conductor.migration.context import MigrationContext, Status
-from migrator.db import models
+from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.objects import base, protocol
 from migrator.saga.saga import Done, Failed, Kind, Saga, Step, Verdict
 
@@ -47,20 +50,20 @@ def saga() -> Saga[MigrationContext]:
         # Settling writes the status running, when the source reports the job.
         # Only both hosts together can report whether the guest has moved, so settle polls them. The destination is
         # cleaned before the source is restored, so that a guest paused for the switchover resumes on one host only.
-        # This is the one place where the undo column is not read upwards: the undo of step 4 runs before this one.
+        # This is the one place where the undo column is not read upwards: the preparation is undone before this step.
         Step('live_migration', pivot, status=Status.QUEUED,
-             intent=may_move, do=live_migration,
+             intent=note_queued, do=live_migration,
              undo=rollback_live_migration_at_source, undo_after='pre_live_migration', no_effect=settle.had_not_begun),
         # The outcome and the new host are one commit. From here on nothing is undone.
-        Step('update_instance_host', retriable, status=has_moved,
+        Step('update_instance_host', retriable, status=status_after_pivot,
              do=update_instance_host),
         (Step('post_live_migration_at_source', retriable, status=Status.POST_MIGRATING,
-              intent=job_has_ended, do=post_live_migration_at_source),
+              intent=wait_for_job, do=post_live_migration_at_source),
          Step('post_live_migration_at_destination', retriable, status=Status.POST_MIGRATING,
-              intent=job_has_ended, do=post_live_migration_at_destination)),
+              intent=wait_for_job, do=post_live_migration_at_destination)),
         # The allocation covers the source until nothing of the guest is left there.
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=allocations.release_source_allocation),
+             intent=allocations.empty_intent, do=allocations.release_source_allocation),
         Step('complete', retriable, status=Status.COMPLETED,
              do=complete),
         settle=settle.settle, abandon=abandon.abandon,
@@ -74,7 +77,7 @@ def saga() -> Saga[MigrationContext]:
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
     pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
-    return pause or allocations.choose_destination(m)
+    return pause or allocations.next_candidate(m)
 
 
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
@@ -85,14 +88,14 @@ def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     assert m.destination is not None
     wanted = {'block_migration': m.row.block_migration, 'disk_over_commit': m.row.disk_over_commit}
     step = 'check_can_live_migrate_destination'
-    return hosts.keep(hosts.check(m, m.destination, step, instance=m.instance, **wanted))
+    return hosts.done_with_data(hosts.check(m, m.destination, step, instance=m.instance, **wanted))
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Run the check at the source, with the destination's reply."""
     data = hosts.migrate_data(m, 'check_can_live_migrate_destination')
     step = 'check_can_live_migrate_source'
-    return hosts.keep(hosts.check(m, m.source, step, instance=m.instance, migrate_data=data))
+    return hosts.done_with_data(hosts.check(m, m.source, step, instance=m.instance, migrate_data=data))
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
@@ -100,8 +103,8 @@ def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
 
 def note_checked(m: MigrationContext) -> Mapping[str, Any]:
     """Record that the checks are done, so that the API can answer a client that waits for them."""
-    m.will(checked_at=models.now())
-    m.will_call()
+    m.set(checked_at=NOW)
+    m.read_boots()
     return {}
 
 
@@ -110,7 +113,7 @@ def pre_live_migration(m: MigrationContext) -> Verdict:
     found = hosts.prepare(m)
     if isinstance(found, protocol.Report) and found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest: {found.reason}')
-    return hosts.keep(found)
+    return hosts.done_with_data(found)
 
 
 def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
@@ -121,13 +124,13 @@ def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
 # --- 5 live_migration ------------------------------------------------------------------------------------------------
 
 
-def may_move(m: MigrationContext) -> Mapping[str, Any]:
+def note_queued(m: MigrationContext) -> Mapping[str, Any]:
     """Record when the migration is queued, and in which boot of the source.
 
     From this commit on the guest may move at any moment, and only the hosts know whether it has moved.
     """
-    m.will(queued_at=models.now())
-    m.will_call()
+    m.set(queued_at=NOW)
+    m.read_boots()
     # A stop cancels what its own boot has queued. For a command to a later boot it only requests an abort.
     return {'source_boot_id': m.boots.get(m.source)}
 
@@ -151,7 +154,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     return Done()
 
 
-def has_moved(m: MigrationContext) -> str:
+def status_after_pivot(m: MigrationContext) -> str:
     """Return the status after the pivot. In post-copy the guest's memory is still being copied."""
     return Status.RUNNING_POST_COPY if settle.how_it_moved(m).post_copy else Status.POST_MIGRATING
 
@@ -159,12 +162,12 @@ def has_moved(m: MigrationContext) -> str:
 # --- 7 the post steps, side by side ----------------------------------------------------------------------------------
 
 
-def job_has_ended(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def wait_for_job(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Delay the post steps while the source still has a job, as in post-copy."""
-    pause = settle.job_has_ended(m)
+    pause = settle.pause_for_job(m)
     if pause is not None:
         return pause
-    m.will_call()
+    m.read_boots()
     return {}
 
 
@@ -184,7 +187,8 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 def complete(m: MigrationContext) -> Verdict:
     """End the migration, which frees the instance for the next task."""
     if m.row.abort_requested_at is not None:
-        m.will(abort_verdict='completed: the guest had moved before the abort could be done')
+        # A verdict begins with the status that the migration ends with.
+        m.set(abort_verdict=f'{Status.COMPLETED}: the guest had moved before the abort could be done')
     return Done()
 
 
@@ -192,17 +196,13 @@ def complete(m: MigrationContext) -> Verdict:
 
 
 def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
-    record = m.record(step)
-    assert host is not None
-    assert record is not None
     data = hosts.migrate_data(m, 'pre_live_migration')
-    return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
+    return hosts.retry(m, host, step, instance=m.guest, migrate_data=data)
 
 
 def _undo(m: MigrationContext, host: str | None, step: str) -> Verdict:
     # Undos run one after the other, so the newest undo record belongs to this one. Two steps share an undo.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
-    assert host is not None
     found = hosts.newest_data(m)
     data = base.from_primitive(found) if found else None
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)

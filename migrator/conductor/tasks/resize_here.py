@@ -28,7 +28,7 @@ def saga() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         # The migration holds the old flavor, and the instance the new one, both at this host.
-        Step('move_allocation', compensatable, status=cold_migrate.before_power_off,
+        Step('move_allocation', compensatable, status=cold_migrate.status_before_power_off,
              intent=cold_migrate.choose_destination, do=allocations.move_allocation,
              undo=allocations.return_allocation),
         # The check changes nothing.
@@ -43,9 +43,9 @@ def saga() -> Saga[MigrationContext]:
              do=update_instance_flavor),
         # The migration waits here for its user. It holds the old allocation, so that a revert has room.
         Step('confirm_resize', retriable, status=Status.CONFIRMING,
-             intent=is_confirmed, do=confirm_resize),
+             intent=wait_for_confirmation, do=confirm_resize),
         Step('release_source_allocation', retriable,
-             intent=allocations.will_write, do=allocations.release_source_allocation),
+             intent=allocations.empty_intent, do=allocations.release_source_allocation),
         Step('confirm', retriable, status=Status.CONFIRMED,
              do=cold_migrate.give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -62,9 +62,9 @@ def reverts() -> Saga[MigrationContext]:
              do=resize),
         # The intent and the old flavor are one commit.
         Step('revert_resize', retriable, status=Status.REVERTING,
-             intent=may_revert, do=revert_resize),
+             intent=return_old_flavor, do=revert_resize),
         Step('return_source_allocation', retriable,
-             intent=allocations.will_write, do=cold_migrate.return_source_allocation),
+             intent=allocations.empty_intent, do=cold_migrate.return_source_allocation),
         Step('revert', retriable, status=Status.REVERTED,
              do=cold_migrate.give_state_back),
         settle=settle, abandon=abandon.abandon,
@@ -143,7 +143,7 @@ def update_instance_flavor(m: MigrationContext) -> Verdict:
 # --- 5 the confirmation ----------------------------------------------------------------------------------------------
 
 
-def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Wait for the confirmation, and for the host to report the guest.
 
     A host that is down drops the old definition when it is back.
@@ -156,21 +156,19 @@ def is_confirmed(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return hosts.wait_for_observation(m, m.source)
     if found.observed is Observed.ABSENT:
         return Stuck(f'Host {m.source} {found.observed}, so the resize is not confirmed: look at its hypervisor.')
-    m.will_call()
+    m.read_boots()
     return {}
 
 
 def confirm_resize(m: MigrationContext) -> Verdict:
     """Have the host drop the old definition."""
-    record = m.record('confirm_resize')
-    assert record is not None
-    return hosts.retry(m, m.source, 'confirm_resize', record, **_guest(m))
+    return hosts.retry(m, m.source, 'confirm_resize', **_guest(m))
 
 
 # --- the revert ------------------------------------------------------------------------------------------------------
 
 
-def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+def return_old_flavor(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Wait for the host to report the guest, and give the instance its old flavor.
 
     The host may never answer after that. The guest gets its old size when the host is back.
@@ -185,15 +183,13 @@ def may_revert(m: MigrationContext) -> Mapping[str, Any] | Verdict:
             'compute service.'
         )
     m.writes.instance |= {'flavor': m.row.old_flavor, 'power_state': cold_migrate.power_state(m)}
-    m.will_call()
+    m.read_boots()
     return {}
 
 
 def revert_resize(m: MigrationContext) -> Verdict:
     """Give the guest its old definition again: a step of a revert, and the undo of ``resize``."""
-    record = m.record('resize', log.UNDO) or m.record('revert_resize')
-    assert record is not None
-    return hosts.retry(m, m.source, 'revert_resize', record, **_guest(m))
+    return hosts.retry(m, m.source, 'revert_resize', m.record('resize', log.UNDO), **_guest(m))
 
 
 # --- shared by several -----------------------------------------------------------------------------------------------

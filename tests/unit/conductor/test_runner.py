@@ -70,7 +70,7 @@ class Subject:
     def become(self, fresh: Subject) -> None:
         self.became.append(fresh)
 
-    def will(self, **fields: Any) -> None:
+    def set(self, **fields: Any) -> None:
         self.row.replace(**fields)
 
     def log_stuck(self, reason: str | None) -> None:

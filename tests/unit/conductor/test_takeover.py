@@ -31,7 +31,7 @@ def test_second_takeover_gets_nothing(still: Stage) -> None:
 def migration_of_a_dead_owner(still: Stage) -> stages.Migration:
     """Return a migration whose owner died in the middle of the preparation."""
     m = still.adopt(still.accept())
-    m.will(status='preparing', dest_compute='host2', dest_node='host2')
+    m.set(status='preparing', dest_compute='host2', dest_node='host2')
     done = log.StepRecord('move_allocation', 'do', 'done', 1, input={'host': 'host2'})
     m.commit([done, log.StepRecord('pre_live_migration', 'do', 'intent', 1, input={})])
     still.database.conductors.retire(m.row.owner or '')
@@ -60,9 +60,9 @@ class TestComputeStarted:
     def queued(self, still: Stage, **fields: object) -> stages.Migration:
         m = still.adopt(still.accept(instance=still.cloud.boot('other', 'host1')))
         data = {'migrate_data': {'object': 'LiveMigrateData', 'version': '1.0', 'data': {'disk_over_commit': True}}}
-        m.will(status='preparing', dest_compute='host2', dest_node='host2')
+        m.set(status='preparing', dest_compute='host2', dest_node='host2')
         m.commit([log.StepRecord('pre_live_migration', 'do', 'done', 1, result=data)])
-        m.will(status='queued', queued_at=still.tools.threads.clock.now())
+        m.set(status='queued', queued_at=still.tools.threads.clock.now())
         m.commit([log.StepRecord('live_migration', 'do', 'intent', 1, input={})])
         if fields:
             still.database.migrations.commit(m.row, Write(fields=fields))
@@ -97,7 +97,7 @@ class TestComputeStarted:
     def test_assignment_has_the_running_time(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         for status in ('preparing', 'queued', 'running'):
-            m.will(status=status, **({'running_at': models.now()} if status == 'running' else {}))
+            m.set(status=status, **({'running_at': models.now()} if status == 'running' else {}))
             still.do(m.commit)
         still.simulation.advance(75)
         self.queued(still)
@@ -145,7 +145,7 @@ class TestTimeouts:
     def running(self, still: Stage, *statuses: str, **fields: Any) -> stages.Migration:
         m = still.adopt(still.accept())
         for status in ('preparing', 'queued', *statuses):
-            m.will(status=status)
+            m.set(status=status)
             still.do(m.commit)
         if fields:
             still.database.migrations.commit(m.row, Write(fields=fields))

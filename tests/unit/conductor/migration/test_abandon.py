@@ -24,7 +24,7 @@ def abandoned(still: Stage, guest_on: str) -> context.MigrationContext:
     """Return a stuck migration from host1 to host2 that ada abandons: nothing of that is carried out yet."""
     still.simulation.advance(5)  # so that the hosts are ready
     m = still.adopt(still.accept())
-    m.will(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
+    m.set(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
     m.commit()
     still.database.requests.request_abandon(m.row, guest_on, 'ada')
     found = takeover.reload(still.tools, m.row.uuid)
@@ -78,7 +78,7 @@ def evacuation(still: Stage, guest_on: str) -> context.MigrationContext:
     still.host('host1').power_off()
     m = still.adopt(still.accept(migration_type='evacuation'))
     moved = evacuated.move(still.cloud, still.instance, m.row, 'host2')
-    m.will(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
+    m.set(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
     m.commit([moved, evacuated.step('evacuate', 'intent')])
     still.database.requests.request_abandon(m.row, guest_on, 'ada')
     found = takeover.reload(still.tools, m.row.uuid)

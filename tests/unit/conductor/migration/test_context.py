@@ -31,8 +31,8 @@ def report(step: str = 'live_migration', epoch: int = 1, state: str = 'running',
 class TestCommit:
     def test_collected_writes_are_written_once_with_next_commit(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.will(status='preparing', dest_compute='host2')
-        m.will(dest_node='node2')
+        m.set(status='preparing', dest_compute='host2')
+        m.set(dest_node='node2')
         m.writes.instance['power_state'] = 4
         m.defer('host2', 'post', 'it is down', {'a': 1})
         m.commit([intent()])
@@ -101,7 +101,7 @@ class TestEnds:
         if aborted:
             still.abort(migration, wake=False)
         m = still.adopt(migration)
-        m.will(status='preparing')
+        m.set(status='preparing')
         m.commit([intent(state='failed', result={'reason': 'r', 'lost': True} if lost else {'reason': 'r'})], 'back')
         m.undone()
         assert m.ended
@@ -123,7 +123,7 @@ class TestAttempts:
 
     def test_the_next_one_forgets_the_destination_and_remembers_why_it_was_given_up(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.will(status='preparing', dest_compute='host2', dest_node='host2')
+        m.set(status='preparing', dest_compute='host2', dest_node='host2')
         m.commit([intent(input=CHOSEN), intent('pre', state='failed', result={'reason': 'disk full'})])
         m.failure = 'disk full'
         m.begin_next_attempt()

@@ -64,7 +64,7 @@ def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, obser
 def test_epoch_raised_during_poll_polls_every_host_in_new_epoch(still: Stage) -> None:
     still.simulation.advance(5)  # so that the hosts are ready
     m = still.adopt(still.accept())
-    m.will(dest_compute='host2', dest_node='host2')
+    m.set(dest_compute='host2', dest_node='host2')
     m.commit()
     m.raise_epoch()
     # A newer owner has spoken to the host that is asked second.
