@@ -5,20 +5,10 @@
 import datetime
 import uuid
 
-import jsonschema
 import pytest
 import sqlalchemy as sa
 import webob
 from oslo_config import cfg
-from tempest.lib.common import api_version_request, jsonschema_validator
-from tempest.lib.services.compute import (
-    flavors_client,
-    hypervisor_client,
-    migrations_client,
-    server_groups_client,
-    servers_client,
-    services_client,
-)
 
 from migrator import executors
 from migrator.api import app, devidentity, microversions
@@ -39,15 +29,6 @@ from migrator.objects import (
 )
 from migrator.runtime import http_server
 from tests import conformity, templates
-
-CLIENTS = {
-    'servers': servers_client.ServersClient,
-    'migrations': migrations_client.MigrationsClient,
-    'services': services_client.ServicesClient,
-    'hypervisors': hypervisor_client.HypervisorClient,
-    'flavors': flavors_client.FlavorsClient,
-    'groups': server_groups_client.ServerGroupsClient,
-}
 
 
 class HandClock(executors.NativeThreads):
@@ -264,27 +245,6 @@ class World:
             assert self.rows() == since
 
 
-def conforms(response, kind, name, version):
-    """Check a response with tempest's strict schema for a version."""
-    wanted = api_version_request.APIVersionRequest(version)
-    for entry in CLIENTS[kind].schema_versions_info:
-        low = api_version_request.APIVersionRequest(entry['min'])
-        high = api_version_request.APIVersionRequest(entry['max'])
-        if wanted.matches(low, high):
-            schema = getattr(entry['schema'], name)
-            break
-    assert response.status_int in schema['status_code'], response.text
-    if 'response_body' in schema:
-        jsonschema.validate(
-            response.json,
-            schema['response_body'],
-            cls=jsonschema_validator.JSONSCHEMA_VALIDATOR,
-            format_checker=jsonschema_validator.FORMAT_CHECKER,
-        )
-    else:
-        assert response.body == b''
-
-
 def by_roles(handle):
     """Accept a token ``role:user:project`` unchecked. Without colons it is both user and role."""
 
@@ -340,11 +300,6 @@ def world(make_world):
 def roles(make_world):
     """A world that accepts a token ``role:user:project``."""
     return make_world(by_roles)
-
-
-@pytest.fixture
-def check_schema():
-    return conforms
 
 
 @pytest.fixture

@@ -95,12 +95,10 @@ def test_below_2_14_the_answer_has_the_password(world, guest, version, arguments
     assert (response.status_int, response.json) == (200, {'adminPass': password})
 
 
-def test_below_2_14_an_absent_password_is_generated(world, guest, check_schema):
+def test_below_2_14_an_absent_password_is_generated(world, guest):
     first, second = (world.evacuate(one, '2.1') for one in (guest, world.guest()))
     assert first.json != second.json
     assert len(first.json['adminPass']) == 12
-    # tempest has the schemas of the answers only here
-    check_schema(first, 'servers', 'evacuate_server_with_admin_pass', '2.1')
 
 
 @pytest.mark.parametrize('version', ['2.14', '2.29', '2.68', '2.80'])
@@ -179,52 +177,6 @@ def test_evacuation_is_no_live_migration_of_its_server(world, guest):
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
-
-#: Versions -> the fields that nova's schema has there, and those that it requires.
-FIELDS = {
-    ('2.1', '2.13'): (('host', 'onSharedStorage', 'adminPass'), ('onSharedStorage',)),
-    ('2.14', '2.28'): (('host', 'adminPass'), ()),
-    ('2.29', '2.67'): (('host', 'adminPass', 'force'), ()),
-    ('2.68', '2.80'): (('host', 'adminPass'), ()),
-}
-_BOOLEANS = (
-    *(True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes'),
-    *(False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no'),
-)
-_NO_BOOLEANS = (None, 1, 0, '', 'maybe', 'y', 'tRUE', [], {})
-#: Field -> the values that nova's schema allows, and some that it does not allow.
-VALUES = {
-    'host': (('dest', 'h', 'x' * 255, 'a.b-c_D9', '-', 'nowhere'), (None, '', 'x' * 256, 'a b', 'a/b', 'é', 7, [], {})),
-    'onSharedStorage': (_BOOLEANS, _NO_BOOLEANS),
-    'adminPass': (('', 'secret', ' a b\n', 'é', 'x' * 5000), (None, 7, True, [], {})),
-    'force': (_BOOLEANS, _NO_BOOLEANS),
-    'unknown': ((), ('x', None)),
-}
-
-
-@pytest.mark.parametrize(
-    ('version', 'fields', 'required'),
-    [(version, *has) for versions, has in FIELDS.items() for version in versions],
-)
-def test_body_by_body_each_version_refuses_what_nova_refuses(world, version, fields, required):
-    """The server does not exist, so a body that passes the schema gets 404."""
-
-    def code(body):
-        response = world.ask('POST', f'/servers/{UNKNOWN}/action', body, version=version)
-        assert response.status_int == 404 or 'Invalid input for field/attribute' in response.text, response.text
-        return response.status_int
-
-    whole = {name: VALUES[name][0][0] for name in required}
-    assert code({'evacuate': whole}) == 404
-    for name in required:
-        assert code({'evacuate': {key: value for key, value in whole.items() if key != name}}) == 400
-    for name, (allowed, others) in VALUES.items():
-        for value in allowed:
-            assert code({'evacuate': whole | {name: value}}) == (404 if name in fields else 400), (name, value)
-        for value in others:
-            assert code({'evacuate': whole | {name: value}}) == 400, (name, value)
-    for arguments in (None, [], '', True, 7):
-        assert code({'evacuate': arguments}) == 400, arguments
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,10 @@ import sqlalchemy as sa
 from migrator.db import models
 
 UNKNOWN = '5f3b1c5e-9a53-4c5e-8f5b-0c6f1d0e7a11'
-VERSIONS = ['2.1', '2.27', '2.28', '2.33', '2.52', '2.53', '2.75', '2.80']
 
 
 def listed(world, query='', version='2.80', detail=True):
     return world.get(f'/os-hypervisors{"/detail" if detail else ""}{query}', version)['hypervisors']
-
-
-@pytest.mark.parametrize('version', VERSIONS)
-def test_every_document_matches_tempests_schema(world, check_schema, version):
-    world.guest()
-    for path, name in (
-        ('', 'list_search_hypervisors'),
-        ('/detail', 'list_hypervisors_detail'),
-        (f'/{listed(world, version=version)[0]["id"]}', 'get_hypervisor'),
-        ('/statistics', 'get_hypervisor_statistics'),
-    ):
-        response = world.ask('GET', f'/os-hypervisors{path}', version=version)
-        check_schema(response, 'hypervisors', name, version)
 
 
 def test_used_and_free_amounts_come_from_the_guests_on_the_host(world):
@@ -143,11 +129,10 @@ def test_below_2_53_separate_urls_search_and_list_servers(world):
 
 
 @pytest.mark.parametrize('version', ['2.1', '2.52', '2.53', '2.80'])
-def test_uptime_is_what_the_host_reports(world, check_schema, version):
+def test_uptime_is_what_the_host_reports(world, version):
     node = world.database.services.list_nodes()[0]
     id_ = node.uuid if version in ('2.53', '2.80') else node.id
     answer = world.ask('GET', f'/os-hypervisors/{id_}/uptime', version=version)
-    check_schema(answer, 'hypervisors', 'get_hypervisor_uptime', version)
     assert answer.json['hypervisor'] == {
         'id': id_, 'hypervisor_hostname': 'source.example.org', 'state': 'up', 'status': 'enabled',
         'uptime': world.conductor.uptime,

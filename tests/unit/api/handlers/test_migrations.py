@@ -8,11 +8,6 @@ import pytest
 
 from migrator.objects import instance
 
-FIELDS = {
-    'created_at', 'dest_compute', 'dest_host', 'dest_node', 'id', 'instance_uuid', 'new_instance_type_id',
-    'old_instance_type_id', 'source_compute', 'source_node', 'status', 'updated_at',
-}  # fmt: skip
-
 
 def listed(world, query='', version='2.80', token='admin'):
     return world.get(f'/os-migrations{query}', version, token)['migrations']
@@ -36,29 +31,6 @@ def three(world):
     return made
 
 
-@pytest.mark.parametrize('version', ['2.1', '2.22', '2.23', '2.58', '2.59', '2.66', '2.79', '2.80'])
-def test_document_matches_tempests_schema(world, three, check_schema, version):
-    check_schema(world.ask('GET', '/os-migrations', version=version), 'migrations', 'list_migrations', version)
-
-
-@pytest.mark.parametrize(
-    ('version', 'fields'),
-    [
-        ('2.1', FIELDS),
-        ('2.22', FIELDS),
-        ('2.23', FIELDS | {'migration_type'}),
-        ('2.58', FIELDS | {'migration_type'}),
-        ('2.59', FIELDS | {'migration_type', 'uuid'}),
-        ('2.79', FIELDS | {'migration_type', 'uuid'}),
-        ('2.80', FIELDS | {'migration_type', 'uuid', 'user_id', 'project_id'}),
-    ],
-)
-def test_each_version_has_exactly_its_fields(world, three, version, fields):
-    found = listed(world, version=version)
-    links = {'links'} if version not in ('2.1', '2.22') else set()
-    assert [set(one) for one in found] == [fields, fields | links, fields]
-
-
 def test_live_migration_has_the_number_of_its_guests_flavor(world):
     one, two = (world.migration(world.guest(flavor=instance.Flavor(name=name))) for name in ('m1', 'm1'))
     other = world.migration(world.guest(flavor=instance.Flavor(name='m2')), 'completed')
@@ -74,9 +46,10 @@ def test_live_migration_has_the_number_of_its_guests_flavor(world):
 
 
 def test_only_a_live_migration_in_progress_has_links(world, three):
-    links = listed(world)[1]['links']
+    found = listed(world, version='2.23')
     where = f'servers/{three[1].instance_uuid}/migrations/{three[1].id}'
-    assert links == [
+    assert ['links' in one for one in found] == [False, True, False]
+    assert found[1]['links'] == [
         {'rel': 'self', 'href': f'http://api.test/v2.1/{where}'},
         {'rel': 'bookmark', 'href': f'http://api.test/{where}'},
     ]

@@ -8,7 +8,6 @@ import pytest
 
 from migrator import exception
 
-VERSIONS = ['2.1', '2.10', '2.11', '2.52', '2.53', '2.69', '2.75', '2.80']
 UNKNOWN = '11111111-2222-4333-8444-555555555555'
 
 
@@ -18,15 +17,6 @@ def listed(world, query='', version='2.80'):
 
 def update(world, body, host='source', version='2.80'):
     return world.ask('PUT', f'/os-services/{world.database.services.get_compute(host).uuid}', body, version=version)
-
-
-@pytest.mark.parametrize('version', VERSIONS)
-def test_document_matches_tempests_schema(world, check_schema, version):
-    world.database.services.report('control', 'nova-conductor', 4)
-    if version in ('2.1', '2.10', '2.11', '2.52'):
-        # Tempest's schemas of these versions want ids of another cell's form, unless they are numbers.
-        assert all(isinstance(one['id'], int) for one in listed(world, version=version))
-    check_schema(world.ask('GET', '/os-services', version=version), 'services', 'list_services', version)
 
 
 def test_service_has_zone_status_and_state(world):
@@ -71,9 +61,8 @@ def test_unknown_parameters_are_a_400_from_2_75(world):
     world.refuses(world.ask('GET', '/os-services?colour=red', version='2.75'), 400, 'badRequest', 'colour')
 
 
-def test_disabling_and_enabling(world, check_schema):
+def test_disabling_and_enabling(world):
     response = update(world, {'status': 'disabled', 'disabled_reason': 'broken fan'}, version='2.53')
-    check_schema(response, 'services', 'update_service', '2.53')
     assert response.json['service']['status'] == 'disabled'
     assert response.json['service']['disabled_reason'] == 'broken fan'
     service = world.database.services.get_compute('source')

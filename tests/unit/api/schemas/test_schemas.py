@@ -74,9 +74,16 @@ def test_the_schema_of_a_version_is_the_last_one_before_it(make_request):
         assert schemas.check(make_request(version=version), table, right) == {'const': right}
 
 
-@pytest.mark.parametrize('value', [True, 'True', 'true', '1', 'on', 'YES'])
-def test_the_many_spellings_of_true(value):
-    assert schemas.boolean(value) is True
+def test_booleans_have_the_spellings_of_nova(make_request):
+    for meant, words in (
+        (True, (True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes')),
+        (False, (False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no')),
+    ):
+        for word in words:
+            schemas.check(make_request(), {1: types.BOOLEAN}, word)
+            assert schemas.boolean(word) is meant
+    for word in (None, 1, 0, '', 'maybe', 'y', 'tRUE', [], {}):
+        assert refusal(make_request, types.BOOLEAN, word)
 
 
 def test_a_time_without_a_zone_is_utc():

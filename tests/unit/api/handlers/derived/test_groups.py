@@ -10,11 +10,10 @@ def test_administrator_gets_no_aggregates_and_other_users_get_403(world):
     world.refuses(world.ask('GET', '/os-aggregates', token='ada:blue'), 403, 'forbidden', 'os-aggregates:index')
 
 
-@pytest.mark.parametrize('version', ['2.1', '2.12', '2.13', '2.15', '2.64', '2.80'])
-def test_there_are_no_server_groups(world, check_schema, version):
+@pytest.mark.parametrize('version', ['2.1', '2.80'])
+def test_there_are_no_server_groups(world, version):
     for query in ('', '?all_projects=True&limit=5&offset=0'):
         answer = world.ask('GET', f'/os-server-groups{query}', version=version)
-        check_schema(answer, 'groups', 'list_server_groups', version)
         assert answer.json == {'server_groups': []}
     shown = world.ask('GET', '/os-server-groups/11111111-2222-4333-8444-555555555555', version=version)
     world.refuses(shown, 404, 'itemNotFound', 'Instance group 11111111-2222-4333-8444-555555555555 could not be found')
