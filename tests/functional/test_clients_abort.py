@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The clients ``openstack`` and ``nova`` abort and force complete migrations of a demo cloud."""
+"""The clients ``openstack`` and ``nova`` abort migrations of a demo cloud."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ WORDS = {
     'openstack': {
         'migrate': ('server', 'migrate', '--live-migration'),
         'abort': ('server', 'migration', 'abort'),
-        'force complete': ('server', 'migration', 'force', 'complete'),
     },
     'nova': {
         'migrate': ('live-migration',),
         'abort': ('live-migration-abort',),
-        'force complete': ('live-migration-force-complete',),
     },
 }
 #: Seconds; a machine that is busy starts a client slowly.
@@ -37,8 +35,6 @@ PATIENCE = 60
 SLOW = ('--guest-memory', '256', '--bandwidth', '1', '--dirty-rate', '0', '--max-concurrent', '1')
 #: A preparation takes minutes.
 PREPARES = ('--prepare', '600')
-#: A guest is busy: pass after pass over its memory, for half a minute and more.
-BUSY = ('--guest-memory', '512', '--bandwidth', '128', '--dirty-rate', '4000')
 
 
 class Cloud:
@@ -127,11 +123,6 @@ def preparing(tmp_path_factory):
     yield from cloud_of(tmp_path_factory, *PREPARES)
 
 
-@pytest.fixture(scope='module')
-def busy(tmp_path_factory):
-    yield from cloud_of(tmp_path_factory, *BUSY)
-
-
 @pytest.fixture(params=list(WORDS))
 def client(request):
     if not (BIN / request.param).exists():
@@ -170,17 +161,3 @@ def test_a_migration_that_is_being_prepared_is_aborted(preparing, client):
     # from 2.34 on the answer does not wait; openstack asks at 2.30, which waits for the checks alone
     migration = preparing.begin(client, server, 'preparing')
     preparing.cancel(client, server, migration)
-
-
-def test_a_running_migration_is_completed_by_force(busy, client):
-    server = busy.servers()[0]
-    migration = busy.begin(client, server, 'running')
-    busy.say(client, 'force complete', server['id'], migration['id'])
-    busy.when(server, 'completed')
-    shown = busy.get(f'/servers/{server["id"]}')['server']
-    assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == ('ACTIVE', migration['dest_compute'])
-    actions = busy.get(f'/servers/{server["id"]}/os-instance-actions')['instanceActions']
-    assert [one['action'] for one in actions] == ['live_migration_force_complete', 'live-migration']
-    ended = busy.run(client, *WORDS[client]['force complete'], server['id'], migration['id'])
-    assert ended.returncode != 0
-    assert '409' in ended.stderr or '400' in ended.stderr or 'not found' in ended.stderr.lower(), ended.stderr

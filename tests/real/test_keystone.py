@@ -14,7 +14,6 @@ import webob
 from keystoneauth1 import identity, session
 
 from migrator.objects import Flavor
-from tests import client_commands
 from tests.functional import commands
 from tests.real.cloud import ProcessCloud
 from tests.real.servers import keystone as keystones
@@ -296,29 +295,6 @@ def test_clients_resize_and_cold_migrate_with_tokens_of_keystone(cloud, identiti
         assert shown() == ('ACTIVE', host, flavor), (client, first)
     assert [one.status for one in cloud.migrations(guest)] == [end for *_, end in COLD]
     cloud.judge(set())
-
-
-def test_commands_show_what_they_read_with_tokens_of_keystone(cloud, identities, command):
-    guest, moving = (boot(cloud, identities, name) for name in ('still', 'moving'))
-    copy = cloud.world.hypervisors['host1'].faults.stall('copying')
-    migrate = {'os-migrateLive': {'host': 'host2', 'block_migration': 'auto'}}
-    path = f'/servers/{moving.uuid}/action'
-    assert cloud.request('POST', path, migrate, token=identities.token('admin')).status_int == 202
-    cloud.simulation.run_until(copy.is_set)
-    (one,), services = cloud.migrations(moving), cloud.database.services
-    names = {
-        'host': 'host1', 'hypervisor': next(node.uuid for node in services.list_nodes() if node.host == 'host1'),
-        'service': services.get_compute('host1').uuid, 'guest': guest.uuid, 'flavor': guest.flavor.name,
-        'moving': moving.uuid, 'migration': one.id, 'uuid': one.uuid,
-        'request': cloud.database.actions.list(moving.uuid)[0].request_id,
-    }  # fmt: skip
-    auth = {'USERNAME': 'admin1', 'PASSWORD': keystones.PASSWORD, 'PROJECT_NAME': 'own'}
-    auth |= {'USER_DOMAIN_ID': DOMAIN, 'PROJECT_DOMAIN_ID': DOMAIN}
-    wrong = client_commands.wrong(lambda client, words: command(client, auth, *words), client_commands.READS, names)
-    assert wrong == []
-    copy.release()
-    cloud.wait()
-    arrived(cloud, identities, moving, 'host2')
 
 
 @pytest.mark.timeout(900)

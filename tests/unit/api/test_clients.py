@@ -5,7 +5,7 @@
 import json
 import os
 import pathlib
-import subprocess
+import re
 import sys
 
 import openstack
@@ -17,7 +17,7 @@ from novaclient import exceptions as nova_exceptions
 from openstack import exceptions as sdk_exceptions
 
 from migrator.objects import instance
-from tests import client_commands, forked
+from tests import forked
 
 HERE = pathlib.Path(sys.executable).parent
 
@@ -48,17 +48,14 @@ def sdk(served):
 def cli(served):
     """Run ``openstack`` or ``nova`` in a process of its own, and return its output."""
 
-    def run(*args, client='openstack', fails=False, fresh=False):
+    def run(*args, client='openstack', fails=False):
         known = {'PATH': os.environ['PATH'], 'HOME': os.environ.get('HOME', '/'), 'NO_PROXY': '*'}
         auth = {
             'OS_AUTH_URL': served.auth_url, 'OS_USERNAME': 'admin', 'OS_PASSWORD': 'x', 'OS_PROJECT_NAME': 'admin',
             'OS_USER_DOMAIN_NAME': 'Default', 'OS_PROJECT_DOMAIN_NAME': 'Default', 'OS_IDENTITY_API_VERSION': '3',
         }  # fmt: skip
         command, options = [str(HERE / client), *args], {'env': known | auth, 'timeout': 60}
-        if fresh:
-            done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
-        else:
-            done = forked.run(command, **options, modules=forked.CLIENTS)
+        done = forked.run(command, **options, modules=forked.CLIENTS)
         assert (done.returncode != 0) == fails, done.stderr
         return done.stderr if fails else done.stdout
 
@@ -296,43 +293,6 @@ def test_the_sdk_understands_the_errors(served, sdk):
 # --- openstack -------------------------------------------------------------------------------------------------------
 
 
-def test_the_openstack_command_lists_what_there_is(served, cli):
-    one = served.migration(served.guest('web'))
-    (server,) = json.loads(cli('server', 'list', '-f', 'json'))
-    assert (server['Name'], server['Status']) == ('web', 'MIGRATING')
-    services = json.loads(cli('compute', 'service', 'list', '-f', 'json'))
-    assert {service['Host'] for service in services} == {'source', 'dest', 'spare'}
-    hypervisors = json.loads(cli('hypervisor', 'list', '-f', 'json'))
-    assert len(hypervisors) == 3
-    (migration,) = json.loads(cli('server', 'migration', 'list', '-f', 'json'))
-    assert migration['Source Compute'] == 'source'
-    (migration,) = json.loads(cli('server', 'migration', 'list', '--server', 'web', '-f', 'json'))
-    assert migration['Server UUID'] == one.instance_uuid
-
-
-def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
-    guest = served.guest('web')
-    served.conductor.does = lambda uuid: served.move(uuid, checked_at='now', status='running')
-    assert json.loads(cli('server', 'show', 'web', '-f', 'json'))['id'] == guest.uuid
-    cli('server', 'migrate', '--live-migration', '--host', 'dest', 'web')
-    (row,) = served.database.migrations.list()
-    assert row.requested_host == 'dest'
-    cli('--os-compute-api-version', '2.80', 'server', 'migration', 'abort', 'web', str(row.id))
-    assert served.database.migrations.get(row.uuid).abort_requested_at is not None
-    events = json.loads(cli('server', 'event', 'list', 'web', '-f', 'json'))
-    assert {event['Action'] for event in events} == {'live-migration', 'live_migration_cancel'}
-    shown = json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
-    assert (shown['uptime'], shown['load_average']) == ('93 days, 18:25', '0.20, 0.12, 0.14')
-    old = ('--os-compute-api-version', '2.87', 'hypervisor', 'show', 'dest.example.org', '-f', 'json')
-    assert 'vcpus_used' in json.loads(cli(*old))
-
-
-def test_openstack_command_prints_the_reason(served, cli):
-    served.guest('web')
-    text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True, fresh=True)
-    assert 'Compute host nowhere could not be found' in text
-
-
 def test_the_openstack_command_resizes_and_confirms_or_reverts(served, cli):
     served.database.flavors.create(instance.Flavor(name='large', vcpus=4, memory_mb=2048, root_gb=20))
     for name, decision in (('one', 'confirm'), ('two', 'revert')):
@@ -376,7 +336,7 @@ def test_the_openstack_command_evacuates_and_resets_a_state(served, cli):
 # --- nova ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('version', ['2.13', '2.29', '2.80'])
+@pytest.mark.parametrize('version', ['2.13', '2.80'])
 def test_the_nova_command_evacuates_a_server_and_a_host(served, cli, version):
     def nova(*args):
         return cli('--os-compute-api-version', version, *args, client='nova')
@@ -415,8 +375,42 @@ def test_the_nova_command_migrates_or_resizes_and_confirms_or_reverts(served, cl
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
-#: What only hosts of this test show, or are not harmed by.
-HERE_ONLY = (
+#: The client; its words; a regular expression that its output has. The names in braces are those of the test.
+READS = (
+    ('nova', 'list --all-tenants', '{guest} .*ACTIVE'),
+    ('nova', 'hypervisor-list', '{hypervisor} .* up '),
+    ('nova', 'hypervisor-show {hypervisor}', 'service_host .* {host} '),
+    ('nova', 'hypervisor-stats', 'running_vms .* [0-9]'),
+    ('nova', '--os-compute-api-version 2.50 hypervisor-servers {host}', '{guest} '),
+    ('nova', 'service-list', '{service} .* {host} .* enabled .* up '),
+    ('nova', 'migration-list', '{uuid} .*running'),
+    ('nova', 'server-migration-list {moving}', '{migration} .*running'),
+    ('nova', 'server-migration-show {moving} {migration}', 'uuid .* {uuid} '),
+    ('nova', 'instance-action-list {moving}', 'live-migration .* {request} '),
+    ('nova', 'instance-action {moving} {request}', 'conductor_live_migrate_instance'),
+    ('nova', 'availability-zone-list', r'nova .* available(.|\n)*- {host} '),
+    ('nova', 'flavor-list', ' {flavor} '),
+    ('nova', 'flavor-show {flavor}', 'name .* {flavor} '),
+    ('nova', 'server-group-list', 'Members'),
+    ('nova', 'version-list', r'v2\.1 .* 2\.104 '),
+    ('openstack', 'hypervisor stats show', 'running_vms .* [0-9]'),
+    ('openstack', 'server migration show {moving} {uuid}', 'Status .* running '),
+    ('openstack', '--os-compute-api-version 2.87 hypervisor show {hypervisor}', 'vcpus_used '),
+)
+#: Each changes something, and what it changes is read or changed back by the next.
+CHANGES = (
+    ('nova', 'lock {guest}', ''),
+    ('openstack', 'server show {guest} -f value -c locked', 'True'),
+    ('nova', 'unlock {guest}', ''),
+    ('openstack', 'server lock {guest}', ''),
+    ('nova', 'show {guest}', 'locked .* True '),
+    ('openstack', 'server unlock {guest}', ''),
+    ('nova', 'service-disable {service} --reason fan', 'disabled .* fan '),
+    ('nova', 'service-enable {service}', 'enabled'),
+    ('openstack', 'compute service set --disable --disable-reason fan {host} nova-compute', ''),
+    ('openstack', 'compute service list --long', '{host} .* disabled .* fan '),
+    ('openstack', 'compute service set --enable {host} nova-compute', ''),
+    ('nova', 'service-list --host {host}', '{host} .* enabled '),
     ('nova', 'diagnostics {guest}', 'driver .* libvirt '),
     ('nova', 'hypervisor-uptime {hypervisor}', 'uptime .* load average'),
     ('nova', 'live-migration-force-complete {moving} {migration}', ''),
@@ -440,12 +434,12 @@ def test_commands_show_what_they_read_and_change(served, cli):
         'guest': guest.uuid, 'flavor': 'm1', 'moving': one.instance_uuid, 'migration': one.id, 'uuid': one.uuid,
         'request': served.database.actions.list(one.instance_uuid)[0].request_id,
     }  # fmt: skip
-
-    def run(client, words):
-        return cli('--os-compute-api-version', '2.80', *words, client=client)
-
-    rows = (*client_commands.READS, *client_commands.CHANGES, *HERE_ONLY)
-    assert client_commands.wrong(run, rows, names) == []
+    wrong = []
+    for client, words, shows in (*READS, *CHANGES):
+        output = cli('--os-compute-api-version', '2.80', *words.format(**names).split(), client=client)
+        if not re.search(shows.format(**names), output):
+            wrong.append(f'{client} {words} does not show {shows}:\n{output}')
+    assert wrong == []
     assert services.get_compute('spare').uuid in [call[1] for call in served.conductor.calls]
 
 
