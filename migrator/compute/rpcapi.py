@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The RPC API of a compute host, with one method for each call.
+"""The RPC API of a compute host: the commands of conductors, and the calls for what a host reports.
 
-Only a conductor uses it. Every method returns the host's :class:`~migrator.objects.protocol.Answer`. If the host
-refuses the command, ``refusal`` says why. Every method raises what :meth:`migrator.rpc.RPC.call` raises. A call that
-timed out may have been executed. The same call in the same epoch re-attaches to the work, which never runs twice at
-once. If the version of the host is too old for the command in the current status of the migration, the method raises an
-error and sends nothing.
+Only a conductor sends commands. Every method raises what :meth:`migrator.rpc.RPC.call` raises. A call that timed out
+may have been executed. The same command in the same epoch re-attaches to the work, which never runs twice at once.
 """
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
 from migrator import exception
-from migrator.compute.cold_migration.api import ColdMigrationAPI
 from migrator.context import RequestContext
 from migrator.objects import (
     ABORTS_QUEUED,
@@ -30,7 +25,6 @@ from migrator.objects import (
     Answer,
     Command,
     Instance,
-    LiveMigrateData,
     Migration,
     MigrationStatus,
     protocol,
@@ -52,6 +46,35 @@ VERSIONS = {
 }
 VERSION = max(VERSIONS)
 _PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD, _HERE = VERSIONS
+#: Command -> the RPC version that has it. A host does what the docstring of the method of this name of
+#: :class:`~migrator.compute.manager.ComputeManager` says.
+COMMANDS = {
+    'check_can_live_migrate_destination': _PLAIN,
+    'check_can_live_migrate_source': _PLAIN,
+    'pre_live_migration': _PLAIN,
+    'live_migration': _PLAIN,
+    'live_migration_abort': _PLAIN,
+    'live_migration_force_complete': _PLAIN,
+    'post_live_migration_at_source': _LIGHTWEIGHT,
+    'post_live_migration_at_destination': _LIGHTWEIGHT,
+    'rollback_live_migration_at_source': _LIGHTWEIGHT,
+    'rollback_live_migration_at_destination': _LIGHTWEIGHT,
+    'check_can_evacuate': _EVACUATION,
+    'evacuate': _EVACUATION,
+    'rollback_evacuation_at_destination': _EVACUATION,
+    'post_evacuation_at_source': _EVACUATION,
+    'check_can_migrate_source': _COLD,
+    'check_can_migrate_destination': _COLD,
+    'migrate_disk_and_power_off': _COLD,
+    'finish_migration': _COLD,
+    'confirm_migration_at_source': _COLD,
+    'revert_migration_at_destination': _COLD,
+    'revert_migration_at_source': _COLD,
+    'check_can_resize': _HERE,
+    'resize': _HERE,
+    'confirm_resize': _HERE,
+    'revert_resize': _HERE,
+}
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
@@ -61,7 +84,6 @@ SHORT_WAIT = 0.25
 #: Seconds after which a host of an older service version replies that post or rollback is still running. Other
 #: migrations need the thread of the caller and its call slot for this host.
 PLAIN_WAIT = 5.0
-
 
 #: RPC version -> the service version from which on a host supports it.
 _FROM = {
@@ -84,44 +106,7 @@ def _target(host: str, version: str = _PLAIN) -> Target:
     return Target(topic=TOPIC, server=host, version=version)
 
 
-class _Reports(abc.ABC):
-    """The calls for what a host reports about itself and its guests."""
-
-    _rpc: RPC
-    _version_of: Callable[[str], int]
-
-    @abc.abstractmethod
-    def _since(self, rpc_version: str, host: str, version: int, method: str) -> Target:
-        """Return the target of a method that a host supports from an RPC version on."""
-
-    def get_diagnostics(self, context: Context, host: str, instance: Instance, timeout: float) -> dict[str, Any]:
-        """Return the state of a guest, and its diagnostics.
-
-        :param timeout: seconds to wait for the reply.
-        :returns: the ``state``, and the ``diagnostics`` (:meth:`migrator.virt.driver.ComputeDriver.get_diagnostics`)
-            or None: the guest does not run, or the driver has no diagnostics.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
-        :raises migrator.exception.DriverError: the hypervisor did not reply in half of the time.
-        """
-        found: dict[str, Any] = self._report(context, host, 'get_diagnostics', timeout, instance=instance)
-        return found
-
-    def get_host_uptime(self, context: Context, host: str, timeout: float) -> str | None:
-        """Return the uptime of a host as text, or None if its driver does not know it.
-
-        :param timeout: seconds to wait for the reply.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
-        :raises migrator.exception.DriverError: the driver did not reply in half of the time.
-        """
-        found: str | None = self._report(context, host, 'get_host_uptime', timeout)
-        return found
-
-    def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
-        target = self._since(_DIAGNOSTICS, host, self._version_of(host), method)
-        return self._rpc.call(context, target, method, timeout, **arguments, wait=timeout / 2)
-
-
-class ComputeAPI(ColdMigrationAPI, _Reports):
+class ComputeAPI:
     """The client that calls compute hosts.
 
     :param rpc: sends the calls.
@@ -161,21 +146,6 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
             known = self._versions[host] = boot_id, self._version_of(host)
         return known[1]
 
-    def _ending(self, host: str, command: Command) -> Target:
-        """Return the target of post and rollback: a lightweight call if the host supports it.
-
-        A plain call blocks the thread of its caller until the step has ended, for at most :data:`PLAIN_WAIT` seconds.
-        """
-        plain = _PLAIN in (self._pin, served_by(self._version(host, command.boot_id)))
-        return _target(host, _PLAIN if plain else _LIGHTWEIGHT)
-
-    def _need(self, host: str, command: Command, needed: int, method: str, migration: Migration) -> None:
-        version = self._version(host, command.boot_id)
-        if version < needed:
-            raise exception.ServiceTooOld(
-                host=host, method=method, status=migration.status, version=version, needed=needed
-            )
-
     def _since(self, rpc_version: str, host: str, version: int, method: str) -> Target:
         """Return the target of a method that a host supports from an RPC version on.
 
@@ -192,250 +162,44 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
             raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
         return _target(host, rpc_version)
 
-    def _command(
-        self, rpc_version: str, method: str, context: Context, host: str, command: Command, **arguments: Any
+    def send(
+        self, context: Context, host: str, command: Command, migration: Migration | None = None, **arguments: Any
     ) -> Answer:
-        """Send a command to a host that replies soon."""
-        target = self._since(rpc_version, host, self._version(host, command.boot_id), method)
-        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **arguments)
-        return answer
+        """Send a command of :data:`COMMANDS`, which is the step that it names.
 
-    def _check(
-        self, rpc_version: str, method: str, context: Context, host: str, command: Command, **arguments: Any
-    ) -> Answer:
-        """Call a check, which may take long."""
-        target = self._since(rpc_version, host, self._version(host, command.boot_id), method)
-        arguments |= {'wait': CHECK_WAIT, 'command': command}
-        answer: Answer = self._rpc.call(context, target, method, self.long_timeout, self._monitor, **arguments)
-        return answer
-
-    # --- the checks: the host replies when the check has ended, or that it is running; then the caller calls again --
-    # A call includes the time to wait, so that a hung check does not block a thread of the host for ever.
-
-    def check_can_live_migrate_destination(
-        self,
-        context: Context,
-        host: str,
-        command: Command,
-        instance: Instance,
-        block_migration: bool | None,
-        disk_over_commit: bool,
-    ) -> Answer:
-        """Call the destination's check of whether it can take the guest.
-
-        ``report.result`` is the LiveMigrateData.
+        :param migration: that of an abort: its status decides which version the host needs; it is not sent.
+        :param arguments: those of the host's method, without ``wait``.
+        :returns: the reply. If the host refuses the command, ``refusal`` says why.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for the command, or the host for an
+            abort of a migration that does not run yet; nothing was sent.
         """
-        answer: Answer = self._rpc.call(
-            context,
-            _target(host),
-            'check_can_live_migrate_destination',
-            self.long_timeout,
-            self._monitor,
-            wait=CHECK_WAIT,
-            command=command,
-            instance=instance,
-            block_migration=block_migration,
-            disk_over_commit=disk_over_commit,
-        )
+        if migration is not None and migration.status != MigrationStatus.RUNNING:
+            version = self._version(host, command.boot_id)
+            if version < ABORTS_QUEUED:
+                raise exception.ServiceTooOld(
+                    host=host, method=command.step, status=migration.status, version=version, needed=ABORTS_QUEUED
+                )
+        timeout, monitor = self._timeout, None
+        if command.step in protocol.ENDS_COPIES:
+            # Without the host that has just reported that it runs the guest, no active copy is ended.
+            arguments.setdefault('runs_at', None)
+        if command.step.startswith('check'):
+            # The host replies when the check has ended, or that it is running; then the caller calls again. The time to
+            # wait is sent, so that a hung check does not block a thread of the host for ever.
+            arguments['wait'], timeout, monitor = CHECK_WAIT, self.long_timeout, self._monitor
+        target = self._target_of(host, command)
+        answer: Answer = self._rpc.call(context, target, command.step, timeout, monitor, command=command, **arguments)
         return answer
 
-    def check_can_live_migrate_source(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Call the source's check of whether the guest can migrate to the destination.
-
-        ``report.result`` is the completed LiveMigrateData.
-        """
-        answer: Answer = self._rpc.call(
-            context,
-            _target(host),
-            'check_can_live_migrate_source',
-            self.long_timeout,
-            self._monitor,
-            wait=CHECK_WAIT,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    # --- lightweight calls: the host replies within SHORT_WAIT; post and rollback do so from service version 4 on ----
-
-    def pre_live_migration(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Have the destination prepare for the guest.
-
-        ``result`` of the report, or of the later one if it still runs, is the LiveMigrateData for the source.
-        """
-        answer: Answer = self._rpc.call(
-            context,
-            _target(host),
-            'pre_live_migration',
-            self._timeout,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    def live_migration(
-        self,
-        context: Context,
-        host: str,
-        command: Command,
-        instance: Instance,
-        destination: str,
-        migrate_data: LiveMigrateData,
-    ) -> Answer:
-        """Have the source queue the live migration.
-
-        :param destination: the host to migrate the guest to.
-        """
-        answer: Answer = self._rpc.call(
-            context,
-            _target(host),
-            'live_migration',
-            self._timeout,
-            command=command,
-            instance=instance,
-            destination=destination,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    def live_migration_abort(
-        self, context: Context, host: str, command: Command, instance: Instance, migration: Migration
-    ) -> Answer:
-        """Have the source abort the live migration.
-
-        ``report.result['cancelled']`` is true if the driver was not called and never will be. Otherwise the verdict of
-        the live migration is the result of the abort.
-
-        :param migration: its status decides which version the host needs; it is not sent.
-        :raises migrator.exception.ServiceTooOld: the migration does not run yet, and the host can abort only a running
-            one; nothing was sent.
-        """
-        if migration.status != MigrationStatus.RUNNING:
-            self._need(host, command, ABORTS_QUEUED, 'live_migration_abort', migration)
-        answer: Answer = self._rpc.call(
-            context, _target(host), 'live_migration_abort', self._timeout, command=command, instance=instance
-        )
-        return answer
-
-    def live_migration_force_complete(
-        self, context: Context, host: str, command: Command, instance: Instance
-    ) -> Answer:
-        """Have the source force the running live migration to complete."""
-        answer: Answer = self._rpc.call(
-            context, _target(host), 'live_migration_force_complete', self._timeout, command=command, instance=instance
-        )
-        return answer
-
-    def post_live_migration_at_source(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Have the source remove what is left of a guest that has moved away."""
-        answer: Answer = self._rpc.call(
-            context,
-            self._ending(host, command),
-            'post_live_migration_at_source',
-            self._timeout,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    def post_live_migration_at_destination(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Have the destination make the guest that has arrived persistent."""
-        answer: Answer = self._rpc.call(
-            context,
-            self._ending(host, command),
-            'post_live_migration_at_destination',
-            self._timeout,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    def rollback_live_migration_at_source(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """Have the source end its work for the migration, then restore the guest."""
-        answer: Answer = self._rpc.call(
-            context,
-            self._ending(host, command),
-            'rollback_live_migration_at_source',
-            self._timeout,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    def rollback_live_migration_at_destination(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """Have the destination end its work for the migration, then remove what was created for it."""
-        answer: Answer = self._rpc.call(
-            context,
-            self._ending(host, command),
-            'rollback_live_migration_at_destination',
-            self._timeout,
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
-        )
-        return answer
-
-    # --- evacuation: every method raises ServiceTooOld if the host is too old, and sends nothing -------------------
-
-    def check_can_evacuate(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Call the destination's check of whether it can start the guest without its source.
-
-        :param migrate_data: ``source`` is the stored definition; {}: none was stored.
-        :returns: ``report.result`` is the LiveMigrateData for :meth:`evacuate`.
-        """
-        arguments = {'instance': instance, 'migrate_data': migrate_data}
-        return self._check(_EVACUATION, 'check_can_evacuate', context, host, command, **arguments)
-
-    def evacuate(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Have the destination start the guest without its source."""
-        return self._command(
-            _EVACUATION, 'evacuate', context, host, command, instance=instance, migrate_data=migrate_data
-        )
-
-    def rollback_evacuation_at_destination(
-        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """Have the destination end its work for the migration, then remove what was made for it."""
-        method = 'rollback_evacuation_at_destination'
-        return self._command(_EVACUATION, method, context, host, command, instance=instance, migrate_data=migrate_data)
-
-    def post_evacuation_at_source(
-        self,
-        context: Context,
-        host: str,
-        command: Command,
-        instance: Instance,
-        migrate_data: LiveMigrateData | None,
-        runs_at: str | None = None,
-    ) -> Answer:
-        """Have the source end its copy of a guest that was evacuated, and remove what is left of it.
-
-        :param runs_at: the other host that has just reported that it runs the guest. Without it the source does not
-            touch a copy that is active.
-        """
-        method, arguments = 'post_evacuation_at_source', {'migrate_data': migrate_data, 'runs_at': runs_at}
-        return self._command(_EVACUATION, method, context, host, command, instance=instance, **arguments)
+    def _target_of(self, host: str, command: Command) -> Target:
+        rpc_version = COMMANDS[command.step]
+        if rpc_version == _PLAIN:
+            return _target(host)
+        version = self._version(host, command.boot_id)
+        if rpc_version == _LIGHTWEIGHT and _PLAIN in (self._pin, served_by(version)):
+            # A plain call blocks the thread of its caller until the step has ended, for at most PLAIN_WAIT seconds.
+            return _target(host)
+        return self._since(rpc_version, host, version, command.step)
 
     def get_definitions(
         self, context: Context, host: str, instance_uuids: list[str], timeout: float
@@ -472,7 +236,31 @@ class ComputeAPI(ColdMigrationAPI, _Reports):
         found: list[protocol.Guest] = self._rpc.call(context, target, 'list_guests', timeout, wait=timeout / 2)
         return found
 
-    # --- polling ---------------------------------------------------------------------------------------------------
+    def get_diagnostics(self, context: Context, host: str, instance: Instance, timeout: float) -> dict[str, Any]:
+        """Return the state of a guest, and its diagnostics.
+
+        :param timeout: seconds to wait for the reply.
+        :returns: the ``state``, and the ``diagnostics`` (:meth:`migrator.virt.driver.ComputeDriver.get_diagnostics`)
+            or None: the guest does not run, or the driver has no diagnostics.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
+        :raises migrator.exception.DriverError: the hypervisor did not reply in half of the time.
+        """
+        found: dict[str, Any] = self._report(context, host, 'get_diagnostics', timeout, instance=instance)
+        return found
+
+    def get_host_uptime(self, context: Context, host: str, timeout: float) -> str | None:
+        """Return the uptime of a host as text, or None if its driver does not know it.
+
+        :param timeout: seconds to wait for the reply.
+        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
+        :raises migrator.exception.DriverError: the driver did not reply in half of the time.
+        """
+        found: str | None = self._report(context, host, 'get_host_uptime', timeout)
+        return found
+
+    def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
+        target = self._since(_DIAGNOSTICS, host, self._version_of(host), method)
+        return self._rpc.call(context, target, method, timeout, **arguments, wait=timeout / 2)
 
     def poll_live_migrations(
         self,

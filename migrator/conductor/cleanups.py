@@ -238,7 +238,7 @@ def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
     if held.may_end_copy:
         payload['runs_at'] = instance.host if instance.host != held.host else None
     try:
-        return tools.hosts.send(held.host, held.step, _command(tools, held, held.step, boot_id), **payload)
+        return tools.hosts.send(held.host, _command(tools, held, held.step, boot_id), **payload)
     except HostBusy:
         return None
 

@@ -119,19 +119,18 @@ class Hosts:
         for host, _uuid in sorted(unused):
             self._wake_waiters(host, 1)
 
-    def send(self, host: str, method: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
+    def send(self, host: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
         """Send one command to a host, and return the reply.
 
-        :param method: the name of a method of :class:`migrator.compute.rpcapi.ComputeAPI`.
+        :param payload: as for :meth:`migrator.compute.rpcapi.ComputeAPI.send`.
         :raises HostBusy: no call slot is free. The migration is woken when it gets one.
         :raises migrator.exception.ServiceUnreachable: the host did not reply in time, or the command was not sent.
         """
         self._broker.check()
         with self._slot(host, command.migration_uuid):
-            call = getattr(self.api, method)
             asked = self._broker.listened()
             try:
-                answer: protocol.Answer = call(context.admin_context(), host, command, **payload)
+                answer = self.api.send(context.admin_context(), host, command, **payload)
             except exception.RPCTimeout:
                 self._note_no_reply(host, asked)
                 raise

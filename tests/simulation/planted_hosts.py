@@ -112,7 +112,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
         with contextlib.suppress(exception.MigratorException):
             if m.record('live_migration') is None:
                 order = hosts.command(m, m.source, 'post_live_migration_at_source')
-                m.tools.hosts.send(m.source, order.step, order, instance=m.guest, migrate_data=None)
+                m.tools.hosts.send(m.source, order, instance=m.guest, migrate_data=None)
         return rollback(m)
 
     with patched(live_migrate, 'rollback_live_migration_at_destination', both) as there:

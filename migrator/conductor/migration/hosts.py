@@ -496,7 +496,7 @@ def _send(
         m.replies.settling = False
     for _ in range(2):
         try:
-            answer = m.tools.hosts.send(host, step, message, **payload)
+            answer = m.tools.hosts.send(host, message, **payload)
         except HostBusy:
             m.replies.note_unsent(m.attempt, m.row.epoch, step)
             return _wait_for_call_slot(host)

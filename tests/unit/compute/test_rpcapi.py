@@ -10,17 +10,17 @@ import pytest
 
 from migrator import exception
 from migrator.compute import manager, rpcapi
-from migrator.compute.cold_migration.api import ColdMigrationAPI
 from migrator.conductor.tasks import sagas
 from migrator.objects import Migration, protocol
 from tests.unit.compute import scene
 
-METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
+PUBLIC = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
+METHODS = [*rpcapi.COMMANDS, *(name for name in PUBLIC if name != 'send')]
 POLL = 'poll_live_migrations'
 REPORTS = ('get_diagnostics', 'get_host_uptime')
 EVACUATION = [name for name in METHODS if 'evacuat' in name or name == 'get_definitions']
 HERE = ['check_can_resize', 'resize', 'confirm_resize', 'revert_resize']
-COLD = [name for name in METHODS if hasattr(ColdMigrationAPI, name) and name not in HERE]
+COLD = [name for name, version in rpcapi.COMMANDS.items() if version == '1.5']
 END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback')) and name not in EVACUATION]
 
 
@@ -48,9 +48,9 @@ def migration(status: str) -> Migration:
     )  # fmt: skip
 
 
-def command_of(boot_id: str = 'first') -> protocol.Command:
+def command_of(step: str, boot_id: str = 'first') -> protocol.Command:
     return protocol.Command(
-        migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='c', boot_id=boot_id
+        migration_uuid='m', instance_uuid='i', step=step, epoch=1, owner='o', reply_to='c', boot_id=boot_id
     )
 
 
@@ -58,22 +58,28 @@ def call(method: str, api: rpcapi.ComputeAPI) -> None:
     given: dict[str, Any] = {
         'context': scene.CONTEXT,
         'host': 'alpha',
-        'command': command_of(),
         'instance': scene.instance(),
         'block_migration': None,
         'disk_over_commit': False,
         'destination': 'beta',
         'migrate_data': None,
-        'migration': migration('running'),
         'commands': [],
         'acks': [],
         'timeout': 2.0,
         'instance_uuids': ['i'],
-        'runs_at': 'beta',
         'version': None,
     }
+    if method in rpcapi.COMMANDS:
+        arguments = {name: value for name, value in given.items() if name in parameters_of(method)}
+        api.send(scene.CONTEXT, 'alpha', command_of(method), **arguments)
+        return
     function = getattr(api, method)
     function(**{name: given[name] for name in inspect.signature(function).parameters})
+
+
+def parameters_of(method: str) -> set[str]:
+    """Return the parameters of the method of the endpoint."""
+    return set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
 
 
 def exposed() -> list[str]:
@@ -100,8 +106,7 @@ def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: s
     )
     older = '1.2' if method in EVACUATION else '1.1' if method in END_OF_MOVE else '1.0'
     assert target.version == newer.get(method, older)
-    taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
-    assert set(args) == taken
+    assert set(args) == parameters_of(method)
     if method.startswith('check'):
         assert (timeout, monitor, args['wait']) == (1800.0, 30.0, rpcapi.CHECK_WAIT)
     elif method in (POLL, 'get_definitions', 'list_guests', *REPORTS):
@@ -125,12 +130,12 @@ def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: s
 def test_abort_is_sent_only_to_a_host_that_supports_it_in_that_status(status: str, version: int, sent: bool) -> None:
     recorder = Recorder()
     api = rpcapi.ComputeAPI(recorder, version_of={'alpha': version}.__getitem__)
-    given: Any = (scene.CONTEXT, 'alpha', command_of(), scene.instance(), migration(status))
+    given: Any = (scene.CONTEXT, 'alpha', command_of('live_migration_abort'), migration(status))
     if sent:
-        api.live_migration_abort(*given)
+        api.send(*given, instance=scene.instance())
     else:
         with pytest.raises(exception.ServiceTooOld, match=f'alpha .* {status}: .* version {version}, and 3 is needed'):
-            api.live_migration_abort(*given)
+            api.send(*given, instance=scene.instance())
     assert len(recorder.calls) == sent
 
 
@@ -214,8 +219,8 @@ def test_version_of_a_host_is_read_once_for_each_boot() -> None:
 
     api = rpcapi.ComputeAPI(recorder, version_of=version_of)
     for boot_id in ('first', 'first', 'second', 'second'):
-        given: Any = (scene.CONTEXT, 'alpha', command_of(boot_id), scene.instance(), None)
-        api.post_live_migration_at_source(*given)
+        command = command_of('post_live_migration_at_source', boot_id)
+        api.send(scene.CONTEXT, 'alpha', command, instance=scene.instance(), migrate_data=None)
     assert queried == ['alpha', 'alpha']
     assert [call[0].version for call in recorder.calls] == ['1.0', '1.0', '1.1', '1.1']
 

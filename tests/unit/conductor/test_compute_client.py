@@ -37,7 +37,7 @@ class API:
         finally:
             self.under_way -= 1
 
-    def pre_live_migration(self, context: Any, host: str, order: protocol.Command, **payload: Any) -> protocol.Answer:
+    def send(self, context: Any, host: str, order: protocol.Command, **payload: Any) -> protocol.Answer:
         self._be_called()
         return protocol.Answer(seen=order.epoch)
 
@@ -81,7 +81,7 @@ class Scene:
 
         def call(number: int) -> None:
             try:
-                self.hosts.send(f'host{1 + number % hosts}', 'pre_live_migration', order(number))
+                self.hosts.send(f'host{1 + number % hosts}', order(number))
             except compute_client.HostBusy:
                 busy.append(number)
 
@@ -198,9 +198,9 @@ class TestSlots:
         scene.api.error = exception.RPCTimeout(target='host1', method='pre', timeout=60)
         for number in range(6):
             with pytest.raises(exception.ServiceUnreachable):
-                scene.hosts.send('host1', 'pre_live_migration', order(number))
+                scene.hosts.send('host1', order(number))
         scene.api.error = None
-        assert scene.hosts.send('host1', 'pre_live_migration', order()).seen == 1
+        assert scene.hosts.send('host1', order()).seen == 1
 
     def test_poll_takes_a_slot(self, scene: Scene) -> None:
         scene.api.gate.clear()
@@ -265,11 +265,11 @@ class TestUnanswered:
         assert scene.hosts.ask('host1', [order()]) is None
         assert scene.hosts.unreachable_for('host1') == pytest.approx(10)
         scene.api.error = None
-        scene.hosts.send('host1', 'pre_live_migration', order())
+        scene.hosts.send('host1', order())
         assert scene.hosts.unreachable_for('host1') == 0
 
     def test_new_incarnation_counts_from_its_begin(self, scene: Scene) -> None:
-        scene.hosts.send('host1', 'pre_live_migration', order())
+        scene.hosts.send('host1', order())
         scene.simulation.advance(100)
         scene.hosts.begin_incarnation()
         assert scene.hosts.unreachable_for('host1') == 0
