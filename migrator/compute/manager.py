@@ -39,7 +39,6 @@ from migrator.context import RequestContext
 from migrator.objects import (
     COMPARES_TENURE,
     CURRENT_VERSION,
-    LIGHTWEIGHT,
     Answer,
     Command,
     EventClient,
@@ -62,7 +61,7 @@ STOPPING_TIMEOUT = 1.0
 STOP_LISTENING_TIMEOUT = 0.5
 
 
-class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endpoint):
+class ComputeManager(steps.Endpoint, evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endpoint):
     """A compute host, which starts no thread and sends no message before :meth:`start`.
 
     :param conf: has the options of :mod:`migrator.conf.compute` registered.
@@ -112,7 +111,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endp
         new_runner: Callable[..., step_runner.StepRunner] = step_runner.StepRunner
         if tracer is not None:
             new_runner = functools.partial(step_runner.TracedStepRunner, tracer)
-        self._runner = new_runner(
+        self._runner: step_runner.StepRunner = new_runner(
             host,
             self.boot_id,
             driver,
@@ -235,56 +234,7 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endp
                 {'limit': self._runner.queue.limit, 'error': error},
             )
 
-    # --- steps, in the order of the saga ---------------------------------------------------------------------------
-
-    @expose
-    def check_can_live_migrate_destination(
-        self,
-        context: Context,
-        command: Command,
-        instance: Instance,
-        block_migration: bool | None,
-        disk_over_commit: bool,
-        wait: float,
-    ) -> Answer:
-        """Check whether this host can take the guest.
-
-        The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
-        LiveMigrateData for the source's check.
-        """
-        return self._runner.accept(
-            command,
-            lambda work: steps.check_can_live_migrate_destination(
-                self.driver, self.host, instance, block_migration, disk_over_commit
-            ),
-            wait=wait,
-        )
-
-    @expose
-    def check_can_live_migrate_source(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData, wait: float
-    ) -> Answer:
-        """Check whether the guest can migrate to the destination.
-
-        The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
-        LiveMigrateData with this host's part filled in.
-        """
-        return self._runner.accept(
-            command,
-            lambda work: steps.check_can_live_migrate_source(self.driver, self.host, instance, migrate_data),
-            wait=wait,
-        )
-
-    @expose
-    def pre_live_migration(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
-    ) -> Answer:
-        """Prepare this host for the guest; ``result`` of the report is the LiveMigrateData for the source."""
-        return self._runner.accept(
-            command,
-            lambda work: steps.pre_live_migration(self.driver, instance, migrate_data, work),
-            wait=rpcapi.SHORT_WAIT,
-        )
+    # --- the live migration ----------------------------------------------------------------------------------------
 
     @expose
     def live_migration(
@@ -350,64 +300,6 @@ class ComputeManager(evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endp
     def live_migration_force_complete(self, context: Context, command: Command, instance: Instance) -> Answer:
         """Force the running live migration to complete; do nothing if none is running."""
         return self._runner.force_complete(command, instance)
-
-    @expose
-    def post_live_migration_at_source(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """Remove the rest of a guest that has moved away; fail with ``{'here': True}`` if it is in use here."""
-        return self._runner.accept(
-            command,
-            lambda work: steps.post_live_migration_at_source(self.driver, self.host, instance, migrate_data),
-            wait=self._end_wait,
-        )
-
-    @expose
-    def post_live_migration_at_destination(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """Make the guest that has arrived persistent; fail with ``{'gone': True}`` if it is not here."""
-        return self._runner.accept(
-            command,
-            lambda work: steps.post_live_migration_at_destination(self.driver, instance, migrate_data),
-            wait=self._end_wait,
-        )
-
-    @expose
-    def rollback_live_migration_at_source(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """End this host's work for the migration, then restore the guest.
-
-        The report is failed with ``{'gone': True}`` if the guest is not here, and with ``{'busy': True}`` if a job of
-        the guest still runs.
-        """
-        return self._runner.accept(
-            command,
-            lambda work: steps.rollback_live_migration_at_source(self.driver, self.host, instance, migrate_data),
-            wait=self._end_wait,
-            cancels=instance,
-        )
-
-    @expose
-    def rollback_live_migration_at_destination(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> Answer:
-        """End this host's work for the migration, then remove what the migration has created here.
-
-        The report is failed with ``{'here': True}`` if the guest itself is here.
-        """
-        return self._runner.accept(
-            command,
-            lambda work: steps.rollback_live_migration_at_destination(self.driver, self.host, instance, migrate_data),
-            wait=self._end_wait,
-            cancels=instance,
-        )
-
-    @property
-    def _end_wait(self) -> float:
-        """Seconds that post and rollback wait for their end."""
-        return rpcapi.SHORT_WAIT if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
 
     @expose
     def poll_live_migrations(

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute.work import WorkEnd
+from migrator.compute import rpcapi
+from migrator.compute.work import Steps, Work, WorkEnd, step
 from migrator.objects import GuestState, Instance, LiveMigrateData, WorkState
 from migrator.objects.protocol import ACTIVE, IN_USE
 from migrator.virt.driver import CancelToken, ComputeDriver, Verdict
@@ -33,18 +34,109 @@ _STATE_OF = {
 }
 
 
-def check_can_live_migrate_destination(
-    driver: ComputeDriver, host: str, instance: Instance, block_migration: bool | None, disk_over_commit: bool
-) -> LiveMigrateData:
-    """Return the data that the source needs for its check, or refuse the guest (destination).
+class Endpoint(Steps):
+    """The steps of a live migration at this host, but for the live migration itself."""
 
-    pre_live_migration or the rollback removes what the check leaves behind.
+    @step()
+    def check_can_live_migrate_destination(
+        self, work: Work, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+    ) -> LiveMigrateData:
+        """Return the data that the source needs for its check, or refuse the guest (destination).
 
-    :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
-    """
-    refuse_if_present(driver, host, instance)
-    found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
-    return returned('check_can_live_migrate_destination', found)
+        pre_live_migration or the rollback removes what the check leaves behind.
+
+        :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
+        """
+        refuse_if_present(self.driver, self.host, instance)
+        found = self.driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+        return returned('check_can_live_migrate_destination', found)
+
+    @step()
+    def check_can_live_migrate_source(
+        self, work: Work, instance: Instance, migrate_data: LiveMigrateData
+    ) -> LiveMigrateData:
+        """Return the data with this host's part filled in, or refuse to migrate the guest (source).
+
+        The check leaves nothing behind.
+
+        :raises migrator.exception.MigrationPreCheckError: the guest cannot migrate there; the message says why.
+        """
+        guest = self.driver.get_guest(instance.uuid)
+        if not guest.present:
+            raise exception.MigrationPreCheckError(reason=f'{self.host} has no guest {instance.uuid}')
+        found = self.driver.check_can_live_migrate_source(instance, migrate_data)
+        return returned('check_can_live_migrate_source', found)
+
+    @step(rpcapi.SHORT_WAIT)
+    def pre_live_migration(self, work: Work, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """Prepare this host to receive the guest (destination).
+
+        :returns: the data that the conductor passes on to the source unchanged.
+        :raises migrator.exception.Cancelled: the work was cancelled; a rollback cleans up.
+        """
+        # What the check has left would obstruct the preparation, and no other step removes it.
+        self.driver.cleanup_live_migration_destination_check(instance)
+        work.raise_if_cancelled()
+        return returned('pre_live_migration', self.driver.pre_live_migration(instance, migrate_data, work))
+
+    @step(wait=None)
+    def post_live_migration_at_source(
+        self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> None:
+        """Remove what is left of a guest that has moved away.
+
+        :param migrate_data: None if the migration was abandoned before its checks replied.
+        :raises migrator.exception.GuestStillHere: the guest is in use here, or its job has not ended.
+        """
+        guest = self.driver.get_guest(instance.uuid)
+        if guest.job or guest.state in IN_USE:
+            action = 'post_live_migration_at_source'
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+        self.driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
+
+    @step(wait=None)
+    def post_live_migration_at_destination(
+        self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> None:
+        """Make the guest that has arrived persistent on this host.
+
+        :param migrate_data: None if the migration was abandoned before its checks replied.
+        :raises migrator.exception.GuestNotFound: the guest is not here.
+        """
+        self.driver.post_live_migration_at_destination(instance, migrate_data or LiveMigrateData())
+
+    @step(wait=None, cancels=True)
+    def rollback_live_migration_at_source(
+        self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> WorkEnd | None:
+        """Restore the guest to its state before the migration.
+
+        :returns: None if the guest is restored; failed with ``busy`` if its job still runs, after an abort of the job.
+        :raises migrator.exception.GuestNotFound: the guest is not here.
+        """
+        guest = self.driver.get_guest(instance.uuid)
+        if guest.job:
+            self.driver.live_migration_abort(instance)
+            reason = f'the job of guest {instance.uuid} at {self.host} has not ended'
+            return WorkEnd(WorkState.FAILED, {'busy': True}, reason)
+        if not guest.present:
+            raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
+        self.driver.rollback_live_migration_at_source(instance, migrate_data)
+        return None
+
+    @step(wait=None, cancels=True)
+    def rollback_live_migration_at_destination(
+        self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> None:
+        """Remove everything that the migration has created on this host.
+
+        :raises migrator.exception.GuestStillHere: the guest itself is here.
+        """
+        guest = self.driver.get_guest(instance.uuid)
+        if guest.present and guest.state != GuestState.WAITING:
+            action = 'rollback_live_migration_at_destination'
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+        self.driver.rollback_live_migration_at_destination(instance, migrate_data)
 
 
 def refuse_if_present(driver: ComputeDriver, host: str, instance: Instance) -> None:
@@ -58,35 +150,6 @@ def refuse_if_present(driver: ComputeDriver, host: str, instance: Instance) -> N
             reason=f'{host} already has guest {instance.uuid}, which is {guest.state}: remove it there if an earlier '
             'migration has left it behind'
         )
-
-
-def check_can_live_migrate_source(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
-) -> LiveMigrateData:
-    """Return the data with the source's part filled in, or refuse to migrate the guest (source).
-
-    The check leaves nothing behind.
-
-    :raises migrator.exception.MigrationPreCheckError: the guest cannot migrate there; the message says why.
-    """
-    guest = driver.get_guest(instance.uuid)
-    if not guest.present:
-        raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
-    return returned('check_can_live_migrate_source', driver.check_can_live_migrate_source(instance, migrate_data))
-
-
-def pre_live_migration(
-    driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken
-) -> LiveMigrateData:
-    """Prepare this host to receive the guest (destination).
-
-    :returns: the data that the conductor passes on to the source unchanged.
-    :raises migrator.exception.Cancelled: the work was cancelled; a rollback cleans up.
-    """
-    # What the check has left would obstruct the preparation, and no other step removes it.
-    driver.cleanup_live_migration_destination_check(instance)
-    token.raise_if_cancelled()
-    return returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
 
 
 def returned(method: str, found: object) -> LiveMigrateData:
@@ -186,61 +249,3 @@ def outlast(
                     {'guest': instance_uuid, 'error': exception.message_of(error)},
                 )
             threads.sleep(ASK_AGAIN)
-
-
-def post_live_migration_at_source(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
-) -> None:
-    """Remove what is left of a guest that has moved away.
-
-    :param migrate_data: None if the migration was abandoned before its checks replied.
-    :raises migrator.exception.GuestStillHere: the guest is in use here, or its job has not ended.
-    """
-    guest = driver.get_guest(instance.uuid)
-    if guest.job or guest.state in IN_USE:
-        raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action='post_live_migration_at_source')
-    driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
-
-
-def post_live_migration_at_destination(
-    driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData | None
-) -> None:
-    """Make the guest that has arrived persistent on this host.
-
-    :param migrate_data: None if the migration was abandoned before its checks replied.
-    :raises migrator.exception.GuestNotFound: the guest is not here.
-    """
-    driver.post_live_migration_at_destination(instance, migrate_data or LiveMigrateData())
-
-
-def rollback_live_migration_at_source(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
-) -> WorkEnd | None:
-    """Restore the guest to its state before the migration.
-
-    :returns: None if the guest is restored; failed with ``busy`` if its job still runs, after an abort of the job.
-    :raises migrator.exception.GuestNotFound: the guest is not here.
-    """
-    guest = driver.get_guest(instance.uuid)
-    if guest.job:
-        driver.live_migration_abort(instance)
-        return WorkEnd(WorkState.FAILED, {'busy': True}, f'the job of guest {instance.uuid} at {host} has not ended')
-    if not guest.present:
-        raise exception.GuestNotFound(host=host, instance_uuid=instance.uuid)
-    driver.rollback_live_migration_at_source(instance, migrate_data)
-    return None
-
-
-def rollback_live_migration_at_destination(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
-) -> None:
-    """Remove everything that the migration has created on this host.
-
-    :raises migrator.exception.GuestStillHere: the guest itself is here.
-    """
-    guest = driver.get_guest(instance.uuid)
-    if guest.present and guest.state != GuestState.WAITING:
-        raise exception.GuestStillHere(
-            host=host, instance_uuid=instance.uuid, action='rollback_live_migration_at_destination'
-        )
-    driver.rollback_live_migration_at_destination(instance, migrate_data)

@@ -13,7 +13,20 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import context, exception, executors
-from migrator.objects import Command, Entry, Report, WorkState, base, instance, migrate_data, protocol
+from migrator.compute import rpcapi
+from migrator.objects import (
+    LIGHTWEIGHT,
+    Answer,
+    Command,
+    Entry,
+    Report,
+    WorkState,
+    base,
+    instance,
+    migrate_data,
+    protocol,
+)
+from migrator.rpc import expose
 from migrator.virt import driver
 
 LIVE_MIGRATION = 'live_migration'
@@ -93,6 +106,53 @@ class Work(driver.CancelToken):
             self.traceparent = None
             if self.step != LIVE_MIGRATION:
                 self.outcome = WorkEnd(self.outcome.state, None, self.outcome.reason)
+
+
+class Steps:
+    """The base of the steps of one kind of migration: methods that are decorated with :func:`step`.
+
+    :ivar host: the name of this host.
+    :ivar version: the service version of this host.
+    """
+
+    host: str
+    driver: driver.ComputeDriver
+    version: int
+    _runner: Any  # a StepRunner, whose module imports this one
+
+    @property
+    def ending_wait(self) -> float:
+        """Seconds that post and rollback of a live migration wait for their end."""
+        return rpcapi.SHORT_WAIT if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
+
+
+def step(wait: float | None = 0.0, cancels: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Answer]]:
+    """Make the body of a step the RPC method of :class:`Steps` that accepts the step.
+
+    The RPC method has a :class:`Command` in place of the body's :class:`Work`.
+
+    :param wait: seconds for which a call waits for the end of the step, unless the caller names them, as for a check;
+        None: :attr:`Steps.ending_wait`.
+    :param cancels: whether the step is a rollback, which ends the earlier work of its migration first.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., Answer]:
+        @expose
+        @functools.wraps(body)
+        def accept(
+            self: Steps, context: Any, command: Command, instance: Any, wait: float | None = wait, **more: Any
+        ) -> Answer:
+            answer: Answer = self._runner.accept(
+                command,
+                lambda work: body(self, work, instance, **more),
+                wait=self.ending_wait if wait is None else wait,
+                cancels=instance if cancels else None,
+            )
+            return answer
+
+        return accept
+
+    return decorate
 
 
 @dataclasses.dataclass(frozen=True)

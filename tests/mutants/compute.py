@@ -116,15 +116,15 @@ MUTANTS = (
     Mutant(
         'rollback-at-destination-does-not-observe',
         LIVE,
-        'if guest.present and guest.state != GuestState.WAITING:\n        raise exception.GuestStillHere(',
-        'if guest.job:\n        raise exception.GuestStillHere(',
+        'if guest.present and guest.state != GuestState.WAITING:\n            action =',
+        'if guest.job:\n            action =',
         'The cleanup of the destination removes a guest that has arrived and runs there.',
     ),
     Mutant(
         'evacuated-copy-ended-without-another-that-runs',
         EVACUATION,
-        'and runs_at in (None, host):',
-        'and runs_at == host:',
+        'and runs_at in (None, self.host):',
+        'and runs_at == self.host:',
         'A source that was never dead ends its copy of a guest, although no other host is known to run the guest.',
     ),
     Mutant(
@@ -137,15 +137,15 @@ MUTANTS = (
     Mutant(
         'rollback-of-an-evacuation-does-not-cancel',
         EVACUATION,
-        'cancels=instance,',
-        'cancels=None,',
+        '@step(cancels=True)',
+        '@step()',
         'A destination that is given up still starts the guest, and the next one may start it too.',
     ),
     Mutant(
         'source-restored-under-a-running-job',
         LIVE,
-        'if guest.job:\n        driver.live_migration_abort(instance)',
-        'if guest.job and not guest.present:\n        driver.live_migration_abort(instance)',
+        'if guest.job:\n            self.driver.live_migration_abort(instance)',
+        'if guest.job and not guest.present:\n            self.driver.live_migration_abort(instance)',
         'The guest is resumed at the source while its job still moves it, so it may run twice.',
     ),
     Mutant(

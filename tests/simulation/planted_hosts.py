@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from migrator import context as migrator_context
 from migrator import exception, rpc
-from migrator.compute import steps
 from migrator.compute.manager import ComputeManager
 from migrator.compute.rpcapi import TOPIC, VERSION
 from migrator.compute.step_runner import StepRunner
-from migrator.compute.work import LIVE_MIGRATION
+from migrator.compute.work import LIVE_MIGRATION, step
 from migrator.conductor import cleanups
 from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext
@@ -71,32 +71,35 @@ def what_was_prepared_stays_after_a_rollback() -> Iterator[object]:
     Here a rollback at the destination removes what the check has left, and not what the preparation made.
     """
 
-    def some(driver: Any, host: str, instance: Any, migrate_data: Any) -> None:
-        driver.cleanup_live_migration_destination_check(instance)
+    @step(wait=None, cancels=True)
+    def some(self: Any, work: Any, instance: Any, migrate_data: Any) -> None:
+        self.driver.cleanup_live_migration_destination_check(instance)
 
-    with patched(steps, 'rollback_live_migration_at_destination', some) as there:
+    with patched(_Manager, 'rollback_live_migration_at_destination', some) as there:
         yield there
 
 
 @SHELF.plant('I18', 'success')
 def guest_is_not_made_the_destinations_own() -> Iterator[object]:
     """The destination's post step does nothing."""
-    with patched(steps, 'post_live_migration_at_destination', lambda driver, instance, data: None) as there:
+    nothing = step(wait=None)(lambda *_args, **_rest: None)
+    with patched(_Manager, 'post_live_migration_at_destination', nothing) as there:
         yield there
 
 
 @SHELF.plant('I1', 'cut-over fails')
 def users_pause_is_lost() -> Iterator[object]:
     """Restoring the guest at the source starts it, whatever its user had made of it."""
-    rollback = steps.rollback_live_migration_at_source
+    rollback = inspect.unwrap(_Manager.rollback_live_migration_at_source)
 
-    def start(driver: Any, host: str, instance: Any, migrate_data: Any) -> Any:
-        guest = driver.hypervisor.guests.get(instance.uuid)
+    @step(wait=None, cancels=True)
+    def start(self: Any, work: Any, instance: Any, migrate_data: Any) -> Any:
+        guest = self.driver.hypervisor.guests.get(instance.uuid)
         if guest is not None:
             guest.resume_to = command.GuestState.RUNNING.value
-        return rollback(driver, host, instance, migrate_data)
+        return rollback(self, work, instance, migrate_data)
 
-    with patched(steps, 'rollback_live_migration_at_source', start) as there:
+    with patched(_Manager, 'rollback_live_migration_at_source', start) as there:
         yield there
 
 

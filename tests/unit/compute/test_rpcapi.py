@@ -78,8 +78,11 @@ def call(method: str, api: rpcapi.ComputeAPI) -> None:
 
 
 def parameters_of(method: str) -> set[str]:
-    """Return the parameters of the method of the endpoint."""
-    return set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
+    """Return the parameters of an RPC method. That of a step has a command where its body has the work."""
+    found = {*inspect.signature(getattr(manager.ComputeManager, method)).parameters} - {'self', 'context'}
+    if 'work' in found:
+        found = found - {'work'} | {'command'} | ({'wait'} if method.startswith('check') else set())
+    return found
 
 
 def exposed() -> list[str]:
