@@ -6,8 +6,9 @@ Other tests hold the other numbers: the complexity of a function (C901, ``max-co
 words that are not used (``test_prose.py``), import cycles (``test_floors.py``), and the files and frames of one
 migration (``conductor/test_happy_path.py``).
 
-A limit holds everywhere. Where a part is still above it, ``STILL`` has the part with its present number, which may only
-fall: lower it when the test says so, and delete it when the part is below the limit.
+The sizes are those of ``migrator``; a folder of alembic revisions grows with the schema. A limit holds everywhere.
+Where a part is still above it, ``STILL`` has the part with its present number, which may only fall: lower it when the
+test says so, and delete it when the part is below the limit.
 """
 
 from __future__ import annotations

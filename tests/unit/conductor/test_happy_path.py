@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The size of the path of one migration without a fault: files, and frames to a message."""
+"""The size of the path of one migration without a fault: files, and frames to a message.
+
+It begins at the conductor, with the row of an accepted migration. The frames are those between the function of a step
+and the method of the RPC client, which is counted too.
+"""
 
 from __future__ import annotations
 
