@@ -220,7 +220,7 @@ class Runner:
             with self._lock:
                 run.dirty = run.woken = True
         except exception.NoSlot as error:
-            LOG.debug('Migration chooses again: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
+            LOG.debug('Slot was taken meanwhile: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             subject.writes = Write()
             with self._lock:
                 run.woken = True
@@ -287,7 +287,8 @@ class Runner:
                 {'migration': uuid, 'what': pause.why},
             )
         elif pause is not None:
-            LOG.debug('Migration waits: %(migration)s: for %(what)s', {'migration': uuid, 'what': pause})
+            what = pause.why if isinstance(pause, Parked) else pause.reason
+            LOG.debug('Migration waits: %(migration)s: for %(what)s', {'migration': uuid, 'what': what})
         if pause is None:
             status = subject.row.status
             LOG.info('Migration has ended: %(migration)s: %(status)s', {'migration': uuid, 'status': status})

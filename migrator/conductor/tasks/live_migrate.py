@@ -3,8 +3,8 @@
 """The saga of a live migration: the table of steps with their undos, and their functions in order.
 
 :mod:`migrator.saga.executor` runs the table. :mod:`migrator.conductor.migration.hosts` sends a step that a host does:
-the method of ``ComputeAPI`` in :mod:`migrator.compute.rpcapi` has the step's name. The functions that write allocations
-are in :mod:`migrator.conductor.migration.allocations`.
+the method of the host's :class:`~migrator.compute.manager.ComputeManager` has the step's name. The functions that write
+allocations are in :mod:`migrator.conductor.migration.allocations`.
 
 Where the guest is, and what follows from that, is decided in :mod:`migrator.conductor.migration.settle`. An operator's
 decision is carried out in :mod:`migrator.conductor.migration.abandon`.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.compute.rpcapi import ComputeAPI
+from migrator.compute.rpcapi import COMMANDS
 from migrator.conductor.migration import hosts
 from migrator.conductor.notifications import phases
 from migrator.conductor.tasks import sagas
@@ -18,7 +18,7 @@ from migrator.virt.fake import acts
 STEPS = [step for saga in sagas().values() for step in saga.steps]
 #: The steps and the undos, by their names in the log and on the wire.
 NAMES = {step.name for step in STEPS} | {step.undo.__name__ for step in STEPS if step.undo is not None}
-CALLS = {name for name in dir(ComputeAPI) if not name.startswith('_')}
+CALLS = set(COMMANDS)
 
 
 @pytest.mark.parametrize('name', sorted(NAMES & CALLS))
