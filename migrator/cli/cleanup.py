@@ -28,7 +28,7 @@ def list_(asked: Asked) -> int:
     given, database = asked.arguments, asked.database
     now = database.services.now()
     found = database.cleanups.list(host=given.host, instance_uuid=given.instance)
-    shown = [one for one in found if one.alarm is not None or not given.blocked]
+    shown = [one for one in found if one.blocked_because is not None or not given.blocked]
     rows = [
         [
             one.id,
@@ -38,7 +38,7 @@ def list_(asked: Asked) -> int:
             one.migration_uuid,
             command.ago(one.created_at, now),
             cleanups.state(one),
-            one.alarm or one.reason,
+            one.blocked_because or one.reason,
         ]
         for one in shown
     ]
@@ -85,7 +85,13 @@ def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, to_run: str) -> int:
     from migrator.conductor.operator import cleanups
 
     head = f'Cleanup {cleanup.id} of migration {cleanup.migration_uuid} at {cleanup.host}: {cleanups.state(cleanup)}'
-    lines = [f'* It is blocked: {cleanup.alarm}', f'* {plan}', '', 'Nothing was changed. To do it:', f'  {to_run}']
+    lines = [
+        f'* It is blocked: {cleanup.blocked_because}',
+        f'* {plan}',
+        '',
+        'Nothing was changed. To do it:',
+        f'  {to_run}',
+    ]
     text = '\n'.join(map(command.printable, [head, '', *lines]))
     asked.answer(cleanups.document(cleanup) | {'dry_run': True, 'plan': plan}, text)
     return command.RIGHT

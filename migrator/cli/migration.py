@@ -60,14 +60,14 @@ def list_(asked: Asked) -> int:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
     if asked.arguments.json:
-        from migrator.conductor.operator import timeline
+        from migrator.conductor.operator import cleanups, timeline
 
         logs = database.migrations.read_logs([one.uuid for one in shown])
         documents = [
             timeline.migration_document(one, logs[one.uuid])
             | {
                 'server': servers.get(one.owner or ''),
-                'debts': [dataclasses.asdict(cleanup) for cleanup in deferred[one.uuid]],
+                'debts': [cleanups.in_timeline(cleanup) for cleanup in deferred[one.uuid]],
                 'instance_name': names.get(one.instance_uuid),
             }
             | _place(places[one.uuid], now)
@@ -100,7 +100,7 @@ def _row(
     elif migration.is_undecided:
         remarks.append('waits for its user to confirm or to revert it')
     for cleanup in deferred:
-        blocked = f', blocked: {cleanup.alarm}' if cleanup.alarm else ''
+        blocked = f', blocked: {cleanup.blocked_because}' if cleanup.blocked_because else ''
         remarks.append(f'{cleanup.host} still has to do {cleanup.step}{blocked}')
     return [
         migration.id,
@@ -241,7 +241,7 @@ def _sections(facts: Facts, line: Place) -> Iterator[tuple[str, Sequence[str], S
         for service in [facts.service_of(host)]
     ]  # fmt: skip
     yield 'Deferred cleanups', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'BLOCKED'), [
-        [one.host, one.step, one.created_at, one.epoch, one.reason, one.alarm] for one in facts.cleanups
+        [one.host, one.step, one.created_at, one.epoch, one.reason, one.blocked_because] for one in facts.cleanups
     ]  # fmt: skip
     yield 'Requests', ('ACTION', 'REQUEST', 'USER', 'PROJECT', 'BEGUN (UTC)', 'ENDED (UTC)', 'RESULT', 'MESSAGE'), [
         [

@@ -52,7 +52,7 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
     :param pool: limits the cleanups that run at a time.
     :param listed: all deferred cleanups.
     """
-    cleanups = [cleanup for cleanup in listed if cleanup.alarm is None]
+    cleanups = [cleanup for cleanup in listed if cleanup.blocked_because is None]
     if not cleanups:
         return
     now = tools.database.services.now()
@@ -267,7 +267,7 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
     """
     for cleanup in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
         name = f'{cleanup.step}, the deferred cleanup of migration {cleanup.migration_uuid}'
-        if cleanup.alarm is not None or _is_where_the_guest_is(m.tools, cleanup):
+        if cleanup.blocked_because is not None or _is_where_the_guest_is(m.tools, cleanup):
             return Stuck(
                 f'It waits for {m.source} to do {name}, which is blocked: see "migrator-manage cleanup list"; retry '
                 'it, or discard it if nothing is left to do. The migration goes on by itself then.'
@@ -398,7 +398,7 @@ def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:
 
 def _block(tools: Tools, cleanup: Cleanup, why: str) -> None:
     LOG.error('Blocking deferred cleanup %(cleanup)s: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
-    tools.database.cleanups.raise_alarm(cleanup, why)
+    tools.database.cleanups.block(cleanup, why)
 
 
 def _name(cleanup: Cleanup) -> str:

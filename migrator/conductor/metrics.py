@@ -192,7 +192,7 @@ class Metrics:
 
         :param deferred: all deferred cleanups.
         """
-        number_of = collections.Counter(cleanup.alarm is not None for cleanup in deferred)
+        number_of = collections.Counter(cleanup.blocked_because is not None for cleanup in deferred)
         for blocked in (False, True):
             self._cleanups.labels('yes' if blocked else 'no').set(number_of[blocked])
 

@@ -42,7 +42,7 @@ class Cleanup:
 
     :ivar reason: why the cleanup was deferred, or why the host could not do it at the last try.
     :ivar tenure: the tenure of the instance when a conductor last adopted the cleanup.
-    :ivar alarm: why the cleanup is blocked until an operator looks at it, or None.
+    :ivar blocked_because: why the cleanup is blocked until an operator looks at it, or None.
     :ivar input: the input of the step (the stored migrate data), and ``fenced`` if the migration itself has deferred
         the step because its host was fenced.
     """
@@ -55,7 +55,7 @@ class Cleanup:
     epoch: int
     tenure: int = 0
     owner: str | None = None
-    alarm: str | None = None
+    blocked_because: str | None = None
     input: Mapping[str, Any] | None = None
     id: int = 0
     created_at: datetime.datetime | None = None
@@ -110,7 +110,7 @@ def hold_at(session: Any, instance_uuid: str, host: str) -> None:
     here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVES))
     # Block first, so that no conductor can begin the cleanup after the check below.
     _block(session, why, *here)
-    sent = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.alarm == why, _T.c.owner.is_not(None))
+    sent = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.blocked_because == why, _T.c.owner.is_not(None))
     found = session.execute(sent).first()
     if found is not None:
         raise exception.CleanupInProgress(
@@ -119,7 +119,9 @@ def hold_at(session: Any, instance_uuid: str, host: str) -> None:
 
 
 def _block(session: Any, why: str, *which: Any) -> None:
-    session.execute(sa.update(_T).where(*which, _T.c.alarm.is_(None)).values(alarm=why, epoch=_T.c.epoch + 1))
+    session.execute(
+        sa.update(_T).where(*which, _T.c.blocked_because.is_(None)).values(blocked_because=why, epoch=_T.c.epoch + 1)
+    )
 
 
 class Busy(Exception):
@@ -164,7 +166,7 @@ class Cleanups:
         try:
             with self._engine.writer() as session:
                 row = session.execute(sa.select(_T).where(_T.c.id == cleanup.id)).one_or_none()
-                if row is None or row.alarm is not None:
+                if row is None or row.blocked_because is not None:
                     return None
                 if row.owner == owner:
                     # If the step is sent again in the same epoch, the host answers with the result of the work that it
@@ -207,7 +209,7 @@ class Cleanups:
         after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
         taken: Any = session.execute(
             sa.update(_T)
-            .where(_T.c.id == cleanup.id, _T.c.alarm.is_(None), *guard)
+            .where(_T.c.id == cleanup.id, _T.c.blocked_because.is_(None), *guard)
             .values(owner=after.owner, epoch=after.epoch, tenure=after.tenure)
         )
         if not taken.rowcount:
@@ -233,10 +235,10 @@ class Cleanups:
             session.execute(sa.update(_T).where(*_same(cleanup)).values(owner=None))
 
     @retried
-    def raise_alarm(self, cleanup: Cleanup, why: str) -> None:
+    def block(self, cleanup: Cleanup, why: str) -> None:
         """Block a cleanup until an operator looks at it."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(*_same(cleanup)).values(alarm=why))
+            session.execute(sa.update(_T).where(*_same(cleanup)).values(blocked_because=why))
 
     @retried
     def try_again(self, seen: Sequence[Cleanup]) -> int:
@@ -248,8 +250,8 @@ class Cleanups:
         taken = 0
         with self._engine.writer() as session:
             for one in seen:
-                same = (_T.c.id == one.id, _T.c.alarm == one.alarm)
-                found: Any = session.execute(sa.update(_T).where(*same).values(alarm=None))
+                same = (_T.c.id == one.id, _T.c.blocked_because == one.blocked_because)
+                found: Any = session.execute(sa.update(_T).where(*same).values(blocked_because=None))
                 taken += found.rowcount
         return taken
 
@@ -261,7 +263,9 @@ class Cleanups:
         :returns: whether it was deleted.
         """
         with self._engine.writer() as session:
-            gone: Any = session.execute(sa.delete(_T).where(_T.c.id == seen.id, _T.c.alarm == seen.alarm))
+            gone: Any = session.execute(
+                sa.delete(_T).where(_T.c.id == seen.id, _T.c.blocked_because == seen.blocked_because)
+            )
             return bool(gone.rowcount)
 
     def cleaned_evacuations(self) -> builtins.list[Migration]:
@@ -293,7 +297,7 @@ class Cleanups:
 
         Hosts without any are left out.
         """
-        query = sa.select(_T.c.host, sa.func.count(), sa.func.count(_T.c.alarm)).group_by(_T.c.host)
+        query = sa.select(_T.c.host, sa.func.count(), sa.func.count(_T.c.blocked_because)).group_by(_T.c.host)
         with self._engine.reader() as session:
             return {host: (int(number), int(blocked)) for host, number, blocked in session.execute(query)}
 

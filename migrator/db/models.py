@@ -451,7 +451,7 @@ class Cleanup(Base):
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
     step: orm.Mapped[str] = orm.mapped_column(Text(64))
     reason: orm.Mapped[str] = orm.mapped_column(Text())
-    alarm: orm.Mapped[str | None] = orm.mapped_column(Text())
+    blocked_because: orm.Mapped[str | None] = orm.mapped_column('alarm', Text(), key='blocked_because')
     owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
@@ -553,10 +553,10 @@ def newest(
     return found
 
 
-def from_sqlite(model: type[Base]) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """Return the columns of a table, each with its conversion of a value in SQLite, or None."""
+def from_sqlite(model: type[Base]) -> list[tuple[str, str, Callable[[Any], Any] | None]]:
+    """Return the columns of a table: name, attribute, and the conversion of a value in SQLite or None."""
     dialect, columns = sqlite.dialect(), model.__table__.columns
-    return [(one.name, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
+    return [(one.name, one.key, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
 
 
 @functools.cache

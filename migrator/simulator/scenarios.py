@@ -248,7 +248,7 @@ def brought_back(operator: Operator, begin: Callable[[], None]) -> None:
     deeds.bring_back(operator.cloud, instance, 'host1', shut_off=False)
     _faults(operator).clear()
     database = operator.cloud.database
-    operator.user.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
+    operator.user.until(lambda: any(cleanup.blocked_because for cleanup in database.cleanups.list()))
     begin()
     operator.user.migrate(instance, 'host2')
     operator.user.until(lambda: (row := operator.user.newest(instance)) is not None and row.stuck_reason)
@@ -443,7 +443,7 @@ def evacuated_and_brought_back(operator: Operator, begin: Callable[[], None]) ->
     deeds.bring_back(operator.cloud, instance, 'host1', shut_off=True)
     _faults(operator).clear()
     database = operator.cloud.database
-    operator.user.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
+    operator.user.until(lambda: any(cleanup.blocked_because for cleanup in database.cleanups.list()))
     for cleanup in database.cleanups.list():
         database.cleanups.discard(cleanup)
     _completes(operator)

@@ -295,7 +295,10 @@ class SimulatedCloud(Cloud):
 
     def can_clean_up(self) -> bool:
         """Return whether a running compute service has a deferred cleanup that is not blocked."""
-        return any(cleanup.alarm is None and cleanup.host in self.computes for cleanup in self.database.cleanups.list())
+        return any(
+            cleanup.blocked_because is None and cleanup.host in self.computes
+            for cleanup in self.database.cleanups.list()
+        )
 
     def kill(self, name: str) -> None:
         """Kill a process (``kill -9``), such as ``api``, ``conductor1`` or ``host1``."""

@@ -81,7 +81,7 @@ class Tables:
 class _Table:
     def __init__(self, model: type[models.Base], convert: Callable[[Any], Any]) -> None:
         self._processors = models.from_sqlite(model)
-        names = ', '.join(f'"{name}"' for name, _ in self._processors)
+        names = ', '.join(f'"{name}"' for name, _, _ in self._processors)
         self._query = f'SELECT rowid, {names} FROM "{model.__tablename__}" ORDER BY rowid'  # noqa: S608 -- the schema's own names
         self._convert = convert
         self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}
@@ -98,7 +98,7 @@ class _Table:
         row = Row(
             **{
                 name: value if process is None else process(value)
-                for (name, process), value in zip(self._processors, raw, strict=True)
+                for (_, name, process), value in zip(self._processors, raw, strict=True)
             }
         )
         row.object = self._convert(row)

@@ -83,8 +83,8 @@ def test_cleanup_at_host_that_runs_guest_is_blocked_and_guest_runs_on(cloud):
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].spawn(instance)
     state.restart(cloud, 'host1')
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
-    assert 'look which host runs it' in cloud.database.cleanups.list()[0].alarm
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
+    assert 'look which host runs it' in cloud.database.cleanups.list()[0].blocked_because
     cloud.simulation.advance(30)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.RUNNING
     cloud.world.hypervisors['host1'].delete(instance.uuid)
@@ -112,9 +112,9 @@ def test_guest_lost_at_destination_after_move_blocks_its_cleanup(cloud):
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     state.restart(cloud, 'host2')
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
     (cleanup,) = cloud.database.cleanups.list()
-    assert 'the guest is not there, where the database has it: look which host has it' in cleanup.alarm
+    assert 'the guest is not there, where the database has it: look which host has it' in cleanup.blocked_because
     assert instance.uuid in cleanup.reason, 'what the host said is there to be read'
     reported = count_reports(cloud)
     cloud.simulation.advance(60)
@@ -146,8 +146,8 @@ def test_guest_lost_at_source_before_restore_blocks_cleanup_unless_deleted(cloud
     if deleted:
         cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
         return
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
-    assert 'the guest is not there, where the database has it' in cloud.database.cleanups.list()[0].alarm
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
+    assert 'the guest is not there, where the database has it' in cloud.database.cleanups.list()[0].blocked_because
 
 
 def count_reports(cloud):

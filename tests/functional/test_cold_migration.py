@@ -279,15 +279,15 @@ def test_abandoned_on_the_source_a_running_copy_at_a_destination_that_is_down_is
     assert operator('migration', 'abandon', migration.uuid, '--guest-on', 'host1', '--yes')[0] == 0
     (cleanup,) = cloud.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host2', 'revert_migration_at_destination')
-    assert 'host2 is down and may run the guest' in cleanup.alarm
+    assert 'host2 is down and may run the guest' in cleanup.blocked_because
     cloud.start_compute('host2')
     cloud.simulation.advance(60)
     assert cloud.world.active_on(instance.uuid) == ['host2']
     # A retry does not end it either.
     assert 'stops no guest that could run' in operator('migration', 'retry', migration.uuid, '--dry-run')[1]
     assert operator('migration', 'retry', migration.uuid)[0] == 0
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
-    assert 'the guest is there and could run' in cloud.database.cleanups.list()[0].alarm
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
+    assert 'the guest is there and could run' in cloud.database.cleanups.list()[0].blocked_because
     assert cloud.world.active_on(instance.uuid) == ['host2']
 
 
@@ -339,9 +339,9 @@ def test_a_source_that_returns_does_not_start_a_guest_that_has_no_place_there_an
         cloud.database.instances.update(instance.uuid, host='host3', node='host3')
     faults(cloud, 'host1').clear()
     cloud.start_compute('host1')
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
     why = 'the instance was deleted' if deleted else 'the database has the instance on host3'
-    assert f'would restore the guest at host1, but {why}' in cloud.database.cleanups.list()[0].alarm
+    assert f'would restore the guest at host1, but {why}' in cloud.database.cleanups.list()[0].blocked_because
     assert cloud.world.active_on(instance.uuid) == []
     # The operator has destroyed what is left there.
     cloud.world.hypervisors['host1'].delete(instance.uuid)

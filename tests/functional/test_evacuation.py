@@ -265,7 +265,7 @@ def test_a_copy_is_kept_until_the_guests_host_reports_it(cloud):
     assert status(cloud, evacuation) == 'done'
     assert instance.uuid in cloud.world.hypervisors['host1'].guests
     (cleanup,) = cloud.database.cleanups.list(host='host1')
-    assert cleanup.alarm is None
+    assert cleanup.blocked_because is None
     assert 'host2' in cleanup.reason
     cloud.start_compute('host2')
     cloud.simulation.advance(120)

@@ -339,7 +339,7 @@ def test_a_host_that_restarts_in_its_post_step_does_it_again(cloud, host):
 
 
 @pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time')
-def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_is_touched(cloud):
+def test_a_guest_that_runs_on_both_hosts_is_stuck_and_neither_copy_is_touched(cloud):
     instance = unattended(cloud)
     job_goes_on(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)

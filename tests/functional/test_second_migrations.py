@@ -87,7 +87,7 @@ def test_a_guest_that_was_brought_back_is_not_removed_by_the_cleanup_that_is_pen
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
     (cleanup,) = cloud.database.cleanups.list()
-    assert cleanup.alarm
+    assert cleanup.blocked_because
     # The next migration of it waits for the operator, and goes on by itself.
     cloud.world.hypervisors['host1'].resume(instance.uuid)
     ask(cloud, instance, 'host3')
@@ -145,7 +145,7 @@ def test_the_abandonment_of_the_next_migration_blocks_what_earlier_ones_have_lef
     cloud.simulation.run_until(lambda: rows(cloud, instance)[-1].stuck_reason, timeout=300)
     uuid, destination = rows(cloud, instance)[-1].uuid, rows(cloud, instance)[-1].dest_compute
     assert operator('migration', 'abandon', uuid, '--guest-on', destination, '--yes')[0] == 0
-    blocked = {cleanup.host: bool(cleanup.alarm) for cleanup in cloud.database.cleanups.list()}
+    blocked = {cleanup.host: bool(cleanup.blocked_because) for cleanup in cloud.database.cleanups.list()}
     assert blocked == {'host1': True, 'host2': True}
 
 

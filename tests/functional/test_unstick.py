@@ -183,8 +183,8 @@ def test_abandon_on_the_destination_defers_a_blocked_cleanup_at_a_source_that_is
     ended(cloud, instance, 'host2')
     (cleanup,) = cloud.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host1', 'post_live_migration_at_source')
-    assert 'look where the guest is' in cleanup.alarm
-    (line,) = [one for one in caplog.records if one.getMessage().endswith(cleanup.alarm)]
+    assert 'look where the guest is' in cleanup.blocked_because
+    (line,) = [one for one in caplog.records if one.getMessage().endswith(cleanup.blocked_because)]
     assert line.levelname == 'ERROR'
     cloud.world.hypervisors['host1'].power_on()
     state.restart(cloud, 'host1')
@@ -211,7 +211,7 @@ def test_abandoned_after_the_move_no_copy_that_runs_is_touched(cloud, operator, 
     cloud.simulation.advance(60)
     assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
     (cleanup,) = cloud.database.cleanups.list()
-    assert (cleanup.host, bool(cleanup.alarm)) == (other, True)
+    assert (cleanup.host, bool(cleanup.blocked_because)) == (other, True)
 
 
 @pytest.mark.breaks('I1', 'I2', 'I5', reason='the test runs the guest a second time')
@@ -309,7 +309,7 @@ def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_do
 # --- deferred cleanups, and missing reports ------------------------------------------------------------------------
 
 
-def defer(cloud, instance, host, step, alarm=None):
+def defer(cloud, instance, host, step, blocked_because=None):
     """A host has a cleanup of a server's migration, sent in a later epoch than the migration's own."""
     found = row(cloud, instance)
     cleanup = Cleanup(
@@ -319,7 +319,7 @@ def defer(cloud, instance, host, step, alarm=None):
         step=step,
         reason='the test says so',
         epoch=found.epoch + 20,
-        alarm=alarm,
+        blocked_because=blocked_because,
     )
     with cloud.database.engine.writer() as session:
         cleanups.write(session, cleanup)
@@ -337,14 +337,14 @@ def test_earlier_deferred_cleanup_does_not_remove_the_last_copy(cloud, operator,
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
     # If the operator has named the host of the guest, it is not done at all.
-    deferred = [(cleanup.host, 'look' in cleanup.alarm) for cleanup in cloud.database.cleanups.list()]
+    deferred = [(cleanup.host, 'look' in cleanup.blocked_because) for cleanup in cloud.database.cleanups.list()]
     assert deferred == ([] if host == 'host1' else [('host1', True)])
 
 
 def test_deferred_cleanup_done_by_abandon_is_removed(cloud, operator):
     instance = lost_power(cloud)
-    defer(cloud, instance, 'host2', 'rollback_live_migration_at_destination', alarm='look first')
-    defer(cloud, instance, 'host2', 'post_live_migration_at_destination', alarm='look first')
+    defer(cloud, instance, 'host2', 'rollback_live_migration_at_destination', blocked_because='look first')
+    defer(cloud, instance, 'host2', 'post_live_migration_at_destination', blocked_because='look first')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
     ended(cloud, instance, 'host1')
     assert list(state.guests(cloud, instance)) == ['host1']
@@ -396,7 +396,7 @@ def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(c
     ended(cloud, instance, 'host1')
     assert state.guests(cloud, instance) == before
     (cleanup,) = cloud.database.cleanups.list()
-    assert (cleanup.host, 'does not have the guest' in cleanup.alarm) == ('host2', True)
+    assert (cleanup.host, 'does not have the guest' in cleanup.blocked_because) == ('host2', True)
 
 
 def test_retry_with_unreachable_hosts_claims_nothing_about_the_guest(cloud, operator):

@@ -82,7 +82,7 @@ def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
     record = log.StepRecord(
         step='check', direction=log.DO, attempt=1, state='done', input={odd: odd}, result={'a': odd}
     )
-    cleanup = Cleanup('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
+    cleanup = Cleanup('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, blocked_because=odd, input={'a': odd})
     fields = {'status': 'error', 'failure': odd, 'stuck_reason': odd, 'abort_verdict': odd}
     database.migrations.commit(known, Write(fields, records=[record], cleanups=[cleanup]))
     ended = database.migrations.get(moved.uuid)

@@ -63,7 +63,7 @@ NAMES = frozenset(
     {'debt', 'debts', 'owe', 'owes', 'owed', 'pay', 'pays', 'paid', 'paying', 'wish', 'wishes'}
     | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
     | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
-    | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds'}
+    | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')

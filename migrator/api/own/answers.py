@@ -157,7 +157,7 @@ HOST = whole(
         limit=_NUMBER_OR_NULL,
         migrations=many(_PLACED),
         inbound=many(_UUID),
-        cleanups=many(_more(_CLEANUP, alarm=_TEXT_OR_NULL)),
+        cleanups=many(_more(_CLEANUP, **each('alarm', _TEXT_OR_NULL))),
         differences=many(_DIFFERENCE),
     )
 )

@@ -56,7 +56,7 @@ def index(request: Request) -> webob.Response:
     found = [
         one
         for one in request.services.database.cleanups.list(given.get('host'), **uuids)
-        if one.id > after and blocked in (None, one.alarm is not None)
+        if one.id > after and blocked in (None, one.blocked_because is not None)
     ][:size]
     links = common.next_link(request, size, [str(one.id) for one in found])
     shown = [view(one) for one in found]

@@ -82,7 +82,9 @@ def show(request: Request, name: str) -> webob.Response:
                 'limit': database.slots.limit_of(name),
                 'migrations': leaving,
                 'inbound': [one.uuid for one in here if one.source_compute != name],
-                'cleanups': [cleanups.view(one) | {'alarm': one.alarm} for one in database.cleanups.list(host=name)],
+                'cleanups': [
+                    cleanups.view(one) | {'alarm': one.blocked_because} for one in database.cleanups.list(host=name)
+                ],
                 'differences': [
                     one.as_dict() | {'since': common.iso(one.since)} for one in database.differences.list(name)
                 ],

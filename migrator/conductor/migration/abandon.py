@@ -203,7 +203,7 @@ def _block(m: MigrationContext, host: str, step: str, why: str) -> Done:
         'Cleanup of abandoned migration %(migration)s is blocked: host %(host)s is not sent %(step)s: %(reason)s',
         {'migration': m.row.uuid, 'host': host, 'step': step, 'reason': why},
     )
-    m.defer(host, step, 'the migration was abandoned', {'migrate_data': hosts.newest_data(m)}, alarm=why)
+    m.defer(host, step, 'the migration was abandoned', {'migrate_data': hosts.newest_data(m)}, blocked_because=why)
     return Done({'owed': why})
 
 

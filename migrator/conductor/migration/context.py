@@ -306,11 +306,16 @@ class MigrationContext:
         self.writes.boots_of = _without_boot(self)
 
     def defer(
-        self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None, alarm: str | None = None
+        self,
+        host: str,
+        step: str,
+        reason: str,
+        input_: dict[str, Any] | None = None,
+        blocked_because: str | None = None,
     ) -> None:
         """Defer a cleanup of a host with the next commit. The migration goes on without it.
 
-        :param alarm: why the cleanup needs an operator; None: it does not.
+        :param blocked_because: why the cleanup needs an operator; None: it does not.
         """
         cleanup = Cleanup(
             host=host,
@@ -321,7 +326,7 @@ class MigrationContext:
             epoch=self.row.epoch,
             tenure=self.row.tenure,
             input=input_,
-            alarm=alarm,
+            blocked_because=blocked_because,
         )
         self.writes.cleanups.append(cleanup)
         self.has_source_cleanup = self.has_source_cleanup or host == self.source

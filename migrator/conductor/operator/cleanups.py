@@ -15,14 +15,20 @@ from migrator.objects.protocol import AFTER_EVACUATION
 
 def state(cleanup: Cleanup) -> str:
     """Return ``blocked`` or ``pending``."""
-    return 'blocked' if cleanup.alarm is not None else 'pending'
+    return 'blocked' if cleanup.blocked_because is not None else 'pending'
 
 
 def document(cleanup: Cleanup) -> dict[str, Any]:
     """Return a cleanup as JSON, with aware times."""
     found = dataclasses.asdict(cleanup)
-    del found['input'], found['alarm']
-    return found | {'state': state(cleanup), 'blocked_because': cleanup.alarm}
+    del found['input']
+    return found | {'state': state(cleanup)}
+
+
+def in_timeline(cleanup: Cleanup) -> dict[str, Any]:
+    """Return a cleanup as the JSON of a migration has it, where ``blocked_because`` is ``alarm``."""
+    found = dataclasses.asdict(cleanup)
+    return found | {'alarm': found.pop('blocked_because')}
 
 
 def effect(cleanup: Cleanup) -> str:
@@ -43,7 +49,7 @@ def blocked(database: Database, id_: int) -> Cleanup:
     cleanup = next((one for one in database.cleanups.list() if one.id == id_), None)
     if cleanup is None:
         raise exception.CleanupNotFound(id=id_, what='no cleanup has this id, or it has been done meanwhile.')
-    if cleanup.alarm is None:
+    if cleanup.blocked_because is None:
         what = f'it is not blocked: a conductor runs it when {cleanup.host} is up.'
         raise exception.CleanupNotFound(id=id_, what=what)
     return cleanup

@@ -304,7 +304,7 @@ def _while_done(facts: Facts, program: str) -> Iterator[str]:
     if not pending:
         yield f'A conductor releases the allocation at {source} with the next sweep, and completes the evacuation.'
         return
-    if any(one.alarm for one in pending):
+    if any(one.blocked_because for one in pending):
         yield f'The evacuation is completed when the blocked cleanup at {source} is done or discarded.'
         return
     if service is not None and service.version < EVACUATES:
@@ -327,14 +327,14 @@ def _while_done(facts: Facts, program: str) -> Iterator[str]:
 
 
 def _cleanups(facts: Facts, program: str) -> Iterator[str]:
-    if any(cleanup.alarm for cleanup in facts.cleanups):
+    if any(cleanup.blocked_because for cleanup in facts.cleanups):
         yield (
             'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
             f'{program} migration retry {facts.migration.uuid}'
         )
     is_done = facts.migration.status == Status.DONE
     for cleanup in facts.cleanups:
-        if not cleanup.alarm and not (is_done and cleanup.step == AFTER_EVACUATION):
+        if not cleanup.blocked_because and not (is_done and cleanup.step == AFTER_EVACUATION):
             when = 'with the next sweep' if facts.is_up(cleanup.host) else facts.when_back(cleanup.host)
             yield f'{cleanup.host} does {cleanup.step} {when}; until then it is no destination for this instance.'
 

@@ -73,7 +73,7 @@ def _document(
             else None
         ),
         'debts': len(deferred),
-        'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
+        'alarms': sum(cleanup.blocked_because is not None for cleanup in deferred),
         'differences': [difference.as_dict() for difference in differences],
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.operator import services
+from migrator.conductor.operator import cleanups, services
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
@@ -124,7 +124,7 @@ class Facts:
 
     def is_in_doubt(self, host: str | None) -> bool:
         """Return whether a host has a blocked cleanup, so that the location of the guest is uncertain."""
-        return any(cleanup.alarm is not None and cleanup.host == host for cleanup in self.cleanups)
+        return any(cleanup.blocked_because is not None and cleanup.host == host for cleanup in self.cleanups)
 
     @property
     def hosts(self) -> list[tuple[str, str]]:
@@ -379,8 +379,8 @@ def _cleanups(facts: Facts) -> Iterator[str]:
     for cleanup in facts.cleanups:
         since = _since(facts, cleanup.created_at)
         yield f'{cleanup.host} has the deferred cleanup {cleanup.step}, since{since}: {cleanup.reason}'
-        if cleanup.alarm:
-            yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
+        if cleanup.blocked_because:
+            yield f'The cleanup is blocked and needs an operator: {cleanup.blocked_because}'
         elif not (facts.reports if cleanup.step in ENDS_COPIES else facts.is_up)(cleanup.host):
             yield f'{cleanup.host} runs it {facts.when_back(cleanup.host)}.'
 
@@ -422,7 +422,7 @@ def document(facts: Facts) -> dict[str, Any]:
             for step in facts.steps
         ],
         'log': [dataclasses.asdict(entry) for entry in facts.entries],
-        'debts': [dataclasses.asdict(cleanup) for cleanup in facts.cleanups],
+        'debts': [cleanups.in_timeline(cleanup) for cleanup in facts.cleanups],
         'requests': [dataclasses.asdict(one) for one in facts.requests],
     }
 

@@ -32,7 +32,8 @@ def plan_retry(facts: Facts) -> list[str]:
     if migration.ended:
         blocked = blocked_cleanups(facts)
         plan = [
-            f'A conductor would have {one.host} do {one.step} again, which is blocked: {one.alarm}' for one in blocked
+            f'A conductor would have {one.host} do {one.step} again, which is blocked: {one.blocked_because}'
+            for one in blocked
         ]
         plan += dict.fromkeys(cleanups.effect(one) for one in blocked)
         return [*plan, 'It may remove a guest that does not run there.']
@@ -63,7 +64,7 @@ def blocked_cleanups(facts: Facts) -> Sequence[Cleanup]:
 
     :raises migrator.exception.NotStuck: it has none.
     """
-    found = [one for one in facts.cleanups if one.alarm]
+    found = [one for one in facts.cleanups if one.blocked_because]
     if not found:
         raise exception.NotStuck(uuid=facts.migration.uuid, what=_ended(facts))
     return found

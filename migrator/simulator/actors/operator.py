@@ -253,7 +253,7 @@ class Operator:
         """
         cleanups = self.cloud.database.cleanups
         for cleanup in cleanups.list():
-            if cleanup.alarm is None:
+            if cleanup.blocked_because is None:
                 continue
             hypervisor = self.cloud.world.hypervisors[cleanup.host]
             guest = hypervisor.describe(cleanup.instance_uuid)

@@ -79,7 +79,7 @@ def no_debris(world: World) -> Iterator[str]:
         if not _has_cleanup(world, migration):
             yield f'evacuation {migration.uuid} is {migration.status}, but its source has no cleanup left'
             continue
-        blocked = any(one.alarm for one in world.cleanups if one.migration_uuid == migration.uuid)
+        blocked = any(one.blocked_because for one in world.cleanups if one.migration_uuid == migration.uuid)
         instance = world.instances.get(migration.instance_uuid)
         hosts = [migration.source_compute, *([instance.host] if instance is not None else [])]
         if (

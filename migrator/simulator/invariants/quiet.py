@@ -163,7 +163,7 @@ def no_debris(world: World) -> Iterator[str]:
     for cleanup in world.cleanups:
         if cleanup.step == evacuations.CLEANUP:
             continue
-        if cleanup.alarm is None and cleanup.host in world.hosts and world.hosts[cleanup.host].alive:
+        if cleanup.blocked_because is None and cleanup.host in world.hosts and world.hosts[cleanup.host].alive:
             # A stuck migration of the guest runs the cleanup itself.
             if not world.is_down(cleanup.host) and not world.in_progress(cleanup.instance_uuid):
                 yield f'{cleanup.host} is up, but has not done {cleanup.step} of migration {cleanup.migration_uuid}'

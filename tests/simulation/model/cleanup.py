@@ -39,9 +39,9 @@ def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iter
             mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
         left = None if answer == 'ok' else mine
         cleaned_up = row._replace(cleanup_s=left) if name == 'S' else row._replace(cleanup_d=left)
-        alarm = f'{name} refuses the cleanup {cleanup.what}: {answer}' if answer in ('here', 'gone') else ''
+        refusal = f'{name} refuses the cleanup {cleanup.what}: {answer}' if answer in ('here', 'gone') else ''
         label = f'{side} has {name} run the cleanup {cleanup.what} in epoch {order.first}: {answer}'
-        yield Step(label, {'row': cleaned_up, part: after}, broken=broken, stuck=alarm)
+        yield Step(label, {'row': cleaned_up, part: after}, broken=broken, stuck=refusal)
 
     return steps
 

@@ -19,7 +19,7 @@ _SIDES = ('left', 'right')
 
 
 class Row(NamedTuple):
-    """The row of cleanups; ``state``: ``owed``, cleaned_up, alarm."""
+    """The row of cleanups; ``state``: ``owed``, cleaned_up, blocked."""
 
     state: str = 'owed'
     epoch: int = 1
@@ -77,7 +77,7 @@ def system(crashes: int, messages: int, plants: frozenset[str] = frozenset()) ->
     rules = [
         Rule(('host', 'budget'), _host_fails),
         Rule(('host',), _host_starts, lambda host: not host.up or host.known != host.boot),
-        Rule(('row', 'host', 'budget'), _visit, lambda row: row.state != 'alarm'),
+        Rule(('row', 'host', 'budget'), _visit, lambda row: row.state != 'blocked'),
         Rule(('net', 'host'), lambda net, host: _late(net, host, plants), bool),
     ]
     for index in (0, 1):
@@ -217,7 +217,7 @@ class _Conduct:
             yield Step(f'FAULT {order}: {answer}, the answer is lost', {**gone, 'host': after}, FAULT)
 
     def commit(self, me: Conductor, row: Row) -> Iterator[Step]:
-        """Forget the cleanup, raise the alarm, or its epoch, if the row is still its own in its epoch."""
+        """Forget the cleanup, block it, or raise its epoch, if the row is still its own in its epoch."""
         same = row.state == 'owed' and row.owner == self.index and row.epoch == me.epoch
         if 'two-owners' in self.plants:
             same = row.state == 'owed' and row.epoch == me.epoch
@@ -225,7 +225,7 @@ class _Conduct:
         if same and me.answer == 'done':
             after = row._replace(state='cleaned_up')
         elif same and me.answer == 'here':
-            after = row._replace(state='alarm')
+            after = row._replace(state='blocked')
         elif same and me.answer.startswith('seen') and not self.plants & {'stale', 'two-owners'}:
             after = row._replace(epoch=max(row.epoch, int(me.answer.split()[1])) + 1)
         yield Step(f'{self.side} takes in: {me.answer}', {self.side: Conductor(), 'row': after})

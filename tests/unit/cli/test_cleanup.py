@@ -14,7 +14,7 @@ def blocked(operator):
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
     cloud.database.instances.update(instance.uuid, host='host1', node='host1')
-    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].blocked_because, timeout=60)
     return cloud.database.cleanups.list()[0]
 
 

@@ -193,7 +193,7 @@ def test_done_evacuation_waits_for_its_source_and_shows_what_to_type(operator, d
 def test_done_evacuation_with_a_blocked_cleanup_shows_how_to_unblock_it(operator, done):
     cloud = operator.cloud
     (cleanup,) = cloud.database.cleanups.list()
-    replace(cloud, cleanup, alarm='look which host has the guest')
+    replace(cloud, cleanup, blocked_because='look which host has the guest')
     waits, next_ = shown(operator, done)
     assert 'The cleanup is blocked and needs an operator: look which host has the guest' in waits
     assert 'completed when the blocked cleanup at host1 is done or discarded' in next_
@@ -372,7 +372,7 @@ def test_deleted_source_completes_its_evacuations_with_the_next_sweep(operator, 
 def test_discarded_cleanup_completes_the_evacuation(operator, evacuation):
     cloud = operator.cloud
     (cleanup,) = cloud.database.cleanups.list()
-    replace(cloud, cleanup, alarm='look which host has the guest')
+    replace(cloud, cleanup, blocked_because='look which host has the guest')
     (cleanup,) = cloud.database.cleanups.list()
     operator.observed('cleanup', 'discard', cleanup.id, '--yes')
     until(cloud, evacuation, 'completed')
@@ -431,5 +431,5 @@ def test_abandoned_evacuation_ends_with_the_allocation_where_the_operator_says(o
         'host1': ('host2', 'rollback_evacuation_at_destination', False),
         'host2': ('host1', 'post_evacuation_at_source', True),
     }
-    assert (cleanup.host, cleanup.step, cleanup.alarm is not None) == wanted[guest_on]
+    assert (cleanup.host, cleanup.step, cleanup.blocked_because is not None) == wanted[guest_on]
     assert operator.observed('placement', 'audit') == 'Every allocation is correct.\n'

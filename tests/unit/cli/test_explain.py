@@ -150,7 +150,8 @@ class TestWhatHappensNext:
     def test_ended_migration_with_blocked_cleanup_needs_operator(self):
         for status, host in (('completed', 'dst'), ('failed', 'src')):
             deferred = Cleanup(
-                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1,
+                blocked_because='look',
             )  # fmt: skip
             (line,) = self.next_(status=status, cleanups=[deferred])
             assert line.startswith('A blocked cleanup does not run until an operator has looked.')
@@ -166,10 +167,12 @@ class TestWhatHappensNext:
         assert self.next_(incarnations=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
 
     def test_blocked_cleanup_shows_the_command(self):
-        cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))
+        cleanup = Cleanup(
+            'src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, blocked_because='look', created_at=back(9)
+        )
         lines = self.next_(status='completed', cleanups=[cleanup])
         assert lines[-1].endswith('migrator-manage migration retry m')
-        calm = dataclasses.replace(cleanup, alarm=None)
+        calm = dataclasses.replace(cleanup, blocked_because=None)
         down = [service('src', seen=500), service('dst')]
         assert self.next_(status='completed', cleanups=[calm], services=down)[-1] == (
             'src does post_live_migration_at_source when its compute service is back; '

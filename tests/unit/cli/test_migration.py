@@ -72,7 +72,7 @@ def test_a_deferred_cleanup_and_its_block_are_remarked(operator):
     (host1,) = operator.rows('service', 'list', '--host', 'host1')
     assert host1['REMARK'] == 'deferred cleanups: 1'
     (cleanup,) = cloud.database.cleanups.list()
-    cloud.database.cleanups.raise_alarm(cleanup, 'look first')
+    cloud.database.cleanups.block(cleanup, 'look first')
     (row,) = operator.rows('migration', 'list', '--host', 'host1')
     assert row['REMARK'] == f'host1 still has to do {step}, blocked: look first'
     (host1, host2) = (operator.rows('service', 'list', '--host', name)[0] for name in ('host1', 'host2'))

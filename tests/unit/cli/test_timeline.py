@@ -299,7 +299,8 @@ class TestItsEnd:
     def test_guest_is_not_located_on_a_host_with_a_blocked_cleanup(self):
         def has_cleanup(host):
             return Cleanup(
-                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1,
+                blocked_because='look',
                 created_at=back(60),
             )  # fmt: skip
 
@@ -334,8 +335,8 @@ class TestItsEnd:
             'src has the deferred cleanup post_live_migration_at_source, since 90 s ago: src is down',
             'src runs it when its compute service is back.',
         ]
-        alarm = dataclasses.replace(cleanup, alarm='the guest is there')
-        assert self.ended('completed', cleanups=[alarm])[2:] == [
+        blocked = dataclasses.replace(cleanup, blocked_because='the guest is there')
+        assert self.ended('completed', cleanups=[blocked])[2:] == [
             'The cleanup is blocked and needs an operator: the guest is there'
         ]
 

@@ -86,12 +86,12 @@ def test_the_commands_in_the_timeline_of_a_stuck_migration_can_be_pasted(operato
 def test_the_command_for_a_blocked_cleanup_can_be_pasted(operator, stuck):
     cloud = operator.cloud
     assert operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')[0] == 0
-    (alarmed,) = cloud.database.cleanups.list()
-    assert alarmed.alarm
+    (blocked,) = cloud.database.cleanups.list()
+    assert blocked.blocked_because
     (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['next'] if 'retry' in one)
     status, out = operator.pastes(line[line.index('migrator-manage ') :])
     assert (status, out.startswith('With its next sweep a conductor has host1 do')) == (0, True)
-    assert cloud.database.cleanups.list()[0].alarm is None
+    assert cloud.database.cleanups.list()[0].blocked_because is None
 
 
 def test_a_dry_run_works_without_placement(operator, stuck, unused_port):

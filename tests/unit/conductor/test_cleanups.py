@@ -54,7 +54,7 @@ def test_create_is_refused_while_the_host_removes_the_guest(build: Any) -> None:
     again = row.replace(host='host1', node='host1')
     with pytest.raises(exception.CleanupInProgress, match='host1 is running post_live_migration_at_source'):
         registry.create_instance(stage.database, stage.cloud.placement_client, again)
-    assert stage.database.cleanups.list()[0].alarm is None
+    assert stage.database.cleanups.list()[0].blocked_because is None
     stall.release()
     stage.until(lambda: not stage.database.cleanups.list())
     assert registry.create_instance(stage.database, stage.cloud.placement_client, again).host == 'host1'
@@ -71,7 +71,7 @@ def test_failed_cleanup_does_not_prevent_create(build: Any) -> None:
     registry.delete_instance(stage.database, stage.cloud.placement_client, row.uuid)
     registry.create_instance(stage.database, stage.cloud.placement_client, row.replace(host='host1', node='host1'))
     (blocked,) = stage.database.cleanups.list()
-    assert 'has been created at host1 since' in str(blocked.alarm)
+    assert 'has been created at host1 since' in str(blocked.blocked_because)
 
 
 @pytest.mark.parametrize('host', ['host2', 'host3'])
@@ -80,4 +80,4 @@ def test_guest_in_migration_is_neither_gone_nor_lost(still: Stage, host: str) ->
     assert still.database.instances.get(cleanup.instance_uuid).task_state == 'migrating'
     cleanups.take_report(still.tools, report(cleanup, state='failed', reason='no guest', result={'gone': True}))
     (kept,) = still.database.cleanups.list()
-    assert kept.alarm is None
+    assert kept.blocked_because is None

@@ -102,7 +102,7 @@ def test_abandoned_during_a_hanging_step_leaves_a_cleanup_to_its_host(build: Cal
         stall.release()
     assert stage.end(migration).status == 'error'
     deferred = stage.database.cleanups.list()
-    assert [(cleanup.host, cleanup.alarm) for cleanup in deferred] == ([('host1', None)] if slow else [])
+    assert [(cleanup.host, cleanup.blocked_because) for cleanup in deferred] == ([('host1', None)] if slow else [])
     stall.release()
     stage.until(lambda: not stage.database.cleanups.list(), 60)
     stage.check(migration, 'host2')

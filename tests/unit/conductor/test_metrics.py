@@ -143,7 +143,7 @@ class TestConductorMetrics:
         stage.simulation.advance(6)
         assert counted() == [1, 0]
         (cleanup,) = stage.database.cleanups.list()
-        stage.database.cleanups.raise_alarm(cleanup, 'look first')
+        stage.database.cleanups.block(cleanup, 'look first')
         stage.simulation.advance(6)
         assert counted() == [0, 1]
 

@@ -108,7 +108,10 @@ def test_post_copy_under_a_killed_service_is_not_completed(build):
     stall.release()
     stage.simulation.advance(120)
     # The deferred cleanup ran before the last page had come, and was blocked: 'the guest is there and could run'.
-    assert ([cleanup.alarm for cleanup in stage.database.cleanups.list()], status) == ([], 'running (post-copy)')
+    assert ([cleanup.blocked_because for cleanup in stage.database.cleanups.list()], status) == (
+        [],
+        'running (post-copy)',
+    )
 
 
 @pytest.mark.parametrize('kind', ['shuffled', 'alternating'])

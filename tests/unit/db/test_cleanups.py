@@ -66,8 +66,8 @@ def test_a_blocked_cleanup_is_neither_adopted_nor_deleted_by_its_last_owner(scen
     assert scene.database.cleanups.raise_epoch(taken, 99) is None
     scene.database.cleanups.forget(taken)
     held, free = scene.database.cleanups.list()
-    assert (held.alarm, held.epoch) == ('look first', before.epoch + 1)
-    assert (free.alarm, free.migration_uuid) == (None, other.migration_uuid)
+    assert (held.blocked_because, held.epoch) == ('look first', before.epoch + 1)
+    assert (free.blocked_because, free.migration_uuid) == (None, other.migration_uuid)
 
 
 def test_a_living_owner_keeps_a_cleanup_until_its_lease_ends(scene: Scene) -> None:
@@ -142,12 +142,12 @@ def test_creating_an_instance_blocks_cleanups_that_would_remove_it(scene: Scene)
     scene.database.instances.delete(row.uuid)
     with pytest.raises(exception.CleanupInProgress, match='is running post_live_migration_at_source'):
         scene.database.instances.create(row.replace(host='host9'))
-    assert [one.alarm for one in scene.database.cleanups.list()] == [None, None]
+    assert [one.blocked_because for one in scene.database.cleanups.list()] == [None, None]
     scene.database.cleanups.let_go(scene.database.cleanups.list()[0])
     scene.database.instances.create(row.replace(host='host9'))
     blocked, other = scene.database.cleanups.list()
-    assert 'has been created at host9 since' in str(blocked.alarm)
-    assert other.alarm is None
+    assert 'has been created at host9 since' in str(blocked.blocked_because)
+    assert other.blocked_because is None
 
 
 def test_a_cleanup_that_is_done_is_deleted(scene: Scene) -> None:
@@ -162,10 +162,10 @@ def test_a_cleanup_that_is_done_is_deleted(scene: Scene) -> None:
 def test_retry_unblocks_only_cleanups_as_the_operator_saw_them(scene: Scene) -> None:
     defer(scene, 'host1'), defer(scene, 'host1'), defer(scene, 'host2')
     for cleanup in scene.database.cleanups.list():
-        scene.database.cleanups.raise_alarm(cleanup, 'look')
+        scene.database.cleanups.block(cleanup, 'look')
     one, other, _third = scene.database.cleanups.list()
     # Between the list and the command, the cleanup is blocked for another reason.
-    scene.database.cleanups.raise_alarm(other, 'look again')
+    scene.database.cleanups.block(other, 'look again')
     assert scene.database.cleanups.try_again([one, other]) == 1
     assert scene.database.cleanups.try_again([one, other]) == 0
-    assert [cleanup.alarm for cleanup in scene.database.cleanups.list()] == [None, 'look again', 'look']
+    assert [cleanup.blocked_because for cleanup in scene.database.cleanups.list()] == [None, 'look again', 'look']

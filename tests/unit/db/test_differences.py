@@ -101,7 +101,7 @@ def test_cleanup_that_would_remove_the_guest_is_blocked_or_refuses_the_follow(sc
         cleanups.write(session, waits)
     assert rows.begin_to_follow(placed, 'host2')
     (blocked,) = scene.database.cleanups.list()
-    assert blocked.alarm is not None
+    assert blocked.blocked_because is not None
     rows.give_up(placed)
     with scene.database.engine.writer() as session:
         cleanups.write(session, Cleanup(**{**vars(waits), 'owner': 'c1'}))

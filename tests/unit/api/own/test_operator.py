@@ -23,8 +23,8 @@ def blocked(world, stuck):
     """The id of a blocked cleanup, which comes after a pending one."""
     row = {'migration_uuid': stuck.uuid, 'instance_uuid': stuck.instance_uuid, 'reason': 'it was down', 'epoch': 1}
     with world.database.engine.writer() as session:
-        for host, alarm in (('source', None), ('dest', 'the guest may run there')):
-            values = row | {'host': host, 'step': 'post_live_migration_at_source', 'alarm': alarm}
+        for host, why in (('source', None), ('dest', 'the guest may run there')):
+            values = row | {'host': host, 'step': 'post_live_migration_at_source', 'blocked_because': why}
             session.execute(sa.insert(models.CLEANUPS).values(**values))
     return world.database.cleanups.list()[-1].id
 
@@ -147,12 +147,12 @@ def test_a_blocked_cleanup_is_retried_or_discarded(world, blocked):
         planned = act(world, path, {action: {'dry_run': True}})
         assert planned.status_int == 200
         assert 'have dest do post_live_migration_at_source' in planned.json['plan'][0]
-    assert world.database.cleanups.list()[-1].alarm
+    assert world.database.cleanups.list()[-1].blocked_because
     done = act(world, path, {'retry': None})
     assert (done.status_int, done.json['message'].startswith(f'Cleanup {blocked} is unblocked')) == (202, True)
     world.refuses(act(world, path, {'discard': None}), 409, 'conflictingRequest', 'it is not blocked')
     with world.database.engine.writer() as session:
-        session.execute(sa.update(models.CLEANUPS).values(alarm='look'))
+        session.execute(sa.update(models.CLEANUPS).values(blocked_because='look'))
     assert act(world, path, {'discard': None}).status_int == 200
     assert [one.host for one in world.database.cleanups.list()] == ['source']
 

@@ -79,9 +79,9 @@ def test_host_shows_its_state_its_bounds_and_its_cleanups(world):
     world.force_down('dest')
     migration = world.migration(world.guest(), status='failed')
     with world.database.engine.writer() as session:
-        for step, alarm in (('post_live_migration_at_source', None), ('clean', 'the guest may run there')):
+        for step, why in (('post_live_migration_at_source', None), ('clean', 'the guest may run there')):
             row = {'host': 'spare', 'migration_uuid': migration.uuid, 'instance_uuid': migration.instance_uuid}
-            row |= {'step': step, 'reason': 'it was down', 'epoch': 1, 'alarm': alarm}
+            row |= {'step': step, 'reason': 'it was down', 'epoch': 1, 'blocked_because': why}
             session.execute(models.CLEANUPS.insert().values(**row))
     hosts = by_name(world, '?busy=true')
     assert list(hosts) == ['dest', 'source', 'spare']

@@ -46,7 +46,7 @@ def test_while_it_goes_on_nothing_that_was_deferred_is_done(still: Stage, monkey
     assert isinstance(still.do(lambda: abandon.abandon(m)), Parked)
     (cleanup,) = still.database.cleanups.list()
     assert cleanup.epoch == 2, 'what is being done in its epoch can end it no more'
-    assert cleanup.alarm is not None
+    assert cleanup.blocked_because is not None
 
 
 def test_a_cleanup_command_that_is_still_on_its_way_is_refused(still: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_copy_that_is_shut_off_stays_where_no_host_runs_the_guest(still: Stage
     assert still.host('host1').describe(m.row.instance_uuid).state == GuestState.SHUTDOWN
     (cleanup,) = still.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host1', LEAVES_SOURCE)
-    assert 'host1 has a copy of the guest, and no host reports that it runs it' in str(cleanup.alarm)
+    assert 'host1 has a copy of the guest, and no host reports that it runs it' in str(cleanup.blocked_because)
 
 
 # --- evacuations -----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_evacuation_abandoned_at_its_destination_defers_the_cleanup_of_its_sourc
     still.host('host2').spawn(still.instance)
     assert still.do(lambda: abandon.abandon(m)) is None
     (cleanup,) = still.database.cleanups.list()
-    assert (cleanup.host, cleanup.step, cleanup.alarm) == ('host1', 'post_evacuation_at_source', None)
+    assert (cleanup.host, cleanup.step, cleanup.blocked_because) == ('host1', 'post_evacuation_at_source', None)
     instance = still.database.instances.get(still.instance.uuid)
     assert (instance.host, instance.vm_state, instance.task_state) == ('host2', 'error', None)
     assert (held(still, instance.uuid), held(still, m.row.uuid)) == (['host2'], [])
@@ -108,7 +108,7 @@ def test_evacuation_abandoned_at_a_destination_that_does_not_run_the_guest_block
     assert still.do(lambda: abandon.abandon(m)) is None
     (cleanup,) = still.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host1', 'post_evacuation_at_source')
-    assert 'no host reports that it runs it' in str(cleanup.alarm)
+    assert 'no host reports that it runs it' in str(cleanup.blocked_because)
 
 
 def test_evacuation_abandoned_at_its_source_defers_the_rollback_of_a_dead_destination(
@@ -119,7 +119,11 @@ def test_evacuation_abandoned_at_its_source_defers_the_rollback_of_a_dead_destin
     monkeypatch.setattr(type(m.tools), 'is_down', lambda *args: True)
     assert still.do(lambda: abandon.abandon(m)) is None
     (cleanup,) = still.database.cleanups.list()
-    assert (cleanup.host, cleanup.step, cleanup.alarm) == ('host2', 'rollback_evacuation_at_destination', None)
+    assert (cleanup.host, cleanup.step, cleanup.blocked_because) == (
+        'host2',
+        'rollback_evacuation_at_destination',
+        None,
+    )
     instance = still.database.instances.get(still.instance.uuid)
     assert (instance.host, instance.vm_state) == ('host1', 'error')
     assert (held(still, instance.uuid), held(still, m.row.uuid)) == (['host1'], [])
@@ -131,5 +135,5 @@ def test_evacuation_abandoned_at_its_source_removes_no_guest_that_its_destinatio
     assert still.do(lambda: abandon.abandon(m)) is None
     (cleanup,) = still.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host2', 'rollback_evacuation_at_destination')
-    assert 'host2 has the guest too' in str(cleanup.alarm)
+    assert 'host2 has the guest too' in str(cleanup.blocked_because)
     assert still.host('host2').describe(still.instance.uuid).state == GuestState.RUNNING
