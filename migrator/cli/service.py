@@ -30,11 +30,11 @@ def list_(asked: Asked) -> int:
     return command.RIGHT
 
 
-def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) -> list[object]:
+def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: str | None) -> list[object]:
     lease = document['lease']
     remarks = []
-    if unheard is not None and document['binary'] == COMPUTE_BINARY:
-        remarks.append(f'as it was then: {unheard}')
+    if no_reports_because is not None and document['binary'] == COMPUTE_BINARY:
+        remarks.append(f'as it was then: {no_reports_because}')
     if document['forced_down']:
         remarks.append('forced down')
     if document['last_seen_up'] is None:

@@ -279,7 +279,7 @@ class Runner:
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration is stuck: %(migration)s: %(reason)s', {'migration': uuid, 'reason': pause.reason})
-        elif isinstance(pause, Parked) and says_stuck and not (replies.unheard or replies.polls.are_cut_short):
+        elif isinstance(pause, Parked) and says_stuck and not (replies.unreported or replies.polls.are_cut_short):
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
             LOG.info(

@@ -43,7 +43,7 @@ def forced_down(cloud, _instance):
     state.force_down(cloud, 'host3')
 
 
-def unheard(cloud, _instance):
+def killed(cloud, _instance):
     state.kill(cloud, 'host3')
     cloud.simulation.advance(75)
     assert state.service(cloud, 'host3')['state'] == 'down'
@@ -90,7 +90,7 @@ def nothing(_cloud, _instance):
 #: What makes it so, how a migration is asked for and at which versions, and the message.
 FOUND = {
     'forced down': (forced_down, {'host': 'host3'}, VERSIONS, 'host3 is unavailable at this time: it is forced down'),
-    'down': (unheard, {'host': 'host3'}, VERSIONS, 'is unavailable at this time: it is down, and last reported at 20'),
+    'down': (killed, {'host': 'host3'}, VERSIONS, 'is unavailable at this time: it is down, and last reported at 20'),
     'own host': (nothing, {'host': 'host1'}, ['2.34', '2.80'], 'to current host host1'),
     'too full': (full('host3'), {'host': 'host3'}, VERSIONS, 'has no room for the instance on host host3'),
     'forced and too full': (

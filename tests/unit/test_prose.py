@@ -40,7 +40,7 @@ WORDS = {
     r'debts?|owes?|owed|owing|pays?|paid|paying': 'defer or run a cleanup',
     r'wish(es|ed)?': 'request',
     r'tells?|told|telling': 'report, reply, state; distinguish',
-    r'hears?|heard|hearing': 'receive',
+    r'hears?|(un)?heard|hearing': 'receive',
     r'promises?|promised': 'guarantee',
     r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
     r'person|people': 'operator, user, caller',
@@ -63,7 +63,7 @@ NAMES = frozenset(
     {'debt', 'debts', 'owe', 'owes', 'owed', 'pay', 'pays', 'paid', 'paying', 'wish', 'wishes'}
     | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
     | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
-    | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed'}
+    | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed', 'unheard'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')

@@ -359,7 +359,9 @@ def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
     found = m.replies.polls.answer_before(host)
     if found is None:
         found = _poll(m, host)
-    (m.replies.unheard.add if found.observed is settle_table.Observed.MISSING else m.replies.unheard.discard)(host)
+    (m.replies.unreported.add if found.observed is settle_table.Observed.MISSING else m.replies.unreported.discard)(
+        host
+    )
     return found
 
 

@@ -58,7 +58,7 @@ class Replies:
     :ivar settling: whether the present epoch was raised to poll the hosts again, and nothing was sent in it since.
     :ivar reports: the newest report of each host's step.
     :ivar seen: the newest observation of each host in the present epoch.
-    :ivar unheard: the hosts that were polled in this run and have not reported where the guest is.
+    :ivar unreported: the hosts that were polled in this run and have not reported where the guest is.
     :ivar polls: the answers to the polls of this run.
     :ivar unasked: the hosts that were not polled in this run because they had no free call slot.
     :ivar received_at: when a host last reported or replied (monotonic seconds).
@@ -73,7 +73,7 @@ class Replies:
         self.settling = settling
         self.reports: dict[tuple[str, str], protocol.Report] = {}
         self.seen: dict[str, protocol.Observation] = {}
-        self.unheard: set[str] = set()
+        self.unreported: set[str] = set()
         self.unasked: set[str] = set()
         self.polls = Polls()
         self.received_at = clock.monotonic()
@@ -93,7 +93,7 @@ class Replies:
         if news:
             self.polls.forget()
         self.polls.begin_run()
-        self.unheard, self.unasked = set(), set()
+        self.unreported, self.unasked = set(), set()
 
     def begin_epoch(self) -> None:
         """Forget the observations: only those of the new epoch count, in which nothing was sent yet."""

@@ -319,10 +319,10 @@ def _see_running(m: MigrationContext, decision: Decision, source: Host, destinat
 def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
     """Wait for an event of the source, or poll a host without a valid answer again."""
     m.ledger.waits_on = {m.source}
-    unheard = m.destination if destination.observed is Observed.MISSING else None
-    if unheard:
+    missing = m.destination if destination.observed is Observed.MISSING else None
+    if missing:
         m.ledger.waits_on = set(m.row.hosts)
-        found = hosts.wait_for_observation(m, unheard)
+        found = hosts.wait_for_observation(m, missing)
         if isinstance(found, Stuck):
             return found
     # The migration waits with the source down only while its hypervisor may still copy.
@@ -333,7 +333,7 @@ def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Ho
     forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
     goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
     why = f'progress of the migration ({decision.reason})'
-    return Parked(why, patient=goes_on, in_status=goes_on, hosts=(unheard,) if unheard else None)
+    return Parked(why, patient=goes_on, in_status=goes_on, hosts=(missing,) if unreported else None)
 
 
 _ACTS: Mapping[Act, Callable[[MigrationContext, Decision, Host, Host], Settlement]] = MappingProxyType(

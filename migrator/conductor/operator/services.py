@@ -47,8 +47,8 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
         )
         for service in sorted(found, key=lambda service: (service.binary, service.host))
     ]
-    unheard = why_unheard([one for known in incarnations.values() for one in known], now)
-    return {'services': documents, 'now': now, 'unheard': unheard}
+    no_reports_because = why_no_reports([one for known in incarnations.values() for one in known], now)
+    return {'services': documents, 'now': now, 'unheard': no_reports_because}
 
 
 def _document(
@@ -78,7 +78,7 @@ def _document(
     }
 
 
-def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
+def why_no_reports(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
     """Return why no conductor receives reports of compute hosts, or None if one does.
 
     If none does, each host is shown as it was at the last report.

@@ -77,9 +77,9 @@ class Facts:
         return sorted({one.server for one in self.incarnations if one.lease_until > self.now})
 
     @property
-    def unheard(self) -> list[str]:
+    def no_reports(self) -> list[str]:
         """Why no host can report, in one sentence; empty: a conductor receives reports."""
-        why = services.why_unheard(self.incarnations, self.now)
+        why = services.why_no_reports(self.incarnations, self.now)
         if why is None:
             return []
         helps = 'Look at the broker' if self.living else 'Start a conductor'
@@ -206,7 +206,7 @@ def waits(facts: Facts) -> list[str]:
     if migration.ended:
         lines = [*_end(facts)]
     else:
-        lines = [*_owner(facts), *facts.unheard, *_stuck(facts), *_hosts(facts), *_requests(facts)]
+        lines = [*_owner(facts), *facts.no_reports, *_stuck(facts), *_hosts(facts), *_requests(facts)]
         # After a request to abandon, no step that was begun is continued.
         lines += [] if migration.abandon_requested_at is not None else _open(facts)
     lines += _cleanups(facts)
@@ -297,7 +297,7 @@ def _hosts(facts: Facts) -> Iterator[str]:
             yield f'The {role} {host} has no compute service: no service of that name has ever reported.'
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
-        elif not facts.unheard and not facts.is_up(host):
+        elif not facts.no_reports and not facts.is_up(host):
             seen = times.ago(service.last_seen_up, facts.now)
             why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
             declare = (

@@ -29,7 +29,7 @@ def stuck(operator, monkeypatch):
 
 
 @pytest.fixture
-def unheard(monkeypatch):
+def no_broker(monkeypatch):
     """An unreachable broker, so that no conductor is woken."""
 
     def wake(asked, context, uuid, server):
@@ -114,7 +114,7 @@ def test_a_retry_waits_for_its_result(operator, stuck):
     operator.cloud.wait()
 
 
-def test_without_a_broker_the_sweep_finds_the_request(operator, stuck, unheard):
+def test_without_a_broker_the_sweep_finds_the_request(operator, stuck, no_broker):
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes')
     assert status == 0
     assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada with the guest on host1.')

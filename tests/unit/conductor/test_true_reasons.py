@@ -23,7 +23,7 @@ def force(stage, migration):
     stage.door.wake(stages.context.admin_context(), migration.uuid, None)
 
 
-def unheard(stage, *hosts):
+def lose_rpc(stage, *hosts):
     """Drop the RPC to these hosts; their heartbeats still arrive."""
     stage.cloud.bus.faults = lambda m: 'lose' if m.kind in ('call', 'cast') and m.target.server in hosts else None
 
@@ -167,14 +167,14 @@ def test_copy_to_an_unreachable_destination_does_not_wait_for_ever(build, status
     if status == 'queued':
         migration = stage.begin('host3', stage.cloud.boot('other', 'host1'))
         stage.until_status(migration, 'queued')
-    unheard(stage, 'host2', 'host3')
+    lose_rpc(stage, 'host2', 'host3')
     stage.kill('host1')
     stage.until_stuck(migration, 2600)
 
 
 def test_forced_down_source_is_not_the_reason(build):
     stage, migration = running(build)
-    unheard(stage, 'host2')
+    lose_rpc(stage, 'host2')
     stage.kill('host1')
     stage.host('host1').power_off()
     stage.simulation.advance(200)
@@ -278,7 +278,7 @@ def test_wait_for_a_slot_does_not_blame_the_hypervisor(build):
 
 def test_abort_waiting_for_the_destination_does_not_blame_the_source(build):
     stage, migration = running(build)
-    unheard(stage, 'host2')
+    lose_rpc(stage, 'host2')
     stage.abort(migration)
     stage.until(lambda: stage.row(migration).ended or stage.row(migration).stuck_reason, 500)
     assert 'hypervisor of host1' not in (stage.row(migration).stuck_reason or '')
