@@ -193,7 +193,7 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
         return _defer(m, other, step, f'{other} did not finish within {patience:.0f} s')
     if isinstance(verdict, Parked):
         m.ledger.wake_by(since + patience)
-    elif 'owed' not in (verdict.result or {}):
+    elif 'deferred' not in (verdict.result or {}):
         m.writes.cleanups_run.append((m.row.uuid, other, None))
     return verdict
 
@@ -204,12 +204,12 @@ def _block(m: MigrationContext, host: str, step: str, why: str) -> Done:
         {'migration': m.row.uuid, 'host': host, 'step': step, 'reason': why},
     )
     m.defer(host, step, 'the migration was abandoned', {'migrate_data': hosts.newest_data(m)}, blocked_because=why)
-    return Done({'owed': why})
+    return Done({'deferred': why})
 
 
 def _defer(m: MigrationContext, host: str, step: str, why: str) -> Done:
     m.defer(host, step, why, {'migrate_data': hosts.newest_data(m)})
-    return Done({'owed': why})
+    return Done({'deferred': why})
 
 
 # --- the allocations, and the end ------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def retry(
     if then is Then.DEFER:
         reason = reason or f'{host} is down'
         m.defer(host, step, reason, _for_cleanup(m, step))
-        return Done({'owed': reason})
+        return Done({'deferred': reason})
     if then is Then.STUCK:
         if tried is Tried.MAY_RUN:
             return Stuck(reason)

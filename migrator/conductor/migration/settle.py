@@ -333,7 +333,7 @@ def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Ho
     forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
     goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
     why = f'progress of the migration ({decision.reason})'
-    return Parked(why, patient=goes_on, in_status=goes_on, hosts=(missing,) if unreported else None)
+    return Parked(why, patient=goes_on, in_status=goes_on, hosts=(missing,) if missing else None)
 
 
 _ACTS: Mapping[Act, Callable[[MigrationContext, Decision, Host, Host], Settlement]] = MappingProxyType(

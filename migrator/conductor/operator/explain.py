@@ -37,6 +37,8 @@ _NO_STEPS = {
     abandon.CLEAN: 'abandon: clean {host}',
     abandon.ALLOCATIONS: 'abandon: write the allocations',
 }
+#: The key of the reason in the result of a step that became a cleanup. The logs of earlier releases have the second.
+_DEFERRED = ('deferred', 'owed')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +153,14 @@ def result_of(step: log.StepRecord) -> str:
         words += f' after {times.span(seconds)}' if seconds >= 1 else ''
     if step.tries > 1:
         words += f', tried {step.tries} times'
-    if 'owed' in (step.result or {}):
+    if _is_deferred(step):
         words += ', and deferred'
     details = _details(step)
     return f'{words}; {details}' if details else words
+
+
+def _is_deferred(step: log.StepRecord) -> bool:
+    return any(key in (step.result or {}) for key in _DEFERRED)
 
 
 def _state_of(step: log.StepRecord) -> str:
@@ -164,12 +170,12 @@ def _state_of(step: log.StepRecord) -> str:
         return {'live_migration': 'not moved', 'evacuate': 'not started', 'finish_migration': 'not started'}.get(
             step.step, 'not done'
         )
-    return 'not done' if 'owed' in (step.result or {}) else 'done'
+    return 'not done' if _is_deferred(step) else 'done'
 
 
 def _details(step: log.StepRecord) -> str:
     result: Mapping[str, Any] = step.result or {}
-    for key in ('reason', 'owed', 'skipped'):
+    for key in ('reason', *_DEFERRED, 'skipped'):
         if result.get(key):
             return str(result[key])
     if step.state != log.StepState.DONE or step.direction != log.DO:

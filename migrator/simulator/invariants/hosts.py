@@ -244,7 +244,7 @@ def fencing(world: World) -> Iterator[str]:
             # A deferred cleanup raises the epoch of an ended migration further. Its row is deleted when it is done.
             if migration.is_evacuation and migration.ended:
                 continue
-            if any('owed' in (record.result or {}) for record in world.journal.get(uuid, ())):
+            if any('deferred' in (record.result or {}) for record in world.journal.get(uuid, ())):
                 continue
             if epoch > migration.epoch:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid}, whose epoch is {migration.epoch}'
