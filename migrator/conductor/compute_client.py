@@ -138,15 +138,15 @@ class Hosts:
         return answer
 
     def ask(
-        self, host: str, commands: Sequence[protocol.Command], in_line: bool = False
+        self, host: str, commands: Sequence[protocol.Command], may_queue: bool = False
     ) -> list[protocol.Observation] | None:
         """Poll a host about some migrations; the poll changes only the epoch that the host has seen.
 
-        :param in_line: whether the first migration waits for a call slot if none is free.
+        :param may_queue: whether the first migration waits for a call slot if none is free.
         :returns: the observations that the host reports, or None if it did not reply.
         :raises HostBusy: no call slot is free.
         """
-        with self._slot(host, commands[0].migration_uuid if in_line else None):
+        with self._slot(host, commands[0].migration_uuid if may_queue else None):
             with self._lock:
                 acks = self._acks.pop(host, [])
             asked = self._broker.listened()

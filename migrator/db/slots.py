@@ -253,7 +253,7 @@ class Slots:
         is_drained = any(one.is_drained for one in self.waiters)
         return (axis for axis in self._taken if self.is_full(axis, is_drained=is_drained))
 
-    def turn_of(self, one: Waiter, was_full: Callable[[Axis], bool]) -> Turn:
+    def allowance_of(self, one: Waiter, was_full: Callable[[Axis], bool]) -> Allowance:
         """Return what a migration may take now.
 
         A free slot is kept for each earlier migration that waits for it and could take it. One that has requested no
@@ -274,7 +274,7 @@ class Slots:
                 choosers.append(other)
                 axes = [axis for axis in axes if was_full(axis)]
             kept.update(axes)
-        return Turn(self, one, kept, choosers, was_full)
+        return Allowance(self, one, kept, choosers, was_full)
 
     def due(self, candidates: Mapping[str, Sequence[str]]) -> Iterator[str]:
         """Yield those of some migrations that may find their slots free now, in their order.
@@ -312,7 +312,7 @@ class Slots:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Allowance:
     """What one migration may take now.
 
     :ivar kept: axis -> the number of free slots that are kept for earlier migrations.
@@ -496,7 +496,7 @@ def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Req
     # An update, and no SELECT FOR UPDATE: under a stricter isolation level it fails if another one was faster.
     session.execute(sa.update(lock).values(taken=lock.c.taken + 1))
     slots = _read(session, request.bounds, known.source_compute)
-    slots.turn_of(Waiter.of(known), request.was_full).check(fields['dest_compute'])
+    slots.allowance_of(Waiter.of(known), request.was_full).check(fields['dest_compute'])
 
 
 def used_by(row: Any) -> list[Axis]:

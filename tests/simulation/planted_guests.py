@@ -110,8 +110,8 @@ def wait_has_no_reason() -> Iterator[object]:
 
 
 @SHELF.plant('I7', 'bad-nights seed 7')
-def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
-    """A wait for a host begins anew each time that its migration has stood in line for that host."""
+def a_wait_in_the_queue_begins_anew() -> Iterator[object]:
+    """A wait for a host begins anew each time that its migration has been in the queue of that host."""
     wait_for = waiting.wait_for
 
     def forgetful(m: Any, pause: Any) -> Any:

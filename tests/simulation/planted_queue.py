@@ -407,8 +407,8 @@ def prepare_ahead_comes_before_an_idle_source() -> Iterator[object]:
 def no_slot_is_kept() -> Iterator[object]:
     """A free slot is not kept for an older migration that requested the host."""
 
-    def turn_of(self: Any, one: Any, was_full: Any) -> Any:
-        return slots.Turn(self, one, collections.Counter(), (), was_full)
+    def allowance_of(self: Any, one: Any, was_full: Any) -> Any:
+        return slots.Allowance(self, one, collections.Counter(), (), was_full)
 
-    with patched(slots.Slots, 'turn_of', turn_of) as there:
+    with patched(slots.Slots, 'allowance_of', allowance_of) as there:
         yield there

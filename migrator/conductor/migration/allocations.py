@@ -43,14 +43,14 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     # A destination that refuses the allocation uses up a retry, so an old list is for unlimited retries alone.
     asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.sent()
     try:
-        turn = slots.turn(m, bounds) if bounds is not None else None
-        if turn is not None:
-            turn.check(m.row.requested_host)
+        allowance = slots.allowance(m, bounds) if bounds is not None else None
+        if allowance is not None:
+            allowance.check(m.row.requested_host)
         chosen = destinations.choose(
             tools.database,
             tools.readings,
             tools.candidates,
-            destinations.RequestSpec(m.row, m.instance, tried, turn, hints, tools.options.resizes_here),
+            destinations.RequestSpec(m.row, m.instance, tried, allowance, hints, tools.options.resizes_here),
             reachable,
             asked_after,
         )

@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.db.api import Database
 from migrator.db.drains import Hints
 from migrator.db.services import Place
-from migrator.db.slots import Turn
+from migrator.db.slots import Allowance
 from migrator.objects import (
     CONDUCTOR_BINARY,
     EVACUATES,
@@ -83,7 +83,7 @@ class RequestSpec:
     """What a migration requests of its destination, as nova's object of this name.
 
     :ivar tried: the hosts that the migration has tried, each with the reason of its failure.
-    :ivar turn: the slots that the migration may take; None: no bound is set.
+    :ivar allowance: the slots that the migration may take; None: no bound is set.
     :ivar hints: what the drain of the migration states; None: no drain has requested it.
     :ivar resizes_here: whether a resize may leave the guest at its host.
     """
@@ -91,7 +91,7 @@ class RequestSpec:
     migration: Migration
     instance: Instance
     tried: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    turn: Turn | None = None
+    allowance: Allowance | None = None
     hints: Hints | None = None
     resizes_here: bool = False
 
@@ -222,7 +222,7 @@ class _Choice:
         :param named: the host that the user requested, which was just read; None: any.
         :raises migrator.exception.NoSlot: the migration may take a slot at none of the usable hosts.
         """
-        services, spec, turn, hints = self.database.services, self.spec, self.spec.turn, self.spec.hints
+        services, spec, allowance, hints = self.database.services, self.spec, self.spec.allowance, self.spec.hints
         inbound = services.inbound() if len(found.hosts) > 1 else {}
         order, full = found.in_order(inbound), list[str]()
         later: list[tuple[Place, allocation_state.Allocations]] = []
@@ -233,7 +233,7 @@ class _Choice:
                 there = found.by_root.get(place.uuid)
                 if not there or place.host in spec.tried or self._why_not(place) is not None:
                     continue
-                if turn is not None and not turn.has_slot(place.host):
+                if allowance is not None and not allowance.has_slot(place.host):
                     full.append(place.host)
                 elif place.host == spec.migration.source_compute or (hints is not None and place.host in hints.later):
                     later.append((place, there[0].allocations))
@@ -241,8 +241,8 @@ class _Choice:
                     return place, there[0].allocations
         if later and all(hints is not None and host in hints.later for host in full):
             return later[0]
-        if turn is not None and len(full) == 1:
-            turn.check(full[0])
+        if allowance is not None and len(full) == 1:
+            allowance.check(full[0])
         if full:
             raise exception.NoSlot(what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full))
         return None

@@ -373,7 +373,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
         m.ledger.waits_on.add(host)
         return _unreachable(m, host)
     try:
-        found = m.tools.hosts.ask(host, [command(m, host, 'poll')], in_line=True)
+        found = m.tools.hosts.ask(host, [command(m, host, 'poll')], may_queue=True)
     except HostBusy:
         m.replies.polls.are_cut_short = True
         # The host was not polled, so a missing answer says nothing about it.

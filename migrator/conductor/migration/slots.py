@@ -13,12 +13,12 @@ from migrator.db import slots
 from migrator.saga.saga import Parked
 
 
-def turn(m: MigrationContext, bounds: slots.Bounds) -> slots.Turn:
+def allowance(m: MigrationContext, bounds: slots.Bounds) -> slots.Allowance:
     """Return what a migration may take now."""
     tools = m.tools
     found = tools.database.slots.read(bounds, m.source)
     tools.slots.note(found, tools.options.poll_interval)
-    return found.turn_of(slots.Waiter.of(m.row), tools.slots.was_full)
+    return found.allowance_of(slots.Waiter.of(m.row), tools.slots.was_full)
 
 
 def wait(m: MigrationContext, error: exception.NoSlot) -> Parked:

@@ -113,8 +113,8 @@ def _i23(rows: Rows) -> str:
 def _going_on(both: Both, rows: Rows, bounds: slots.Bounds) -> str:
     """Return '' if each migration has ended, is stuck, or waits for a slot that a stuck one has."""
     for of, row in enumerate(rows):
-        turn = _turn(both, rows, bounds, of)
-        waits = not row.dest and not any(turn.has_slot(host) for host in _candidates(row))
+        allowance = _allowance(both, rows, bounds, of)
+        waits = not row.dest and not any(allowance.has_slot(host) for host in _candidates(row))
         if row.state == 'open' and not (waits and any(other.state == 'stuck' for other in rows)):
             return 'a migration goes on, or waits for a slot that no stuck one has'
     return ''
@@ -134,9 +134,9 @@ def _candidates(row: Row) -> list[str]:
     return [host for host in _HOSTS if host not in row.tried and row.requested in ('', host)]
 
 
-def _turn(
+def _allowance(
     both: Both, rows: Rows, bounds: slots.Bounds, of: int, plants: frozenset[str] = frozenset(), full: bool = False
-) -> slots.Turn:
+) -> slots.Allowance:
     """Return what a migration may take now, from the rows as ``migrator.db.slots`` reads them."""
     taken: collections.Counter[slots.Axis] = collections.Counter(slots.into(row.kept) for row in rows if row.kept)
     all_ = [slots.Waiter(n, str(n), 'S', row.requested or None, bool(row.tried), True) for n, row in enumerate(rows)]
@@ -149,7 +149,7 @@ def _turn(
             taken.update(slots.used_by(types.SimpleNamespace(**seen)))
         if row.state == 'open' and not row.dest and row.owner != NO_OWNER and both[row.owner].lease:
             waiters.append(waiter)
-    return slots.Slots(bounds, taken, {}, waiters).turn_of(all_[of], lambda _axis: full)
+    return slots.Slots(bounds, taken, {}, waiters).allowance_of(all_[of], lambda _axis: full)
 
 
 class _Conduct:
@@ -198,9 +198,9 @@ class _Conduct:
                 yield Step(f'{self.side} commits host {me.granted[of]} of migration {of}', changes)
             elif mine and me.lease and (locks.slots is None or unlocked):
                 # Time is left out: each axis may have had no free slot a short while ago, or not.
-                turns = [_turn(both, rows, self.bounds, of, self.plants, full) for full in (False, True)]
+                allowances = [_allowance(both, rows, self.bounds, of, self.plants, full) for full in (False, True)]
                 for host in _candidates(row):
-                    if any(turn.has_slot(host) for turn in turns):
+                    if any(allowance.has_slot(host) for allowance in allowances):
                         held = locks if unlocked else locks._replace(slots=(self.index, of))
                         changes = {self.side: self._granted(me, of, host), 'locks': held}
                         yield Step(f'{self.side} counts a free slot at {host} for migration {of}', changes)

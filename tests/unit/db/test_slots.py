@@ -24,7 +24,7 @@ def waiter(number: int, source: str = 'host1', to: str | None = None, **more: bo
 
 
 def may(found: Slots, one: Waiter, host: str, recently: bool = False) -> bool:
-    return found.turn_of(one, lambda _axis: recently).has_slot(host)
+    return found.allowance_of(one, lambda _axis: recently).has_slot(host)
 
 
 class TestTurns:
@@ -43,7 +43,7 @@ class TestTurns:
     def test_a_full_axis_refuses_and_names_its_number_and_bound(self, bounds: Bounds, what: str) -> None:
         found = Slots(bounds, {CLUSTER: 3, into('host2'): 2, out_of('host1'): 1}, {}, [])
         with pytest.raises(exception.NoSlot) as caught:
-            found.turn_of(waiter(1), lambda _axis: False).check('host2')
+            found.allowance_of(waiter(1), lambda _axis: False).check('host2')
         assert caught.value.message == what
 
     def test_prepare_ahead_counts_beyond_what_the_source_runs_at_once(self) -> None:
