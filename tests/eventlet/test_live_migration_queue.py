@@ -2,8 +2,6 @@
 
 """The properties of the live migration queue and of a compute host, on green threads."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import eventlet

@@ -2,8 +2,6 @@
 
 """The ground of this environment: without it, all that runs here would prove nothing of eventlet."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -2,8 +2,6 @@
 
 """The stress test of ``tests/unit/compute``, on green threads that switch at each lock."""
 
-from __future__ import annotations
-
 import threading
 
 from tests.eventlet import changing

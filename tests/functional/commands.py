@@ -5,8 +5,6 @@
 They are forks of an interpreter that has imported what they need (:mod:`tests.forked`), unless a test needs fresh ones.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

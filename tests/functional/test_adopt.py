@@ -2,8 +2,6 @@
 
 """Guests of a host that are not registered: they are adopted with the option, and else logged."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 

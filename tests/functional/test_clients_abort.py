@@ -2,8 +2,6 @@
 
 """The clients ``openstack`` and ``nova`` abort migrations of a demo cloud."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 import time

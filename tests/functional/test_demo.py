@@ -2,8 +2,6 @@
 
 """migrator-demo as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

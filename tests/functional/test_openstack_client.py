@@ -2,8 +2,6 @@
 
 """The real ``openstack`` client, unmodified, against a served demo cloud."""
 
-from __future__ import annotations
-
 import collections
 import json
 import pathlib

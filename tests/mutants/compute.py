@@ -2,8 +2,6 @@
 
 """Mutants of migrator/compute."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 INHERITED = 'migrator/compute/inherited_jobs.py'

@@ -2,8 +2,6 @@
 
 """Mutants of migrator/conductor."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 ABANDON = 'migrator/conductor/migration/abandon.py'

@@ -2,8 +2,6 @@
 
 """Mutants of migrator/db."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 CLEANUPS = 'migrator/db/cleanups.py'

@@ -6,8 +6,6 @@ A new mutant belongs to the module of its package. Text of logs and metrics is l
 test can see.
 """
 
-from __future__ import annotations
-
 from tests.mutants import compute, conductor, db, placement_client, saga
 
 MUTANTS = (*saga.MUTANTS, *db.MUTANTS, *placement_client.MUTANTS, *compute.MUTANTS, *conductor.MUTANTS)

@@ -2,8 +2,6 @@
 
 """Mutants of migrator/placement_client."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 ALLOCATIONS = 'migrator/placement_client/allocations.py'

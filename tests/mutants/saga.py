@@ -2,8 +2,6 @@
 
 """Mutants of migrator/saga."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 EXECUTOR = 'migrator/saga/executor.py'

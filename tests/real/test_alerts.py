@@ -5,8 +5,6 @@
 No alert fires on a healthy site, and each alone on its cause. Each expression of the dashboard finds something.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

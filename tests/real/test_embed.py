@@ -2,8 +2,6 @@
 
 """The page on embedding, over RabbitMQ: host1 in a native process, host2 in a patched one."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

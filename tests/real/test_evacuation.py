@@ -5,8 +5,6 @@
 The services are processes on RabbitMQ and PostgreSQL.
 """
 
-from __future__ import annotations
-
 import collections
 import pathlib
 import statistics

@@ -2,8 +2,6 @@
 
 """A service of ours whose threads are green, on real servers."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

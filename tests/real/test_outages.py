@@ -6,8 +6,6 @@ None of them fails, all of them complete, and nothing that a user or operator is
 MIGRATOR_OUTAGE=N it lasts N seconds, twice as long as a host may be unreachable; ``make test-long`` has two minutes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

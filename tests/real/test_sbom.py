@@ -2,8 +2,6 @@
 
 """The list of what the image contains."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -3,8 +3,6 @@
 
 """The services as an operator runs them: processes on RabbitMQ, a database and Placement over HTTP."""
 
-from __future__ import annotations
-
 import pytest
 import requests
 from prometheus_client import parser

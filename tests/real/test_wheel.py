@@ -2,8 +2,6 @@
 
 """The wheel, built by pip from the files that git tracks. pip downloads what builds it."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 import subprocess

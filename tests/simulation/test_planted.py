@@ -6,8 +6,6 @@ Where a recorded cell is gone or does not catch its plant any more, ``python -m 
 another one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

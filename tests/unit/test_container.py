@@ -2,8 +2,6 @@
 
 """The image, the compose file, Kolla's files, and the list of what the image contains."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import itertools
 import json

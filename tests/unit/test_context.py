@@ -3,8 +3,6 @@
 
 """The subject of a thread's work: nested, and separate from every other thread's."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -5,8 +5,6 @@
 ``tests/unit/doc/test_embed.py`` has two embedded hosts in a whole cloud.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import socket
 

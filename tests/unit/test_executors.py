@@ -2,8 +2,6 @@
 
 """The queue above an executor, and the periodic, on real, simulated and library threads."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import gc
 import itertools

@@ -2,8 +2,6 @@
 
 """A fork behaves as a new interpreter does: each test asks both, and compares what they did."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -2,8 +2,6 @@
 
 """Every wait of the standard library works with the Futures of the queue above an executor."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 

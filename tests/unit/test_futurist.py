@@ -5,8 +5,6 @@
 If an expected failure passes with a new release of futurist, review the decision.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import subprocess

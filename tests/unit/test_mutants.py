@@ -2,8 +2,6 @@
 
 """The mutants of ``python -m tests.mutants`` fit the code that they change."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import pathlib

@@ -2,8 +2,6 @@
 
 """The contract of RPC: one suite, run over oslo.messaging's fake:// and over DirectRPC."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import socket

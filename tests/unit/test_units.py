@@ -2,8 +2,6 @@
 
 """What an operator copies to /etc: the units of systemd and the files beside them."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import pathlib

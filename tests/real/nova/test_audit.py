@@ -2,8 +2,6 @@
 
 """The audit of a stock nova's allocations finds what nova leaves wrong, and nothing while all is well."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -5,8 +5,6 @@
 Where a guest is at the end is read from the hypervisor's files, and not from nova.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -6,8 +6,6 @@ The same requests go to both. Of each answer the statuses have to be the same, a
 to be in the other's, with the same value. What differs from run to run (ids, times, links) is replaced before.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

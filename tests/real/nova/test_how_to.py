@@ -2,8 +2,6 @@
 
 """The commands of the how-to "Empty a host of your OpenStack" do on a stock nova what it says."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shlex

@@ -2,8 +2,6 @@
 
 """The lab itself: a stock nova moves a guest, and the hypervisor's files have it where nova has it."""
 
-from __future__ import annotations
-
 from tests.real.servers import process
 
 

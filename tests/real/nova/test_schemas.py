@@ -2,8 +2,6 @@
 
 """The checked-in description of nova's schemas is that of the nova that is installed."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 

@@ -5,8 +5,6 @@
 What differs is in ``doc/source/differences.csv``, which the REST reference shows, with its reason.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import json

@@ -2,8 +2,6 @@
 
 """The OpenAPI document is the checked-in one, and each URL declares the schemas that it applies."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

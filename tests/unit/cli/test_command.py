@@ -2,8 +2,6 @@
 
 """The base of the commands of migrator-manage: tables, times and arguments."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 

@@ -2,8 +2,6 @@
 
 """migrator-manage drain, and openstack host drain: what they say about time."""
 
-from __future__ import annotations
-
 import functools
 import time
 import types

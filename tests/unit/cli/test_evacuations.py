@@ -2,8 +2,6 @@
 
 """What migrator-manage does with evacuations, above all those that wait for their source to clean up."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -2,8 +2,6 @@
 
 """The timeline of a migration line by line, and what happens next."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

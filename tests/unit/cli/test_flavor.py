@@ -2,8 +2,6 @@
 
 """migrator-manage flavor: the flavors that guests can be resized to."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator.objects import Flavor

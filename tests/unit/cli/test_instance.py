@@ -2,8 +2,6 @@
 
 """migrator-manage instance: the row and the allocation are created or deleted together."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator.objects import Flavor, Instance

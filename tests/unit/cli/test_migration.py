@@ -2,8 +2,6 @@
 
 """migrator-manage migration: the list of migrations, and the timeline of one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.cli import managing

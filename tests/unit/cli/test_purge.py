@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """migrator-manage migration purge."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest

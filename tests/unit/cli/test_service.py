@@ -2,8 +2,6 @@
 
 """migrator-manage service: the states of services, and the leases of conductors."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -2,8 +2,6 @@
 
 """What a migration waits for, in words that say what helps."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 

@@ -2,8 +2,6 @@
 
 """migrator-manage migration retry and abandon: their refusals, plans and waits."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -2,8 +2,6 @@
 
 """The options of migrator-demo, without a cloud."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

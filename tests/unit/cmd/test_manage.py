@@ -2,8 +2,6 @@
 
 """migrator-manage against real SQLite files: exit statuses, one line on stderr, and no password in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

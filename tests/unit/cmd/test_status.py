@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

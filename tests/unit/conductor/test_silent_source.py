@@ -2,8 +2,6 @@
 
 """Tests that a failure names the host, the step and the error, and an unreachable source as such."""
 
-from __future__ import annotations
-
 import pytest
 
 STEPS = [

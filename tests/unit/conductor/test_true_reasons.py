@@ -2,8 +2,6 @@
 
 """Tests that the reason of a wait is true, names the right host, and lasts as long as the wait."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -2,8 +2,6 @@
 
 """Drains of hosts that another control plane has: no service of theirs is in this database."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest

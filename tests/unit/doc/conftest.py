@@ -2,8 +2,6 @@
 
 """Shared parts of the tests of the page on embedding: its code, and a hypervisor for it."""
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 import sys

@@ -5,8 +5,6 @@
 Their moves block the system's thread that waits for them; that everything else goes on is part of every test.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from migrator import rpc

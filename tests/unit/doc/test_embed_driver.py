@@ -2,8 +2,6 @@
 
 """The driver of the page on embedding meets the contract of a driver."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator.testing import driver_contract, toyhv

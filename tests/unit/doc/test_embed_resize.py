@@ -2,8 +2,6 @@
 
 """The code of the page on embedding that keeps a resize's allocations runs, against Placement."""
 
-from __future__ import annotations
-
 import uuid
 import wsgiref.simple_server
 

@@ -2,8 +2,6 @@
 
 """The table of the page on reliability has the recorded figures of the long run."""
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

@@ -2,8 +2,6 @@
 
 """An operator who runs migrator-drain on a Nova in memory, where time passes while the command sleeps."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import shlex

@@ -2,8 +2,6 @@
 
 """migrator-drain audit and heal: what they print, and their exit statuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

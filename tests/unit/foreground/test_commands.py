@@ -2,8 +2,6 @@
 
 """migrator-drain: its verbs, its signals and its state."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

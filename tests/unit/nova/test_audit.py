@@ -2,8 +2,6 @@
 
 """The judgement of a guest's allocations on a stock Nova, as a table of what Nova and Placement show."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator.nova import audit

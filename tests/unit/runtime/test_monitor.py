@@ -2,8 +2,6 @@
 
 """What a service shows of its health, without a token."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

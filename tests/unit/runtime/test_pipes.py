@@ -2,8 +2,6 @@
 
 """A command that is piped into head prints no traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 
 """Where the configuration of a service comes from."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil

@@ -2,8 +2,6 @@
 
 """What a service reports to systemd, here a socket of the test."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

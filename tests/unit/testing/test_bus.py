@@ -2,8 +2,6 @@
 
 """The bus between simulated processes: lost, duplicated and late messages, kills and pauses."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator import context, exception, rpc

@@ -5,8 +5,6 @@
 The replies of DirectRPC are in tests/unit/test_rpc.py.
 """
 
-from __future__ import annotations
-
 import collections
 
 import pytest

@@ -2,8 +2,6 @@
 
 """A driver of six methods keeps the contract, alone and in a whole cloud."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator import exception

@@ -2,8 +2,6 @@
 
 """The schemas of the answers of the Compute API allow only what nova's own schemas allow."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -2,8 +2,6 @@
 
 """The locks and events of simulated processes, and their deadlocks."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator.testing.simulation.sim_thread import Deadlock, Livelock

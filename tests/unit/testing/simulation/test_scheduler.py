@@ -2,8 +2,6 @@
 
 """Killed processes have no further effect, and paused processes continue later."""
 
-from __future__ import annotations
-
 import pytest
 
 from migrator import executors

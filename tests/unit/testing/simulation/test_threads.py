@@ -5,8 +5,6 @@
 Killed and paused processes are in test_scheduler.py.
 """
 
-from __future__ import annotations
-
 import contextvars
 import datetime
 import os

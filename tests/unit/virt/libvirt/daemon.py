@@ -2,8 +2,6 @@
 
 """A replacement of the daemon and of qemu-img, as far as evacuations and cold migrations use them."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -2,8 +2,6 @@
 
 """The checks before a migration by libvirt: what is refused, and the text of the refusal."""
 
-from __future__ import annotations
-
 import dataclasses
 from xml.etree import ElementTree
 

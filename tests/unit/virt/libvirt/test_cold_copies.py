@@ -2,8 +2,6 @@
 
 """The copies of the disks of a cold migration, with a replacement of the daemons and of qemu-img."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

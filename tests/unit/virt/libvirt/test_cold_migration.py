@@ -2,8 +2,6 @@
 
 """The cold migration of a guest, with a replacement of the daemons and of qemu-img."""
 
-from __future__ import annotations
-
 import json
 from unittest import mock
 

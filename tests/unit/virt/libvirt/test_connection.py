@@ -2,8 +2,6 @@
 
 """The connections to a libvirt daemon: late calls, broken connections, and a daemon that hangs."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -2,8 +2,6 @@
 
 """The decisions of the libvirt driver, with a replacement of the daemon."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

@@ -2,8 +2,6 @@
 
 """[libvirt] require_encryption: what a host refuses to send, and to receive."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip('libvirt', reason='the extra "libvirt" is not installed')

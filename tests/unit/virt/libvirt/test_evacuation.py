@@ -2,8 +2,6 @@
 
 """The evacuation of a guest, with a replacement of the daemon and of qemu-img."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

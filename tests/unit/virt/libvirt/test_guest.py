@@ -2,8 +2,6 @@
 
 """The conversion of libvirt's states to the states of a guest, at either end of a migration."""
 
-from __future__ import annotations
-
 import pytest
 
 libvirt = pytest.importorskip('libvirt')

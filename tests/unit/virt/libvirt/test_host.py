@@ -2,8 +2,6 @@
 
 """The facts of a host, from libvirt's own test driver, with file systems that hang or fail."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

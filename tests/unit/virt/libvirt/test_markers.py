@@ -2,8 +2,6 @@
 
 """Whether a marker shows that two hosts have the same file, with directories for their storage."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 

@@ -2,8 +2,6 @@
 
 """The parts of plans and hosts that need no libvirt daemon."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip('libvirt')

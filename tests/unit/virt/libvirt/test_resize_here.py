@@ -2,8 +2,6 @@
 
 """A guest is resized at its host, whenever the process of its driver is killed meanwhile."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

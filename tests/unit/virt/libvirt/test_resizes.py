@@ -2,8 +2,6 @@
 
 """What a resize changes of a guest's definition and of its root disk."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from xml.etree import ElementTree

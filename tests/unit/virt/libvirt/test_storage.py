@@ -2,8 +2,6 @@
 
 """The records of a host and the files of guests' disks, in a temporary directory."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -2,8 +2,6 @@
 
 """Two hosts with a replacement of their daemons and of qemu-img, for tests of cold migrations."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json
