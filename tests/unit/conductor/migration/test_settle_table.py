@@ -76,6 +76,8 @@ DESTINATION_ROWS = [
     # waiting, no job | go on | go on | ask
     (Observed.WAITING, Observed.HERE, (GO_ON, QUEUE, BACK)),
     (Observed.PREPARING, Observed.HERE, (GO_ON, WAIT, BACK)),
+    (Observed.PREPARING, Observed.WAITS, (STUCK, WAIT, WAIT)),
+    (Observed.PREPARING, Observed.ABSENT, (ERROR, WAIT, STUCK)),
     # runs | stuck | forward | forward
     (Observed.RUNS, Observed.ABSENT, (STUCK, FORWARD, FORWARD)),
     (Observed.RUNS, Observed.JOB, (STUCK, FORWARD, FORWARD)),
@@ -132,6 +134,7 @@ class TestTable:
         ]
         assert {source for source, _ in rows} == set(SOURCE_OBSERVED)
         assert {destination for _, destination in rows} == set(DESTINATION_OBSERVED)
+        assert {*SOURCE_OBSERVED, *DESTINATION_OBSERVED, Observed.MISSING, Observed.DOWN} == set(Observed)
 
 
 class TestJoins:
@@ -199,6 +202,7 @@ class TestRequests:
         assert decide(Observed.BROKEN, Observed.BROKEN, Column.RUNNING, abort=True) == STUCK
         assert decide(Observed.ABSENT, Observed.ABSENT, Column.RUNNING, abort=True) == ERROR
         assert decide(Observed.ABSENT, Observed.WAITING, Column.NOT_SENT, abort=True) == ERROR
+        assert decide(Observed.ABSENT, Observed.WAITING, Column.QUEUED, abort=True) == STUCK
         assert decide(Observed.JOB, Observed.WAITING, Column.NOT_SENT, abort=True) == STUCK
 
 
