@@ -2,6 +2,7 @@
 
 import pytest
 
+from migrator.cmd import manage
 from tests.unit.cli import managing
 
 
@@ -13,3 +14,16 @@ def operator(tmp_path, backend, capsys, request):
     capsys.readouterr()
     yield made
     made.close()
+
+
+@pytest.fixture
+def refused(capsys):
+    """Return a function that runs a command with wrong arguments, without a cloud, and returns its stderr."""
+
+    def run(*words):
+        assert manage.main([*map(str, words)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ''
+        return err
+
+    return run

@@ -50,9 +50,8 @@ def test_an_amount_that_is_no_number_is_refused(operator):
         ('resources_GROUP:=1', 'names no resource class'),
     ],
 )
-def test_a_property_that_would_be_ignored_is_refused(operator, given, words):
-    status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', given)
-    assert (status, f"'{given}' {words}" in operator.err) == (2, True)
+def test_a_property_that_would_be_ignored_is_refused(refused, given, words):
+    assert f"'{given}' {words}" in refused('flavor', 'create', 'odd', *SIZE, '--property', given)
 
 
 def test_a_trait_is_kept(operator):
@@ -61,26 +60,22 @@ def test_a_trait_is_kept(operator):
     assert document['flavor']['extra_specs'] == {'trait:CUSTOM_SSD': 'required', 'trait_A:CUSTOM_SLOW': 'forbidden'}
 
 
-@pytest.mark.parametrize('name', ['m1.large', '42', '_a-b. c-', 'x' * 255])
-def test_a_name_that_nova_accepts_as_an_id_is_accepted(operator, name):
-    assert operator.json('flavor', 'create', name, *SIZE)['flavor']['name'] == name
+def test_a_name_that_nova_accepts_as_an_id_is_accepted(operator):
+    for name in ('m1.large', '42', '_a-b. c-', 'x' * 255):
+        assert operator.json('flavor', 'create', name, *SIZE)['flavor']['name'] == name
 
 
 @pytest.mark.parametrize(
     'name', ['sl/ash', '..', '../..', '?a=b', 'a#b', '%41', ' ', ' a', 'a ', 'a\n', '', 'größe', '-dash', 'x' * 256]
 )
-def test_a_name_that_no_url_can_hold_is_refused(operator, name):
-    status, _out = operator.status('flavor', 'create', *SIZE, '--', name)
-    assert (status, 'is not a name of a flavor: give 1 to 255' in operator.err) == (2, True)
-    assert operator.json('flavor', 'list')['flavors'] == []
+def test_a_name_that_no_url_can_hold_is_refused(refused, name):
+    assert 'is not a name of a flavor: give 1 to 255' in refused('flavor', 'create', *SIZE, '--', name)
 
 
-def test_a_guest_gets_no_flavor_whose_name_no_url_can_hold(operator):
+def test_a_guest_gets_no_flavor_whose_name_no_url_can_hold(refused):
     whose = ('--host', 'host1', '--project', 'demo', '--user', 'demo', '--force')
-    status, _out = operator.status('instance', 'create', *SIZE, *whose, '--flavor', 'sl/ash')
-    assert status == 2
-    assert "--flavor: 'sl/ash' is not a name of a flavor: give 1 to 255 of the characters" in operator.err
-    assert operator.json('instance', 'list')['instances'] == []
+    said = refused('instance', 'create', *SIZE, *whose, '--flavor', 'sl/ash')
+    assert "--flavor: 'sl/ash' is not a name of a flavor: give 1 to 255 of the characters" in said
 
 
 def test_a_flavor_that_an_earlier_release_created_under_such_a_name_is_deleted(operator):

@@ -132,9 +132,8 @@ def test_without_placement_neither_is_created_and_neither_is_deleted(operator, s
     assert stored() == (['host1'], {'host1': {'VCPU': 2, 'MEMORY_MB': 256, 'DISK_GB': 1}})
 
 
-@pytest.mark.parametrize(
-    ('changes', 'status', 'words'),
-    [
+def test_a_refusal_is_one_line_and_creates_neither(operator, stored):
+    for changes, status, words in (
         (('--host', 'nowhere'), 1, 'Compute host nowhere could not be found'),
         (('--vcpus', 1000), 1, 'Placement refused PUT'),
         (('--vcpus', 0), 2, "argument --vcpus: '0' is not a whole number from 1 to 999999999"),
@@ -145,22 +144,19 @@ def test_without_placement_neither_is_created_and_neither_is_deleted(operator, s
         (('--project', ''), 2, "argument --project: '' is not a name"),
         (('--property', 'gold'), 2, "'gold' is not of the form KEY=VALUE"),
         (('--property', 'resources:VGPU=some'), 2, "Option --property is 'resources:VGPU=some'"),
-    ],
-)
-def test_a_refusal_is_one_line_and_creates_neither(operator, stored, changes, status, words):
-    given = ['--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force', *changes]
-    assert operator.status('instance', 'create', *given)[0] == status
-    assert words in operator.err
-    assert operator.err.count('\n') == 1
-    assert stored() == ([], {})
+    ):
+        given = ['--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force', *changes]
+        assert operator.status('instance', 'create', *given)[0] == status, changes
+        assert words in operator.err
+        assert operator.err.count('\n') == 1
+        assert stored() == ([], {})
 
 
 @pytest.mark.parametrize('left_out', ['--host', '--vcpus', '--memory', '--disk', '--project', '--user'])
-def test_a_missing_argument_is_named(operator, left_out):
+def test_a_missing_argument_is_named(refused, left_out):
     words = ['--host', 'host1', *SIZE, *WHOSE]
     at = words.index(left_out)
-    assert operator.status('instance', 'create', *words[:at], *words[at + 2 :])[0] == 2
-    assert left_out in operator.err
+    assert left_out in refused('instance', 'create', *words[:at], *words[at + 2 :])
 
 
 def test_create_refuses_an_existing_instance_and_delete_a_missing_one(operator):

@@ -52,9 +52,9 @@ def test_migrations_that_ended_before_are_purged_and_counted(operator, history):
     assert 'completed' in operator.observed('migration', 'show', history[2])
 
 
-@pytest.mark.parametrize('before', ['1970-01-01', '2h', '400d', '2000-01-01T00:00:00Z'])
-def test_migrations_that_ended_after_stay(operator, history, before):
-    assert operator.json('migration', 'purge', '--before', before)['purged'] == 0
+def test_migrations_that_ended_after_stay(operator, history):
+    for before in ('1970-01-01', '2h', '400d', '2000-01-01T00:00:00Z'):
+        assert operator.json('migration', 'purge', '--before', before)['purged'] == 0, before
     assert left(operator) == history
 
 
@@ -72,14 +72,13 @@ def test_migrations_are_purged_in_batches(operator, history, monkeypatch):
 
 
 @pytest.mark.parametrize('before', ['yesterday', '', '30', 'd', '-1d', '30x', '2026-13-01', '9999999999d', '1d\n'])
-def test_an_invalid_time_is_named_and_exits_2(operator, before):
-    status, out = operator.status('migration', 'purge', f'--before={before}')
-    assert (status, out) == (2, '')
-    assert f'argument --before: {before!r} is not a time' in operator.err
-    assert '2026-01-31T12:00:00Z' in operator.err
-    assert '30d' in operator.err
+def test_an_invalid_time_is_named_and_exits_2(refused, before):
+    said = refused('migration', 'purge', f'--before={before}')
+    assert f'argument --before: {before!r} is not a time' in said
+    assert '2026-01-31T12:00:00Z' in said
+    assert '30d' in said
 
 
 @pytest.mark.parametrize('words', [(), ('--before', '1d', '--max-rows', '0'), ('--before', '1d', '--max-rows', 'all')])
-def test_other_wrong_usage(operator, words):
-    assert operator.status('migration', 'purge', *words)[0] == 2
+def test_other_wrong_usage(refused, words):
+    assert refused('migration', 'purge', *words)

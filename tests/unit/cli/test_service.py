@@ -116,11 +116,10 @@ def test_the_list_in_json_has_every_field(operator):
 
 
 @pytest.mark.parametrize('verb', [('list',), ('delete', 'host1')])
-def test_the_refusal_of_an_unknown_binary_names_the_known_ones(operator, verb):
-    assert operator.status('service', *verb, '--binary', 'nope') == (2, '')
-    assert "'nope'" in operator.err
-    assert 'nova-compute' in operator.err
-    assert 'nova-conductor' in operator.err
+def test_the_refusal_of_an_unknown_binary_names_the_known_ones(refused, verb):
+    said = refused('service', *verb, '--binary', 'nope')
+    for name in ("'nope'", 'nova-compute', 'nova-conductor'):
+        assert name in said
 
 
 def providers_of(cloud):
