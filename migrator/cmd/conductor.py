@@ -111,12 +111,12 @@ def make_sender(process: Process) -> Send | None:
     if not notifier.is_on(process.conf):
         if drivers:
             why = {'drivers': drivers, 'format': options.notification_format}
-            LOG.info('Sends no notifications by %(drivers)s: notification_format is %(format)s', why)
+            LOG.info('Sending no notifications by %(drivers)s: notification_format is %(format)s', why)
         return None
     made = notifier.Notifier(process.conf, process.threads)
     process.on_stop(made.close)
     topics = ', '.join(options.versioned_notifications_topics)
-    LOG.info('Sends notifications by %(drivers)s to %(topics)s', {'drivers': drivers, 'topics': topics})
+    LOG.info('Sending notifications by %(drivers)s to %(topics)s', {'drivers': drivers, 'topics': topics})
     return made.send
 
 

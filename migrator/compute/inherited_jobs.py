@@ -81,7 +81,7 @@ class InheritedJobs:
                 guest = self._driver.settle(listed.instance_uuid)
             except exception.MigratorException as error:
                 LOG.warning(
-                    'Could not determine whether guest %(guest)s has a job, assuming that it has one: %(error)s',
+                    'Could not determine whether a guest has a job; assuming that %(guest)s has one: %(error)s',
                     {'guest': listed.instance_uuid, 'error': error},
                 )
                 guest = listed.replace(job=True)

@@ -105,7 +105,7 @@ class HostInventory:
             with self._lock:
                 recovered, self.unresponsive = self.unresponsive, False
             if recovered:
-                LOG.info('The hypervisor of %s reports its inventory again', self._host)
+                LOG.info('Hypervisor reports its inventory again: host %s', self._host)
         finally:
             with self._lock:
                 self._querying_since = None
@@ -116,7 +116,6 @@ class HostInventory:
             known, self.unresponsive = self.unresponsive, True
         if not known:
             LOG.warning(
-                'The hypervisor of %(host)s does not report its inventory; the last inventory is reported until it '
-                'does: %(reason)s',
+                'Hypervisor does not report its inventory: host %(host)s keeps the last one until it does: %(reason)s',
                 {'host': self._host, 'reason': reason},
             )

@@ -94,7 +94,7 @@ class Timeouts:
                 watch.start()
             except RuntimeError as error:  # the process cannot start a thread; the next migration tries again
                 LOG.warning(
-                    'The time-out of migration %(migration)s is not checked yet: %(error)s',
+                    'Cannot check the time-out of migration %(migration)s; the next migration tries again: %(error)s',
                     {'migration': work.uuid, 'error': error},
                 )
                 with self._lock:

@@ -210,7 +210,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             self._renewed_at = now
             return
         if owner:
-            LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)
+            LOG.warning('Lease has expired: conductor %s releases its migrations', owner)
             self.metrics.count_lost_lease()
         self.begin_incarnation()
 
@@ -266,7 +266,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         for pool in self._pools:
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
-                LOG.warning('Stop of conductor %s leaves behind calls to hosts that do not answer', self.tools.server)
+                LOG.warning('Stop leaves behind calls to hosts that do not answer: conductor %s', self.tools.server)
         if not self.tools.owner:
             return  # it has no lease
         try:

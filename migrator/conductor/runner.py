@@ -265,7 +265,7 @@ class Runner:
             subject.writes = Write()
             waiting.note_stuck(subject, reason)
         except Exception:  # the same error may prevent the write; the next run tries again
-            LOG.exception('Could not write that migration %s is stuck', subject.row.uuid)
+            LOG.exception('Could not write that a migration is stuck: %s', subject.row.uuid)
 
     def _after(self, run: _Run, pause: Parked | Stuck | None) -> None:
         subject, uuid, replies = run.subject, run.subject.row.uuid, run.subject.replies

@@ -59,7 +59,7 @@ def _note(store: Store, drain: Drain, reason: str) -> None:
         if is_mine and now.waits_for != reason and not now.ended:
             store.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
     except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
-        LOG.info('Could not write why drain %(drain)s waits: %(error)s', {'drain': drain.uuid, 'error': error})
+        LOG.info('Could not write why a drain waits: %(drain)s: %(error)s', {'drain': drain.uuid, 'error': error})
 
 
 def _named(drain: Drain, **more: object) -> dict[str, object]:

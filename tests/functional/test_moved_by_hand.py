@@ -95,7 +95,7 @@ def test_changes_by_hand_are_found_within_a_minute_and_reported_once_by_name(clo
     cloud.kill('conductor1')
     cloud.simulation.advance(2 * MINUTE)
     for kind, instance in guests.items():
-        (message,) = (one for one in reported(caplog) if f'Guest {kind}-guest ({instance.uuid})' in one)
+        (message,) = (one for one in reported(caplog) if f' {kind}-guest ({instance.uuid})' in one)
         assert 'Remedy: ' in message
     assert [record.args['name'] for record in caplog.records if record.levelname == 'ERROR'] == ['twice-guest']
     assert len(reported(caplog)) == len(CASES)

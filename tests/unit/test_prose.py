@@ -67,8 +67,11 @@ NAMES = frozenset(
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')
-#: A log message that begins with a value, or whose first value stands before the verb: "Migration %s is stuck".
-SPLIT = re.compile(r'\s*[%{]|(\w+ ){1,2}%\S+ (is|was|has|could|failed|waits|chooses)\b')
+#: A log message that begins with a value, or whose first value stands before a verb: "The lease of %s has expired".
+_VERBS = (
+    'is|are|was|were|has|have|had|can|cannot|could|did|does|do|will|failed|ended|waits|leaves|reports|chooses|answers'
+)
+SPLIT = re.compile(rf'\s*[%{{]|[^%:;]*%\S+ (\(%\S+\) )?({_VERBS})\b')
 #: No code: a path, a literal, an option, a call.
 _WORD = r'(?<![\w`/.$-])(?:{})(?![\w`/(=$]|\.\w|-\w)'
 PATTERNS = {re.compile(_WORD.format(word.replace(' ', r'\s+')), re.I): instead for word, instead in WORDS.items()}
@@ -119,7 +122,10 @@ def _strings(source: str) -> Iterator[Text]:
                     value = node.body[0].value  # type: ignore[attr-defined]  # a docstring is the first statement of a body
                     seen.add(value)
                     yield Text('docstring', value.lineno, text)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id='LOG')), args=[ast.Constant(value=str() as text), *_]):
+            case (
+                ast.Call(func=ast.Attribute(value=ast.Name(id='LOG')), args=[ast.Constant(value=str() as text), *_])
+                | ast.Call(func=ast.Attribute(attr='log'), args=[_, ast.Constant(value=str() as text), *_])
+            ):
                 yield Text('log', node.lineno, text)
             case ast.JoinedStr():
                 seen.update(node.values)
@@ -203,7 +209,10 @@ def test_the_prose_is_plain():
         ('a.py', 'def test_a_host_that_owes(): ...\n'),
         ('a.py', 'LOG.info("%(host)s is away", x)\n'),
         ('a.py', 'LOG.info("Migration %(migration)s is stuck", x)\n'),
-        ('a.py', 'LOG.info("Host %s was silent", x)\n'),
+        ('a.py', 'LOG.info("The lease of conductor %s has expired", x)\n'),
+        ('a.py', 'LOG.info("Guest %(name)s (%(guest)s) is not there", x)\n'),
+        ('a.py', 'LOG.log(level, "%(host)s is away", x)\n'),
+        ('a.py', 'LOG.info("Host was silent: %s", x)\n'),
         ('a.py', f'"""{"Return it. " * 10}"""\n'),
         ('a.py', '"""Who cannot be asked is not down."""\n'),
         ('a.py', '# It waits. Of these one is free.\n'),
@@ -256,6 +265,7 @@ def test_each_word_is_found(pattern, text):
     [
         ('a.py', 'x = {"owed": 1}\n'),  # a key of a document
         ('a.py', 'LOG.info("Host is away: %(host)s", x)\n'),
+        ('a.py', 'LOG.info("Could not poll host %(host)s: the migration is stuck", x)\n'),
         ('a.py', f'"""{"x" * 100}"""\n'),
         ('a.rst', 'The table ``host_debts`` and ``books``.\n'),
         ('a.rst', 'The path a/story.py and a-story.\n'),

@@ -193,7 +193,7 @@ class Watch:
         for one in new[:_LOGGED]:
             LOG.log(
                 logging.ERROR if len(one.runs_on) > 1 else logging.WARNING,
-                'Guest %(name)s (%(guest)s) is not as the database has it: %(difference)s. Remedy: %(remedy)s',
+                'Guest is not as the database has it: %(name)s (%(guest)s): %(difference)s. Remedy: %(remedy)s',
                 {'name': one.name, 'guest': one.instance_uuid, 'difference': one.text, 'remedy': one.remedy},
             )
         if len(new) > _LOGGED:

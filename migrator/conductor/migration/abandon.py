@@ -200,7 +200,7 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
 
 def _block(m: MigrationContext, host: str, step: str, why: str) -> Done:
     LOG.error(
-        'Cleanup of abandoned migration %(migration)s is blocked: host %(host)s is not sent %(step)s: %(reason)s',
+        'Cleanup of an abandoned migration is blocked: %(migration)s: host %(host)s is not sent %(step)s: %(reason)s',
         {'migration': m.row.uuid, 'host': host, 'step': step, 'reason': why},
     )
     m.defer(host, step, 'the migration was abandoned', {'migrate_data': hosts.newest_data(m)}, blocked_because=why)

@@ -45,7 +45,7 @@ def test_grown_inventory_is_in_the_next_heartbeats(scene: Scene) -> None:
 
 def levels_logged_for_hypervisor(caplog: pytest.LogCaptureFixture) -> list[str]:
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
-    return [level for level, message in logged if 'hypervisor of alpha' in message]
+    return [level for level, message in logged if message.startswith('Hypervisor') and 'host alpha' in message]
 
 
 def test_repeated_driver_failure_logs_one_warning_and_one_recovery(

@@ -97,14 +97,14 @@ def test_a_driver_other_than_noop_and_a_format_that_migrator_has_are_on(options:
     [
         ({'driver': []}, []),
         ({'driver': ['noop'], 'notification_format': 'unversioned'}, []),
-        ({}, ['Sends notifications by messagingv2 to versioned_notifications']),
+        ({}, ['Sending notifications by messagingv2 to versioned_notifications']),
         (
             {'driver': ['messagingv2', 'log'], 'versioned_notifications_topics': ['a', 'b']},
-            ['Sends notifications by log, messagingv2 to a, b'],
+            ['Sending notifications by log, messagingv2 to a, b'],
         ),
         (
             {'notification_format': 'unversioned'},
-            ['Sends no notifications by messagingv2: notification_format is unversioned'],
+            ['Sending no notifications by messagingv2: notification_format is unversioned'],
         ),
     ],
 )
