@@ -19,7 +19,7 @@ libvirt = pytest.importorskip('libvirt', reason='the module libvirt is not insta
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import base  # noqa: E402 -- as above
 from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
-from tests.real.libvirt import life  # noqa: E402 -- as above
+from tests.real.libvirt import killed_driver  # noqa: E402 -- as above
 from tests.real.libvirt.bench import LibvirtBench  # noqa: E402 -- as above
 from tests.real.libvirt.lab import hosts  # noqa: E402 -- as above
 
@@ -33,7 +33,7 @@ def bench(fresh: hosts.Lab, tmp_path: pathlib.Path) -> Iterator[LibvirtBench]:
     made.close()
 
 
-def another_life(bench: LibvirtBench, patched: bool = False) -> subprocess.Popen[str]:
+def another_boot(bench: LibvirtBench, patched: bool = False) -> subprocess.Popen[str]:
     """Start a process that moves the guest; the destination is ready."""
     conf = bench.confs['alpha']
     settings = {
@@ -45,7 +45,7 @@ def another_life(bench: LibvirtBench, patched: bool = False) -> subprocess.Popen
         'instance': base.to_primitive(bench.instance),
         'migrate_data': base.to_primitive(bench.prepare()),
     }
-    command = [sys.executable, '-W', 'ignore', life.__file__, json.dumps(settings)]
+    command = [sys.executable, '-W', 'ignore', killed_driver.__file__, json.dumps(settings)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={'PYTHONPATH': str(TREE)})
 
 
@@ -125,7 +125,7 @@ def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: L
 @pytest.mark.parametrize('seconds', [0.0, 0.01, 0.05, 0.3])
 def test_request_of_a_killed_process_is_a_job_by_its_restart_or_never(bench: LibvirtBench, seconds: float) -> None:
     bench.slow()
-    process = another_life(bench)
+    process = another_boot(bench)
     assert process.stdout is not None
     assert process.stdout.readline() == 'calls\n'
     time.sleep(seconds)
@@ -145,9 +145,9 @@ def test_request_of_a_killed_process_is_a_job_by_its_restart_or_never(bench: Lib
     assert not bench.at_destination().present
 
 
-def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: LibvirtBench) -> None:
+def test_a_later_boot_aborts_what_an_earlier_one_has_begun(bench: LibvirtBench) -> None:
     bench.slow()
-    process = another_life(bench)
+    process = another_boot(bench)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ['calls\n', 'started\n']
     process.kill()
@@ -164,7 +164,7 @@ def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: LibvirtBench) 
 def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench: LibvirtBench) -> None:
     pytest.importorskip('eventlet')
     bench.confs['alpha'].set_override('live_migration_bandwidth', 30, group='libvirt')
-    process = another_life(bench, patched=True)
+    process = another_boot(bench, patched=True)
     said, _ = process.communicate(timeout=100)
     lines = said.splitlines()
     assert lines[:2] == ['calls', 'started']

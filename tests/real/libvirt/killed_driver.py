@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A driver in a process of its own, for the tests that kill it, or patch it: ``life.py SETTINGS``.
+"""A driver in a process of its own, which tests kill or patch: ``killed_driver.py SETTINGS``.
 
 SETTINGS is JSON: ``patched``, whether eventlet patches the process; ``default`` and ``libvirt``, its options;
 ``instance`` and ``migrate_data``, what a conductor would send. It prints a line for each thing that it has done.
