@@ -14,7 +14,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
+from migrator.objects import Instance, LiveMigrateData
 from migrator.testing.fake_world import client
 from migrator.testing.fake_world.client import Gone, calling, result_of
 from migrator.virt import driver
@@ -39,14 +39,22 @@ def from_conf(conf: cfg.ConfigOpts, threads: executors.Threads) -> driver.Comput
     return FakeDriver(FakeWorld(threads).add(conf.host), threads)
 
 
-class _EvacuatingDriver(driver.ComputeDriver):
-    """The part of the driver that looks at the host and its guests, and evacuates them.
+def _forwarded(method: str) -> Any:
+    """Return a method of the driver that the world's driver of the host carries out."""
+    return lambda self, *args: self._ask(method, *args)
+
+
+class FakeWorldDriver(driver.ComputeDriver):
+    """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does.
 
     :param path: the path of the world's socket.
     :param host: the host of the hypervisor. It is added if the world does not have it.
     :param threads: the threads of the compute process.
     :raises migrator.exception.ServiceUnreachable: the world is not reachable.
     """
+
+    resizes = True
+    resizes_here = True
 
     def __init__(self, path: str, host: str, threads: executors.Threads) -> None:
         self.host = host
@@ -66,155 +74,40 @@ class _EvacuatingDriver(driver.ComputeDriver):
         reason = f'the world of fake hypervisors is not reachable: {error}'
         return exception.DriverError(host=self.host, phase=method, reason=reason)
 
-    # --- observation -------------------------------------------------------------------------------------------------
-
-    def init_host(self, host: str) -> None:
-        """See :meth:`driver.ComputeDriver.init_host`."""
-        self._ask('init_host', host)
-
-    def get_node(self) -> compute_node.ComputeNode:
-        """See :meth:`driver.ComputeDriver.get_node`."""
-        found: compute_node.ComputeNode = self._ask('get_node')
-        return found
-
-    def list_guests(self) -> list[protocol.Guest]:
-        """See :meth:`driver.ComputeDriver.list_guests`."""
-        found: list[protocol.Guest] = self._ask('list_guests')
-        return found
-
-    def get_guest(self, instance_uuid: str) -> protocol.Guest:
-        """See :meth:`driver.ComputeDriver.get_guest`."""
-        found: protocol.Guest = self._ask('get_guest', instance_uuid)
-        return found
-
-    def get_instance(self, instance_uuid: str) -> Instance | None:
-        """See :meth:`driver.ComputeDriver.get_instance`."""
-        found: Instance | None = self._ask('get_instance', instance_uuid)
-        return found
-
-    def settle(self, instance_uuid: str) -> protocol.Guest:
-        """See :meth:`driver.ComputeDriver.settle`."""
-        found: protocol.Guest = self._ask('settle', instance_uuid)
-        return found
-
-    # --- reports -----------------------------------------------------------------------------------------------------
-
-    def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
-        """See :meth:`driver.ComputeDriver.get_diagnostics`."""
-        found: dict[str, Any] | None = self._ask('get_diagnostics', instance)
-        return found
-
-    def get_host_uptime(self) -> str | None:
-        """See :meth:`driver.ComputeDriver.get_host_uptime`."""
-        found: str | None = self._ask('get_host_uptime')
-        return found
-
-    # --- evacuation --------------------------------------------------------------------------------------------------
-
-    def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
-        """See :meth:`driver.ComputeDriver.get_definition`."""
-        found: dict[str, Any] | None = self._ask('get_definition', instance_uuid)
-        return found
-
-    def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
-        found: LiveMigrateData = self._ask('check_can_evacuate', instance, migrate_data)
-        return found
-
-    def evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """See :meth:`driver.ComputeDriver.evacuate`."""
-        self._ask('evacuate', instance, migrate_data)
-
-    def rollback_evacuation_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """See :meth:`driver.ComputeDriver.rollback_evacuation_at_destination`."""
-        self._ask('rollback_evacuation_at_destination', instance, migrate_data)
-
-    def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """See :meth:`driver.ComputeDriver.post_evacuation_at_source`."""
-        self._ask('post_evacuation_at_source', instance, migrate_data)
-
-
-class _ColdMigratingDriver(_EvacuatingDriver):
-    """The part of the driver that moves a guest while it is powered off.
-
-    See :class:`migrator.virt.cold_migration.ColdMigration` for each method.
-    """
-
-    resizes = True
-    resizes_here = True
-
-    def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """Check whether the guest can leave."""
-        found: LiveMigrateData = self._ask('check_can_migrate_source', instance, migrate_data)
-        return found
-
-    def check_can_migrate_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """Check whether this host can start the guest."""
-        found: LiveMigrateData = self._ask('check_can_migrate_destination', instance, migrate_data)
-        return found
-
-    def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Power the guest off."""
-        self._ask('migrate_disk_and_power_off', instance, migrate_data)
-
-    def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Start the guest here."""
-        self._ask('finish_migration', instance, migrate_data)
-
-    def confirm_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Remove what is left of the guest."""
-        self._ask('confirm_migration_at_source', instance, migrate_data)
-
-    def revert_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """End and remove the guest."""
-        self._ask('revert_migration_at_destination', instance, migrate_data)
-
-    def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Restore the guest."""
-        self._ask('revert_migration_at_source', instance, migrate_data)
-
-    def check_can_resize(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """Check whether the guest can be resized here."""
-        found: LiveMigrateData = self._ask('check_can_resize', instance, migrate_data)
-        return found
-
-    def resize(self, instance: Instance, migrate_data: LiveMigrateData, migration_uuid: str) -> None:
-        """Resize the guest here."""
-        self._ask('resize', instance, migrate_data, migration_uuid)
-
-    def confirm_resize(self, instance: Instance, migration_uuid: str) -> None:
-        """Drop the old size of the guest."""
-        self._ask('confirm_resize', instance, migration_uuid)
-
-    def revert_resize(self, instance: Instance, migration_uuid: str) -> None:
-        """Give the guest its old size."""
-        self._ask('revert_resize', instance, migration_uuid)
-
-
-class FakeWorldDriver(_ColdMigratingDriver):
-    """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does."""
-
-    # --- checks ------------------------------------------------------------------------------------------------------
-
-    def check_can_live_migrate_destination(
-        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
-    ) -> LiveMigrateData:
-        """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
-        found: LiveMigrateData = self._ask(
-            'check_can_live_migrate_destination', instance, block_migration, disk_over_commit
-        )
-        return found
-
-    def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
-        found: LiveMigrateData = self._ask('check_can_live_migrate_source', instance, migrate_data)
-        return found
-
-    def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
-        """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
-        self._ask('cleanup_live_migration_destination_check', instance)
-
-    # --- the migration -----------------------------------------------------------------------------------------------
+    init_host = _forwarded('init_host')
+    get_node = _forwarded('get_node')
+    list_guests = _forwarded('list_guests')
+    get_guest = _forwarded('get_guest')
+    get_instance = _forwarded('get_instance')
+    settle = _forwarded('settle')
+    get_diagnostics = _forwarded('get_diagnostics')
+    get_host_uptime = _forwarded('get_host_uptime')
+    get_definition = _forwarded('get_definition')
+    check_can_evacuate = _forwarded('check_can_evacuate')
+    evacuate = _forwarded('evacuate')
+    rollback_evacuation_at_destination = _forwarded('rollback_evacuation_at_destination')
+    post_evacuation_at_source = _forwarded('post_evacuation_at_source')
+    check_can_migrate_source = _forwarded('check_can_migrate_source')
+    check_can_migrate_destination = _forwarded('check_can_migrate_destination')
+    migrate_disk_and_power_off = _forwarded('migrate_disk_and_power_off')
+    finish_migration = _forwarded('finish_migration')
+    confirm_migration_at_source = _forwarded('confirm_migration_at_source')
+    revert_migration_at_destination = _forwarded('revert_migration_at_destination')
+    revert_migration_at_source = _forwarded('revert_migration_at_source')
+    check_can_resize = _forwarded('check_can_resize')
+    resize = _forwarded('resize')
+    confirm_resize = _forwarded('confirm_resize')
+    revert_resize = _forwarded('revert_resize')
+    check_can_live_migrate_destination = _forwarded('check_can_live_migrate_destination')
+    check_can_live_migrate_source = _forwarded('check_can_live_migrate_source')
+    cleanup_live_migration_destination_check = _forwarded('cleanup_live_migration_destination_check')
+    live_migration_abort = _forwarded('live_migration_abort')
+    live_migration_force_complete = _forwarded('live_migration_force_complete')
+    get_progress = _forwarded('get_progress')
+    post_live_migration_at_source = _forwarded('post_live_migration_at_source')
+    post_live_migration_at_destination = _forwarded('post_live_migration_at_destination')
+    rollback_live_migration_at_source = _forwarded('rollback_live_migration_at_source')
+    rollback_live_migration_at_destination = _forwarded('rollback_live_migration_at_destination')
 
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
@@ -265,37 +158,6 @@ class FakeWorldDriver(_ColdMigratingDriver):
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
         verdict = self._ask('attach_live_migration', instance_uuid)
         return None if verdict is None else Verdict(verdict)
-
-    def live_migration_abort(self, instance: Instance) -> None:
-        """See :meth:`driver.ComputeDriver.live_migration_abort`."""
-        self._ask('live_migration_abort', instance)
-
-    def live_migration_force_complete(self, instance: Instance) -> None:
-        """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
-        self._ask('live_migration_force_complete', instance)
-
-    def get_progress(self, instance_uuid: str) -> dict[str, int]:
-        """See :meth:`driver.ComputeDriver.get_progress`."""
-        found: dict[str, int] = self._ask('get_progress', instance_uuid)
-        return found
-
-    # --- post steps and rollbacks ------------------------------------------------------------------------------------
-
-    def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
-        self._ask('post_live_migration_at_source', instance, migrate_data)
-
-    def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
-        self._ask('post_live_migration_at_destination', instance, migrate_data)
-
-    def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
-        self._ask('rollback_live_migration_at_source', instance, migrate_data)
-
-    def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
-        self._ask('rollback_live_migration_at_destination', instance, migrate_data)
 
 
 def _cancelled(token: driver.CancelToken) -> exception.Cancelled | None:

@@ -20,6 +20,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import inspect
 import json
 import pathlib
 import select
@@ -42,46 +43,8 @@ from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 #: The kernel's limit for the path of a unix socket, in bytes.
 LONGEST_PATH = 107
 
-#: The methods of a driver, each with the argument that the server adds: the token, or the callback at the start.
-METHODS = {
-    'init_host': None,
-    'get_node': None,
-    'list_guests': None,
-    'get_guest': None,
-    'get_instance': None,
-    'settle': None,
-    'get_diagnostics': None,
-    'get_host_uptime': None,
-    'check_can_live_migrate_destination': None,
-    'check_can_live_migrate_source': None,
-    'cleanup_live_migration_destination_check': None,
-    'get_definition': None,
-    'check_can_evacuate': None,
-    'evacuate': None,
-    'rollback_evacuation_at_destination': None,
-    'post_evacuation_at_source': None,
-    'check_can_migrate_source': None,
-    'check_can_migrate_destination': None,
-    'migrate_disk_and_power_off': None,
-    'finish_migration': None,
-    'confirm_migration_at_source': None,
-    'revert_migration_at_destination': None,
-    'revert_migration_at_source': None,
-    'check_can_resize': None,
-    'resize': None,
-    'confirm_resize': None,
-    'revert_resize': None,
-    'pre_live_migration': 'token',
-    'live_migration': 'started',
-    'attach_live_migration': None,
-    'live_migration_abort': None,
-    'live_migration_force_complete': None,
-    'get_progress': None,
-    'post_live_migration_at_source': None,
-    'post_live_migration_at_destination': None,
-    'rollback_live_migration_at_source': None,
-    'rollback_live_migration_at_destination': None,
-}
+#: The methods of a driver, which itself calls on_copied.
+METHODS = {name for name, _ in inspect.getmembers(driver.ComputeDriver, inspect.isfunction)} - {'on_copied'}
 #: The methods of a hypervisor that a test may call, as the guests' users or to inject a fault.
 DEEDS = frozenset(
     {'delete', 'shut_off', 'pause', 'resume', 'break_post_copy', 'set_link', 'power_off', 'power_on', 'residue'}
@@ -198,12 +161,10 @@ class WorldServer:
         if incarnation not in self._drivers:
             reason = 'the world of fake hypervisors was restarted after this driver had connected'
             raise exception.DriverError(host=incarnation, phase=call, reason=reason)
-        more: dict[str | None, list[Any]] = {
-            None: [],
-            'token': [_Token(connection)],
-            'started': [lambda: send({'started': True})],
-        }
-        result = getattr(self._drivers[incarnation], call)(*args, *more[METHODS[call]])
+        added = {'pre_live_migration': _Token(connection), 'live_migration': lambda: send({'started': True})}
+        if call in added:
+            args.append(added[call])
+        result = getattr(self._drivers[incarnation], call)(*args)
         if call == 'live_migration':
             # Another call of the same driver may take the last one first.
             with contextlib.suppress(IndexError):
