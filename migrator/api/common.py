@@ -10,13 +10,15 @@ import re
 import urllib.parse
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api.request import Request
 from migrator.objects import Instance
+
+T = TypeVar('T')
 
 #: The largest integer id that the database can hold.
 MAX_ID = 2**31 - 1
@@ -98,28 +100,43 @@ def links(request: Request, path: str) -> list[dict[str, str]]:
     return [{'rel': 'self', 'href': f'{base}/v2.1/{quoted}'}, {'rel': 'bookmark', 'href': f'{base}/{quoted}'}]
 
 
-def page_size(request: Request, given: Mapping[str, str]) -> int:
+def page_size(request: Request) -> int:
     """Return how many items a page may hold."""
     most: int = request.services.conf.api.max_limit
-    return min(int(given['limit']), most) if 'limit' in given else most
+    return min(int(request.given['limit']), most) if 'limit' in request.given else most
 
 
-def marker(given: Mapping[str, str]) -> str | None:
+def marker(request: Request) -> str | None:
     """Return the uuid after which a page begins, or None for the first page."""
-    return usual_uuid(given['marker']) if 'marker' in given else None
+    return usual_uuid(request.given['marker']) if 'marker' in request.given else None
 
 
-def next_link(request: Request, size: int, markers: list[str]) -> list[dict[str, str]]:
-    """Return the link to the next page, or an empty list if this page is not full.
+def after(marker: str | None, found: list[T], name: str) -> list[T]:
+    """Return the items of a list after the one that a marker names, or all of them without a marker.
 
-    :param size: how many items a page may hold.
+    :param name: the attribute of an item that the marker names.
+    :raises migrator.exception.MarkerNotFound: no item has it.
+    """
+    if marker is None:
+        return found
+    for place, item in enumerate(found, start=1):
+        if getattr(item, name) == marker:
+            return found[place:]
+    raise exception.MarkerNotFound(marker=marker)
+
+
+def next_link(request: Request, name: str, size: int | None, markers: list[str]) -> dict[str, Any]:
+    """Return the part of a body with the link to the next page; {} if this page is not full.
+
+    :param name: the name of the link.
+    :param size: how many items a page may hold; None: the list has no pages.
     :param markers: the marker of each item of this page.
     """
     if not size or len(markers) < size:
-        return []
-    parameters = [(name, value) for name, value in request.GET.items() if name != 'marker']
+        return {}
+    parameters = [(key, value) for key, value in request.GET.items() if key != 'marker']
     parameters.append(('marker', markers[-1]))
-    return [{'rel': 'next', 'href': f'{request.path_url}?{urllib.parse.urlencode(parameters)}'}]
+    return {name: [{'rel': 'next', 'href': f'{request.path_url}?{urllib.parse.urlencode(parameters)}'}]}
 
 
 # --- host names ------------------------------------------------------------------------------------------------------

@@ -101,6 +101,12 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         found: microversion_parse.Version = self.environ['migrator.version']
         return found
 
+    @property
+    def given(self) -> dict[str, str]:
+        """The parameters of the query that the version's schema knows. A repeated one has its last value."""
+        found: dict[str, str] = self.environ['migrator.given']
+        return found
+
     def concerns(self, migration: Migration) -> None:
         """Record that the request concerns a migration, so that it is a part of its trace."""
         self.environ['migrator.migration'] = migration.uuid

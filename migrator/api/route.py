@@ -18,7 +18,8 @@ class Route:
 
     :ivar since: the first minor version that has it.
     :ivar until: the last minor version that has it.
-    :ivar query: the schemas of its query by version, as the handler applies them; None: it has no parameters.
+    :ivar query: the schemas of its query by version, which are applied before the handler is called; None: the query is
+        not looked at.
     :ivar bodies: the schemas by version of each body that it accepts, as the handler applies them; empty: none.
     :ivar answers: HTTP status -> the schema of that answer at the newest version, or None if it has no body; empty: it
         always fails, or an older version was the last to have it.

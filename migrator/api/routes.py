@@ -28,7 +28,7 @@ from migrator.api.handlers.derived import availability_zones, diagnostics, flavo
 from migrator.api.own.routes import OWN
 from migrator.api.request import Request, wrong_method
 from migrator.api.route import Route
-from migrator.api.schemas import answers
+from migrator.api.schemas import answers, queries
 
 _S = '/servers/{server_id}'
 _M = '/servers/{server_id}/migrations/{migration_id}'
@@ -82,7 +82,7 @@ ROUTES = (
         'GET',
         f'{_S}/os-instance-actions',
         instance_actions.index,
-        query=schemas.instance_actions.INDEX,
+        query=queries.INSTANCE_ACTIONS,
         answers={200: answers.INSTANCE_ACTIONS},
     ),
     Route(
@@ -92,7 +92,7 @@ ROUTES = (
         query=_NONE,
         answers={200: answers.INSTANCE_ACTION},
     ),
-    Route('GET', '/os-migrations', migrations.index, query=schemas.migrations.INDEX, answers={200: answers.MIGRATIONS}),
+    Route('GET', '/os-migrations', migrations.index, query=queries.MIGRATIONS, answers={200: answers.MIGRATIONS}),
     Route('GET', '/os-services', services.index, query=schemas.services.INDEX, answers={200: answers.SERVICES}),
     Route(
         'PUT',
@@ -102,18 +102,16 @@ ROUTES = (
         answers={200: answers.SERVICE},
     ),
     Route('DELETE', '/os-services/{service_id}', services.delete, answers={204: answers.NOTHING}),
-    Route(
-        'GET', '/os-hypervisors', hypervisors.index, query=schemas.hypervisors.INDEX, answers={200: answers.HYPERVISORS}
-    ),
+    Route('GET', '/os-hypervisors', hypervisors.index, query=queries.HYPERVISORS, answers={200: answers.HYPERVISORS}),
     Route(
         'GET',
         '/os-hypervisors/detail',
         hypervisors.detail,
-        query=schemas.hypervisors.INDEX,
+        query=queries.HYPERVISORS,
         answers={200: answers.HYPERVISORS_DETAIL},
     ),
     Route('GET', '/os-hypervisors/statistics', hypervisors.statistics, until=87),
-    Route('GET', f'{_H}', hypervisors.show, query=schemas.hypervisors.SHOW, answers={200: answers.HYPERVISOR}),
+    Route('GET', f'{_H}', hypervisors.show, query=queries.HYPERVISOR, answers={200: answers.HYPERVISOR}),
     Route('GET', f'{_H}/uptime', hypervisors.uptime, until=87),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
@@ -130,7 +128,7 @@ ROUTES = (
         'GET',
         '/os-server-groups',
         groups.list_server_groups,
-        query=schemas.groups.SERVER_GROUPS,
+        query=queries.SERVER_GROUPS,
         answers={200: answers.SERVER_GROUPS},
     ),
     Route('GET', '/os-server-groups/{server_group_id}', groups.show_server_group, query=_NONE),
@@ -147,8 +145,9 @@ LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in 
 
 
 def dispatch(request: Request) -> webob.Response:
-    """Call the handler of a request, and return its answer.
+    """Call the handler of a request, after a check of its query, and return its answer.
 
+    :raises migrator.exception.Invalid: the route's schema does not allow the query.
     :raises migrator.exception.NotFound: the API does not have the URL, or not in this version.
     :raises webob.exc.HTTPMethodNotAllowed: migrator's own API has the URL with other methods.
     :raises webob.exc.HTTPNotImplemented: nova has the URL, and migrator does not serve it.
@@ -171,6 +170,8 @@ def dispatch(request: Request) -> webob.Response:
             names = found.groupdict()
             if 'uuid' in names:
                 names['uuid'] = common.usual_uuid(names['uuid'])
+            if route.query is not None:
+                request.environ['migrator.given'] = schemas.query(request, route.query)
             return route.handler(request, **names)
     if others and request.is_own:
         raise wrong_method(request, others)

@@ -18,7 +18,6 @@ from migrator.api import common, schemas
 from migrator.api.handlers.services import is_up
 from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS, SHOW, STATISTICS, UPTIME
 from migrator.api.request import Request, answer
-from migrator.api.schemas import hypervisors
 from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 
 LOG = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ def detail(request: Request) -> webob.Response:
 
 def show(request: Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor."""
-    given = schemas.query(request, hypervisors.SHOW)
+    given = request.given
     request.authorize(SHOW)
     node = _find(request, _valid(request, hypervisor_id))
     views = _Views.of(request, [node])
@@ -92,10 +91,10 @@ def servers(request: Request, hypervisor_id: str) -> webob.Response:
 
 
 def _list(request: Request, rule: str, detailed: bool) -> webob.Response:
-    given = schemas.query(request, hypervisors.INDEX)
+    given = request.given
     request.authorize(rule)
     database = request.services.database
-    size = common.page_size(request, given) if request.since(33) else None
+    size = common.page_size(request) if request.since(33) else None
     name = given.get('hypervisor_hostname_pattern')
     if name is not None:
         if 'limit' in given or 'marker' in given:
@@ -106,12 +105,8 @@ def _list(request: Request, rule: str, detailed: bool) -> webob.Response:
         nodes = database.services.list_nodes(limit=size, marker=_marker(request, given))
     views = _Views.of(request, nodes)
     with_servers = _is_true(given, 'with_servers')
-    body: dict[str, Any] = {'hypervisors': [views.view(node, detailed, with_servers) for node in nodes]}
-    if size is not None:
-        further = common.next_link(request, size, [str(_id(request, node)) for node in nodes])
-        if further:
-            body['hypervisors_links'] = further
-    return answer(body)
+    further = common.next_link(request, 'hypervisors_links', size, [str(_id(request, node)) for node in nodes])
+    return answer({'hypervisors': [views.view(node, detailed, with_servers) for node in nodes]} | further)
 
 
 def _marker(request: Request, given: dict[str, str]) -> str | None:

@@ -9,12 +9,10 @@ from typing import Any
 import webob
 
 from migrator import exception
-from migrator.api import common, schemas
+from migrator.api import common
 from migrator.api.handlers import migrations
 from migrator.api.policies.instance_actions import DETAILS, EVENTS, LIST, SHOW
 from migrator.api.request import Request, answer
-from migrator.api.schemas import types
-from migrator.api.schemas.instance_actions import INDEX
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
 from migrator.objects import Instance, Migration
 from migrator.objects.protocol import STEPS_AT_DESTINATION, STEPS_AT_SOURCE
@@ -31,28 +29,23 @@ _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 def index(request: Request, server_id: str) -> webob.Response:
     """List a server's actions, the newest first."""
-    given = schemas.query(request, INDEX)
     instance = common.get_instance(request, server_id)
     request.authorize(LIST, common.target(instance))
     database = request.services.database
     if not request.since(58):
         found = database.actions.list(instance.uuid)
         return answer({'instanceActions': _views(request, instance, found)})
-    size = common.page_size(request, given)
+    given, size = request.given, common.page_size(request)
     since, before = migrations.times(given)
     found = database.actions.list(
         instance.uuid, limit=size, marker=given.get('marker'), changes_since=since, changes_before=before
     )
-    body: dict[str, Any] = {'instanceActions': _views(request, instance, found)}
-    further = common.next_link(request, size, [action.request_id for action in found])
-    if further:
-        body['links'] = further
-    return answer(body)
+    further = common.next_link(request, 'links', size, [action.request_id for action in found])
+    return answer({'instanceActions': _views(request, instance, found)} | further)
 
 
 def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     """Show the action of one request, with its events."""
-    schemas.query(request, types.NO_PARAMETERS)
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)

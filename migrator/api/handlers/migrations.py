@@ -14,7 +14,6 @@ from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HOST
 from migrator.api.request import Request, answer
-from migrator.api.schemas import migrations
 from migrator.objects import Flavor, Migration, MigrationType
 
 #: The parameters that are columns.
@@ -23,7 +22,7 @@ _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type
 
 def index(request: Request) -> webob.Response:
     """List migrations, the newest first."""
-    given = schemas.query(request, migrations.INDEX)
+    given = request.given
     request.authorize(INDEX)
     shows_hosts = request.can(INDEX_HOST)
     if not shows_hosts and ('host' in given or 'source_compute' in given):
@@ -39,7 +38,7 @@ def index(request: Request) -> webob.Response:
         if filters.setdefault('project_id', own) != own:
             raise exception.Forbidden(action=INDEX_ALL_PROJECTS)
     paged = request.since(59)
-    size = common.page_size(request, given) if paged else None
+    size = common.page_size(request) if paged else None
     since, before = times(given)
     found = request.services.database.migrations.list(
         filters,
@@ -52,12 +51,9 @@ def index(request: Request) -> webob.Response:
     flavors = request.services.database.instances.flavors_of(
         {migration.instance_uuid for migration in found if migration.old_flavor is None}
     )
-    body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts, flavors) for migration in found]}
-    if size is not None:
-        further = common.next_link(request, size, [migration.uuid for migration in found])
-        if further:
-            body['migrations_links'] = further
-    return answer(body)
+    views = [_view(request, migration, shows_hosts, flavors) for migration in found]
+    further = common.next_link(request, 'migrations_links', size, [migration.uuid for migration in found])
+    return answer({'migrations': views} | further)
 
 
 def times(given: dict[str, str]) -> tuple[Any, Any]:

@@ -20,7 +20,6 @@ from migrator.api import common, schemas
 from migrator.api.handlers import server_views
 from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
 from migrator.api.request import Request, answer
-from migrator.api.schemas import servers, types
 from migrator.api.schemas.servers import IGNORED_SORT_KEYS, REFUSED, SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
 from migrator.objects import MIGRATABLE_VM_STATES, Instance
 
@@ -97,7 +96,6 @@ def detail(request: Request) -> webob.Response:
 
 def show(request: Request, server_id: str) -> webob.Response:
     """Show one server."""
-    schemas.query(request, types.NO_PARAMETERS)
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     details = server_views.Details.of(request, [instance], alone=True)
@@ -105,10 +103,10 @@ def show(request: Request, server_id: str) -> webob.Response:
 
 
 def _list(request: Request, rule: str, all_rule: str) -> tuple[list[Instance], dict[str, Any]]:
-    given = schemas.query(request, servers.INDEX)
+    given = request.given
     request.authorize(rule)
     wanted = _filters(request, given, all_rule)
-    size = common.page_size(request, given)
+    size = common.page_size(request)
     marker = given.get('marker')
     if wanted.nothing:
         found = []
@@ -122,8 +120,7 @@ def _list(request: Request, rule: str, all_rule: str) -> tuple[list[Instance], d
             marker_project=None if request.context.is_admin else request.context.project_id or '',
             changes_since=wanted.changes_since,
         )
-    further = common.next_link(request, size, [instance.uuid for instance in found])
-    return found, {'servers_links': further} if further else {}
+    return found, common.next_link(request, 'servers_links', size, [instance.uuid for instance in found])
 
 
 def _filtered(request: Request, wanted: Wanted, size: int, marker: str | None) -> list[Instance]:
@@ -131,12 +128,7 @@ def _filtered(request: Request, wanted: Wanted, size: int, marker: str | None) -
     found = [instance for instance in everything if all(fits(instance) for fits in wanted.predicates)]
     for attribute, descending in reversed(wanted.sort):
         found.sort(key=_none_first(attribute), reverse=descending)
-    if marker is not None:
-        places = [place for place, instance in enumerate(found) if instance.uuid == marker]
-        if not places:
-            raise exception.MarkerNotFound(marker=marker)
-        found = found[places[0] + 1 :]
-    return found[:size]
+    return common.after(marker, found, 'uuid')[:size]
 
 
 def _none_first(attribute: str) -> Callable[[Instance], tuple[bool, Any]]:

@@ -24,7 +24,7 @@ ZONE, INTERNAL = 'nova', 'internal'
 
 def index(request: Request) -> webob.Response:
     """List the services."""
-    given = schemas.query(request, services.INDEX)
+    given = request.given
     request.authorize(LIST)
     database = request.services.database
     now = database.services.now()

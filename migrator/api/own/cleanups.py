@@ -48,9 +48,9 @@ ACTION_BODY = {1: types.one_action({'retry': _ARGUMENTS, 'discard': _ARGUMENTS})
 
 def index(request: Request) -> webob.Response:
     """List deferred cleanups, the oldest first."""
-    given = schemas.query(request, INDEX_QUERY)
+    given = request.given
     request.authorize(LIST)
-    size, after = common.page_size(request, given), int(given.get('marker', 0))
+    size, after = common.page_size(request), int(given.get('marker', 0))
     uuids = {name: common.usual_uuid(given[name]) for name in ('instance_uuid', 'migration_uuid') if name in given}
     blocked = schemas.flag(given, 'blocked')
     found = [
@@ -58,9 +58,8 @@ def index(request: Request) -> webob.Response:
         for one in request.services.database.cleanups.list(given.get('host'), **uuids)
         if one.id > after and blocked in (None, one.blocked_because is not None)
     ][:size]
-    links = common.next_link(request, size, [str(one.id) for one in found])
-    shown = [view(one) for one in found]
-    return answer({'cleanups': shown, **({'cleanups_links': links} if links else {})})
+    links = common.next_link(request, 'cleanups_links', size, [str(one.id) for one in found])
+    return answer({'cleanups': [view(one) for one in found]} | links)
 
 
 def view(cleanup: Cleanup) -> dict[str, Any]:
@@ -72,14 +71,12 @@ def view(cleanup: Cleanup) -> dict[str, Any]:
 
 def show(request: Request, cleanup_id: str) -> webob.Response:
     """Show a deferred cleanup."""
-    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     return answer({'cleanup': view(_find(request, cleanup_id))})
 
 
 def act(request: Request, cleanup_id: str) -> webob.Response:
     """Unblock a cleanup, so that it runs again, or delete it. With ``dry_run``, return only the plan."""
-    schemas.query(request, types.NO_QUERY)
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')

@@ -126,19 +126,17 @@ PURGE_BODY = {1: types.one_action({'purge': types.PURGE})}
 
 def index(request: Request) -> webob.Response:
     """List drains, the newest first."""
-    given = schemas.query(request, INDEX_QUERY)
+    given = request.given
     request.authorize(LIST)
-    database, size = request.services.database, common.page_size(request, given)
-    found = database.drains.list(given.get('host'), schemas.flag(given, 'in_progress'), size, common.marker(given))
+    database, size = request.services.database, common.page_size(request)
+    found = database.drains.list(given.get('host'), schemas.flag(given, 'in_progress'), size, common.marker(request))
     counts = database.drains.counts([drain.uuid for drain in found])
-    page = {'drains': [view(drain, counts[drain.uuid]) for drain in found]}
-    links = common.next_link(request, size, [drain.uuid for drain in found])
-    return answer(page | ({'drains_links': links} if links else {}))
+    links = common.next_link(request, 'drains_links', size, [drain.uuid for drain in found])
+    return answer({'drains': [view(drain, counts[drain.uuid]) for drain in found]} | links)
 
 
 def create(request: Request) -> webob.Response:
     """Request a drain of a host. With ``dry_run``, return only its plan."""
-    schemas.query(request, types.NO_QUERY)
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
     drain = new(request.services.threads.new_uuid, wanted).replace(
@@ -169,25 +167,19 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
 
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a drain with its guests."""
-    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     return _shown(request, uuid)
 
 
 def members(request: Request, uuid: str) -> webob.Response:
     """List the guests of a drain in the order in which they leave, each with the migrations of the drain."""
-    given = schemas.query(request, MEMBERS_QUERY)
+    given = request.given
     request.authorize(SHOW)
-    database, size = request.services.database, common.page_size(request, given)
+    database, size = request.services.database, common.page_size(request)
     drain = database.drains.get(uuid)
     found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
     _, expected, lines = _forecast(request, drain, found)
-    marker = common.marker(given)
-    if marker is not None:
-        markers = [member.instance_uuid for member in found]
-        if marker not in markers:
-            raise exception.MarkerNotFound(marker=marker)
-        found = found[markers.index(marker) + 1 :]
+    found = common.after(common.marker(request), found, 'instance_uuid')
     if 'status' in given:
         found = [member for member in found if member.status == given['status']]
     ended = schemas.flag(given, 'ended')
@@ -209,13 +201,12 @@ def members(request: Request, uuid: str) -> webob.Response:
             for one in found
         ],
     }
-    links = common.next_link(request, size, guests)
-    return answer(page | ({'members_links': links} if links else {}))
+    return answer(page | common.next_link(request, 'members_links', size, guests))
 
 
 def events(request: Request, uuid: str) -> webob.Response:
     """Show the events of a drain, the oldest first: its new statuses, those of its guests, and requests."""
-    given = schemas.query(request, EVENTS_QUERY)
+    given = request.given
     request.authorize(SHOW)
     drains = request.services.database.drains
     drains.get(uuid)
@@ -227,7 +218,6 @@ def events(request: Request, uuid: str) -> webob.Response:
 
 def act(request: Request, uuid: str) -> webob.Response:
     """Pause, resume, cancel or restore a drain. The request is committed before the answer."""
-    schemas.query(request, types.NO_QUERY)
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
@@ -239,7 +229,7 @@ def act(request: Request, uuid: str) -> webob.Response:
 
 def show_calibration(request: Request) -> webob.Response:
     """Show how accurate the expected ends of the newest drains were."""
-    given = schemas.query(request, CALIBRATION_QUERY)
+    given = request.given
     request.authorize(LIST)
     drains = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)
     return answer({'calibration': calibration.document(request.services.database, drains)})
@@ -247,7 +237,6 @@ def show_calibration(request: Request) -> webob.Response:
 
 def act_on_all(request: Request) -> webob.Response:
     """Delete drains that ended before a time. With ``dry_run``, only count them."""
-    schemas.query(request, types.NO_QUERY)
     given = schemas.body(request, PURGE_BODY)['purge']
     request.authorize(f'{_ROOT}purge')
     database, before = request.services.database, schemas.moment(given['before'])

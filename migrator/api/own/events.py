@@ -19,7 +19,7 @@ import webob
 from oslo_utils import uuidutils
 
 from migrator import exception
-from migrator.api import common, errors, schemas
+from migrator.api import common, errors
 from migrator.api.policies import base
 from migrator.api.request import Request, Services
 from migrator.api.schemas import types
@@ -57,7 +57,7 @@ _Cursor = tuple[datetime.datetime, str, int]
 
 def follow(request: Request) -> webob.Response:
     """Send the events of migrations and drains from now on, or after the one in ``Last-Event-ID``."""
-    given = schemas.query(request, QUERY)
+    given = request.given
     request.authorize(LIST)
     services = request.services
     with services.database.engine.reader() as session:

@@ -28,9 +28,9 @@ INDEX_QUERY = {1: types.parameters({**types.PAGE, 'busy': types.many(types.BOOLE
 
 def index(request: Request) -> webob.Response:
     """List the compute hosts by name."""
-    given = schemas.query(request, INDEX_QUERY)
+    given = request.given
     request.authorize(LIST)
-    database, size = request.services.database, common.page_size(request, given)
+    database, size = request.services.database, common.page_size(request)
     now, loads, counts = database.services.now(), database.slots.loads(), database.cleanups.counts()
     drains = {drain.host: drain.uuid for drain in database.drains.list(in_progress=True)}
     bounds, lease = Bounds.of(request.services.conf), request.services.conf.conductor.lease
@@ -59,13 +59,12 @@ def index(request: Request) -> webob.Response:
         # A host that was deleted meanwhile still has its place in the order.
         found = [shown for shown in found if shown['name'] > given['marker']]
     found = found[:size]
-    links = common.next_link(request, size, [shown['name'] for shown in found])
-    return answer({'hosts': found, **({'hosts_links': links} if links else {})})
+    links = common.next_link(request, 'hosts_links', size, [shown['name'] for shown in found])
+    return answer({'hosts': found} | links)
 
 
 def show(request: Request, name: str) -> webob.Response:
     """Show a compute host: the migrations that leave it, in their order, and those that come in."""
-    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     database = request.services.database
     service = database.services.get_compute(name)

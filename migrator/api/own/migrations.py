@@ -77,9 +77,9 @@ PURGE_BODY = {1: types.one_action({'purge': types.PURGE})}
 
 def index(request: Request) -> webob.Response:
     """List migrations, the newest first. With ``expected``, also their places and expected times."""
-    given = schemas.query(request, INDEX_QUERY)
+    given = request.given
     request.authorize(LIST)
-    database, size = request.services.database, common.page_size(request, given)
+    database, size = request.services.database, common.page_size(request)
     filters: dict[str, Any] = {name: given[name] for name in _FILTERS if name in given}
     for name in filters.keys() - {'host'}:
         filters[name] = common.usual_uuid(filters[name])
@@ -90,15 +90,15 @@ def index(request: Request) -> webob.Response:
         filters['stuck'] = stuck
     if stuck and in_progress is None:
         in_progress = True  # no other one is stuck, and there is an index of these
-    found = database.migrations.list(filters, in_progress, size, common.marker(given))
-    links = common.next_link(request, size, [migration.uuid for migration in found])
+    found = database.migrations.list(filters, in_progress, size, common.marker(request))
+    links = common.next_link(request, 'migrations_links', size, [migration.uuid for migration in found])
     if schemas.flag(given, 'expected'):
         # A forecast plays the queues of the whole site, which takes about a second of CPU for thousands of migrations.
         newest = {one.uuid: number for number, one in enumerate(found)}
         shown = sorted(in_order(request, found), key=lambda view: newest[view['uuid']])
     else:
         shown = views(database, found)
-    return answer({'migrations': shown, **({'migrations_links': links} if links else {})})
+    return answer({'migrations': shown} | links)
 
 
 def views(database: Database, found: Sequence[Migration]) -> list[dict[str, Any]]:
@@ -151,7 +151,6 @@ def _time(text: str | None) -> str | None:
 
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a migration: its place in the queue, its expected times, its progress and its steps."""
-    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     return _shown(request, timeline.find(request.services.database, uuid))
 
@@ -188,7 +187,6 @@ def _shown(request: Request, migration: Migration, status: int = 200) -> webob.R
 
 def show_timeline(request: Request, uuid: str) -> webob.Response:
     """Show what a migration waits for, its events in words, and what happens next."""
-    schemas.query(request, types.NO_QUERY)
     request.authorize(SHOW)
     facts = _facts(request, uuid)
     found = timeline.document(facts)
@@ -209,7 +207,6 @@ def show_timeline(request: Request, uuid: str) -> webob.Response:
 
 def act(request: Request, uuid: str) -> webob.Response:
     """Request the retry or the abandonment of a stuck migration. With ``dry_run``, return only the plan."""
-    schemas.query(request, types.NO_QUERY)
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
@@ -232,7 +229,6 @@ def act(request: Request, uuid: str) -> webob.Response:
 
 def act_on_all(request: Request) -> webob.Response:
     """Delete migrations that ended before a time. With ``dry_run``, only count them."""
-    schemas.query(request, types.NO_QUERY)
     given = schemas.body(request, PURGE_BODY)['purge']
     request.authorize(PURGE)
     database, before = request.services.database, schemas.moment(given['before'])

@@ -9,7 +9,7 @@ from typing import Any
 
 import webob
 
-from migrator.api import common, schemas
+from migrator.api import common
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
@@ -34,7 +34,7 @@ INDEX_QUERY = {
 
 def index(request: Request) -> webob.Response:
     """List the services by binary and host."""
-    given = schemas.query(request, INDEX_QUERY)
+    given = request.given
     request.authorize(LIST)
     lease = request.services.conf.conductor.lease
     found = services.document(request.services.database, lease, given.get('binary'), given.get('host'))

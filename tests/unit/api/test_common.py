@@ -45,8 +45,8 @@ def test_without_any_host_a_text_stays_as_it_is():
 
 def test_the_next_page_keeps_every_parameter_but_the_marker(make_request):
     request = make_request('/v2.1/servers?limit=2&name=a%26b&marker=old&status=A&status=B')
-    (link,) = common.next_link(request, 2, ['one', 'two'])
+    (link,) = common.next_link(request, 'servers_links', 2, ['one', 'two'])['servers_links']
     assert link['rel'] == 'next'
     assert link['href'].endswith('/v2.1/servers?limit=2&name=a%26b&status=A&status=B&marker=two')
-    assert common.next_link(request, 3, ['one', 'two']) == []
-    assert common.next_link(request, 0, []) == []
+    assert common.next_link(request, 'servers_links', 3, ['one', 'two']) == {}
+    assert common.next_link(request, 'servers_links', 0, []) == {}

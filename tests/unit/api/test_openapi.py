@@ -31,11 +31,11 @@ def test_the_document_is_served_without_a_token(world):
 
 
 def applied(handler):
-    """Return the tables that a handler and its helpers give to query() and to body()."""
+    """Return the tables that a handler and its helpers give to body()."""
     names = vars(sys.modules[handler.__module__])
     functions = {node.name: node for node in ast.parse(inspect.getsource(sys.modules[handler.__module__])).body
                  if isinstance(node, ast.FunctionDef)}  # fmt: skip
-    found, seen, todo = {'query': [], 'body': []}, set(), [handler.__name__]
+    found, seen, todo = [], set(), [handler.__name__]
     while todo:
         name = todo.pop()
         seen.add(name)
@@ -45,20 +45,15 @@ def applied(handler):
             called = ast.unparse(node.func)
             if called in functions and called not in seen:
                 todo.append(called)
-            elif called in ('schemas.query', 'schemas.body'):
-                table = eval(ast.unparse(node.args[1]), dict(names))  # noqa: S307 -- the name of a table
-                found[called.partition('.')[2]].append(table)
+            elif called == 'schemas.body':
+                found.append(eval(ast.unparse(node.args[1]), dict(names)))  # noqa: S307 -- the name of a table
     return found
 
 
 @pytest.mark.parametrize('route', [*routes.ROUTES, *OWN], ids=lambda route: f'{route.method} {route.path}')
-def test_a_url_declares_the_schemas_that_its_handler_applies(route):
+def test_a_url_declares_the_schemas_of_bodies_that_its_handler_applies(route):
     handlers = [route.handler, *(server_actions.ACTIONS.values() if route.handler is server_actions.act else ())]
-    found = [applied(handler) for handler in handlers]
-    queries = [table for each in found for table in each['query']]
-    bodies = [table for each in found for table in each['body']]
-    assert all(table is route.query for table in queries)
-    assert bool(queries) == (route.query is not None)
+    bodies = [table for handler in handlers for table in applied(handler)]
     assert {id(table) for table in bodies} == {id(table) for table in route.bodies}
 
 

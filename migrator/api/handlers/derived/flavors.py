@@ -19,7 +19,7 @@ from migrator.api import common, schemas
 from migrator.api.handlers import servers
 from migrator.api.policies.flavors import EXTRA_SPEC, EXTRA_SPECS
 from migrator.api.request import Request, answer
-from migrator.api.schemas import flavors, types
+from migrator.api.schemas import flavors
 from migrator.objects import Flavor
 
 
@@ -38,21 +38,18 @@ def detail(request: Request) -> webob.Response:
 
 def show(request: Request, flavor_id: str) -> webob.Response:
     """Show one flavor."""
-    schemas.query(request, types.NO_PARAMETERS)
     flavor = find(request, flavor_id)
     return answer({'flavor': _view(request, flavor, _shows_specs(request))})
 
 
 def list_extra_specs(request: Request, flavor_id: str) -> webob.Response:
     """List the extra specs of a flavor."""
-    schemas.query(request, types.NO_PARAMETERS)
     request.authorize(EXTRA_SPECS)
     return answer({'extra_specs': find(request, flavor_id).extra_specs})
 
 
 def show_extra_spec(request: Request, flavor_id: str, key: str) -> webob.Response:
     """Show one extra spec of a flavor."""
-    schemas.query(request, types.NO_PARAMETERS)
     request.authorize(EXTRA_SPEC)
     specs = find(request, flavor_id).extra_specs
     if key not in specs:
@@ -83,7 +80,7 @@ def _all(request: Request) -> list[Flavor]:
 
 def _list(request: Request) -> tuple[list[Flavor], dict[str, Any]]:
     """Return one page of the flavors, and the link to the next page."""
-    given = schemas.query(request, flavors.INDEX)
+    given = request.given
     found = _all(request) if _lists_public(request, given) else []
     for name, amount in (('minRam', 'memory_mb'), ('minDisk', 'root_gb')):
         if name in given:
@@ -95,14 +92,9 @@ def _list(request: Request) -> tuple[list[Flavor], dict[str, Any]]:
     attribute = flavors.SORT_KEYS[given.get('sort_key', 'flavorid')]
     if attribute is not None:
         found.sort(key=operator.attrgetter(attribute), reverse=given.get('sort_dir') == 'desc')
-    if 'marker' in given:
-        names = [flavor.name for flavor in found]
-        if given['marker'] not in names:
-            raise exception.MarkerNotFound(marker=given['marker'])
-        found = found[names.index(given['marker']) + 1 :]
-    size = common.page_size(request, given)
-    further = common.next_link(request, size, [flavor.name for flavor in found[:size]])
-    return found[:size], {'flavors_links': further} if further else {}
+    size = common.page_size(request)
+    found = common.after(given.get('marker'), found, 'name')[:size]
+    return found, common.next_link(request, 'flavors_links', size, [flavor.name for flavor in found])
 
 
 def _lists_public(request: Request, given: dict[str, str]) -> bool:

@@ -6,18 +6,9 @@ import pytest
 
 from migrator import exception
 from migrator.api import schemas
-from migrator.api.schemas import (
-    hypervisors,
-    instance_actions,
-    migrations,
-    server_actions,
-    server_migrations,
-    servers,
-    services,
-    types,
-)
+from migrator.api.schemas import flavors, queries, server_actions, server_migrations, servers, services, types
 
-SHELF = (hypervisors, instance_actions, migrations, server_actions, server_migrations, servers, services)
+SHELF = (flavors, queries, server_actions, server_migrations, servers, services)
 TABLES = [
     (f'{module.__name__.rpartition(".")[2]}.{name}', value)
     for module in SHELF
