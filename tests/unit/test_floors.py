@@ -55,9 +55,9 @@ FLOORS = {
 #: Parts of these floors may import each other: the demo runs on the cloud of testing/, and wsgi/ wires as cmd/ does.
 SHARED = (5, 6)
 
-#: The only doors between the wings: (who, the module it may import). What an operator can look at is read from the
-#: database alone, so that the API answers while every conductor is down.
-DOORS = {
+#: What a service may import of another: (who, the module). What an operator can look at is read from the database
+#: alone, so that the API answers while every conductor is down.
+INTERFACES = {
     ('migrator.api', 'migrator.conductor.rpcapi'),
     ('migrator.api', 'migrator.conductor.operator'),
     ('migrator.conductor', 'migrator.compute.rpcapi'),
@@ -205,21 +205,21 @@ def without_floor(sources: Sources) -> list[str]:
 
 
 def climbs(sources: Sources) -> list[str]:
-    """Find imports that do not go down, the doors between the wings aside."""
+    """Find imports that do not go down, except those of another service's interface."""
     findings = []
     for found, here, there in internal(sources):
         if FLOORS[there] > FLOORS[here]:
             findings.append(f'{found}, which is {FLOORS[there] - FLOORS[here]} floors up: import only downwards')
-        elif FLOORS[there] == FLOORS[here] and FLOORS[here] not in SHARED and not _through_a_door(found, here):
+        elif FLOORS[there] == FLOORS[here] and FLOORS[here] not in SHARED and not _is_interface(found, here):
             findings.append(
                 f'{found}, which is on the same floor: parts of a floor do not import each other, '
-                f'save through {" or ".join(sorted(door for _, door in DOORS))}, one way'
+                f'except through {" or ".join(sorted(one for _, one in INTERFACES))}, one way'
             )
     return findings
 
 
-def _through_a_door(found: Import, here: str) -> bool:
-    return any(here == who and within(found.target, door) for who, door in DOORS)
+def _is_interface(found: Import, here: str) -> bool:
+    return any(here == who and within(found.target, one) for who, one in INTERFACES)
 
 
 def forbidden(sources: Sources) -> list[str]:
@@ -368,7 +368,7 @@ def test_an_import_that_climbs_is_found(path, source):
         ('migrator/testing/x.py', 'from migrator.compute.manager import ComputeManager'),
     ],
 )
-def test_an_import_that_goes_down_or_through_a_door_is_not_found(path, source):
+def test_an_import_that_goes_down_or_to_an_interface_is_not_found(path, source):
     sources = {path: source}
     assert climbs(sources) + forbidden(sources) + strays(sources) == []
 

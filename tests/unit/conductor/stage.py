@@ -47,7 +47,7 @@ class Stage:
         for number in range(2, conductors + 1):
             self.cloud.start_conductor(f'conductor{number}')
         self.instance = self.cloud.boot('guest', 'host1', dirty_rate=dirty_rate)
-        self.door = rpcapi.ConductorAPI(self.cloud.rpc_for('api', 'api:api'))
+        self.conductor_api = rpcapi.ConductorAPI(self.cloud.rpc_for('api', 'api:api'))
 
     def host(self, name: str) -> Any:
         """Return a hypervisor."""
@@ -74,7 +74,7 @@ class Stage:
     def begin(self, host: str | None = None, instance: Instance | None = None, **fields: Any) -> Migration:
         """Commit a migration as the API does, and wake a conductor."""
         accepted = self.accept(host, instance, **fields)
-        self.door.live_migrate(context.admin_context(), accepted.uuid)
+        self.conductor_api.live_migrate(context.admin_context(), accepted.uuid)
         return accepted
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
@@ -84,7 +84,7 @@ class Stage:
         if wake:
             owner = self.row(migration).owner
             server = self.database.conductors.server_of(owner) if owner else None
-            self.door.wake(context.admin_context(), migration.uuid, server)
+            self.conductor_api.wake(context.admin_context(), migration.uuid, server)
 
     # --- acts of the conductor ---------------------------------------------------------------------------------------
 

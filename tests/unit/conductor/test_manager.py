@@ -88,27 +88,27 @@ class TestCallsOfTheAPI:
     def test_service_is_deleted_with_its_providers_once_it_is_down_and_empty(self, stage: Stage) -> None:
         service = stage.database.services.get_compute('host1')
         with pytest.raises(exception.ServiceInUse, match='host1 cannot be deleted: it is up'):
-            stage.door.delete_service(context.admin_context(), service.uuid)
+            stage.conductor_api.delete_service(context.admin_context(), service.uuid)
         stage.cloud.kill('host1')
         stage.database.services.update(service.id, forced_down=True)
         with pytest.raises(exception.ServiceInUse, match=f'instance {stage.instance.uuid} is on it'):
-            stage.door.delete_service(context.admin_context(), service.uuid)
+            stage.conductor_api.delete_service(context.admin_context(), service.uuid)
         unused = stage.database.services.get_compute('host3')
         stage.cloud.kill('host3')
         stage.database.services.update(unused.id, forced_down=True)
-        stage.door.delete_service(context.admin_context(), unused.uuid)
+        stage.conductor_api.delete_service(context.admin_context(), unused.uuid)
         assert stage.database.services.list(host='host3') == []
         assert [node.host for node in stage.database.services.list_nodes()] == ['host1', 'host2']
         with pytest.raises(exception.ServiceNotFound):
-            stage.door.delete_service(context.admin_context(), unused.uuid)
+            stage.conductor_api.delete_service(context.admin_context(), unused.uuid)
 
     def test_host_reports_diagnostics_and_uptime_through_a_conductor(self, stage: Stage) -> None:
-        found = stage.door.get_diagnostics(context.admin_context(), stage.instance)
+        found = stage.conductor_api.get_diagnostics(context.admin_context(), stage.instance)
         assert (found['state'], found['diagnostics']['hypervisor']) == ('running', 'fake')
-        assert 'load average' in (stage.door.get_host_uptime(context.admin_context(), 'host1') or '')
+        assert 'load average' in (stage.conductor_api.get_host_uptime(context.admin_context(), 'host1') or '')
         stage.host('host1').faults.fail('get_diagnostics', sticky=True)
         with pytest.raises(exception.ServiceUnreachable, match=r'hypervisor of host1 is not reachable: .* look at'):
-            stage.door.get_diagnostics(context.admin_context(), stage.instance)
+            stage.conductor_api.get_diagnostics(context.admin_context(), stage.instance)
 
     def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
         pinned = rpcapi.ConductorAPI(stage.cloud.rpc_for('api', 'api:api'), '1.1')
@@ -117,7 +117,7 @@ class TestCallsOfTheAPI:
 
     def test_second_live_migrate_call_raises_no_epoch(self, stage: Stage) -> None:
         migration = stage.begin()
-        stage.door.live_migrate(context.admin_context(), migration.uuid)
+        stage.conductor_api.live_migrate(context.admin_context(), migration.uuid)
         assert stage.end(migration).status == 'completed'
         assert stage.row(migration).epoch == 1
         stage.check(migration, 'host2')

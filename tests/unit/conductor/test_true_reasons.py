@@ -18,7 +18,7 @@ ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 def force(stage, migration):
     stage.database.requests.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
-    stage.door.wake(stages.context.admin_context(), migration.uuid, None)
+    stage.conductor_api.wake(stages.context.admin_context(), migration.uuid, None)
 
 
 def lose_rpc(stage, *hosts):
@@ -133,7 +133,7 @@ def test_error_with_a_changing_text_has_a_reason(build, kind):
         return answer
 
     stage.cloud.adapter.request = request
-    stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
+    stage.conductor_api.live_migrate(stages.context.admin_context(), migration.uuid)
     stage.until(lambda: reason_of(stage, migration), 700)
 
 

@@ -270,7 +270,7 @@ def test_an_unexpected_error_that_does_not_pass(build: Callable[..., Stage], mon
     client = stage.cloud.conductors['conductor1'].tools.placement
     with monkeypatch.context() as patched:
         patched.setattr(type(client), 'get', lambda *args, **rest: {'allocations': 7, 'provider_summaries': []})
-        stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
+        stage.conductor_api.live_migrate(stages.context.admin_context(), migration.uuid)
         why = stage.until_stuck(migration, 60)
     assert 'Conductor conductor1 meets the same unexpected error each time' in why
     assert stage.end(migration).status == 'completed'
@@ -297,7 +297,7 @@ def test_host_that_reports_an_impossible_epoch(build: Callable[..., Stage]) -> N
     runner = stage.cloud.computes['host2']._runner
     admit, high = runner._admit, protocol.Answer(refusal='epoch', seen=2**40, boot_id=runner.boot_id)
     runner._admit = lambda *args: (None, high)
-    stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
+    stage.conductor_api.live_migrate(stages.context.admin_context(), migration.uuid)
     why = stage.until_stuck(migration, 60)
     assert str(2**40) in why
     assert 'restart the compute service there' in why
