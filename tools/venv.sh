@@ -4,7 +4,7 @@
 # Usage: tools/venv.sh EXTRA...
 #
 # Makes a virtual environment in the tree and installs migrator there with the extras named; does nothing where that
-# is done already. One that the user made is used as it is, and never cleared. It speaks on stderr only, so that
+# is done already. One that the user made is used as it is, and never cleared. It writes to stderr only, so that
 # `make demo ARGS=--json` leaves nothing but JSON on stdout.
 #
 #   PYTHON  the interpreter to make it from (python3)

@@ -177,7 +177,7 @@ def test_cleanup_for_a_guest_started_elsewhere_is_forgotten(cloud):
     cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
 
 
-@pytest.mark.simulated(reason='it waits for a host to be given up, and speaks to it in an epoch of its own')
+@pytest.mark.simulated(reason='it waits for a host to be given up, and sends to it in an epoch of its own')
 def test_cleanup_older_than_the_epoch_of_the_host_is_run(cloud):
     """It refused for ever: each sweep sent it in the same epoch again."""
     instance = completed_without_its_source(cloud)

@@ -87,7 +87,7 @@ NEVER = [
 LIBRARIES = {
     'oslo_messaging': (
         ('migrator.rpc', 'migrator.*.rpcapi', 'migrator.runtime'),
-        'all else speaks through the Protocol of rpc.py, so that a test, or another transport, can stand in',
+        'everything else uses the Protocol of rpc.py, so that a test, or another transport, can stand in',
     ),
     'sqlalchemy': (('migrator.db',), 'the schema and its dialects are known in one place'),
     'oslo_db': (('migrator.db',), 'the schema and its dialects are known in one place'),

@@ -42,6 +42,7 @@ WORDS = {
     r'tells?|told|telling': 'report, reply, state; distinguish',
     r'hears?|(un)?heard|hearing': 'receive',
     r'promises?|promised': 'guarantee',
+    r'speaks?|spoken': 'send, write, use',
     r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
     r'person|people': 'operator, user, caller',
     r'mute|silent': 'unresponsive (guest), unreachable (host)',
@@ -64,7 +65,7 @@ NAMES = frozenset(
     | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
     | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
     | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed', 'unheard'}
-    | {'door', 'doors', 'wing', 'wings'}
+    | {'door', 'doors', 'wing', 'wings', 'person', 'promise', 'promises', 'speak', 'speaks'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')
@@ -242,6 +243,7 @@ BREACHES = (
     'it tells the host',
     'it was heard',
     'it promises',
+    'it speaks',
     'nobody knows',
     'a person',
     'a silent host',

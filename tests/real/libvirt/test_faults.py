@@ -121,7 +121,7 @@ def test_both_computes_killed_in_mid_copy(cloud: Cloud, alpha: hosts.Host, beta:
     cloud.check(guest, 'beta')
 
 
-def test_a_post_copy_that_breaks_off_waits_for_a_person_and_holds_up_no_other_guest(
+def test_a_post_copy_that_breaks_off_waits_for_an_operator_and_holds_up_no_other_guest(
     cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     for name in ('alpha', 'beta'):

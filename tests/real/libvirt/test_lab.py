@@ -172,7 +172,7 @@ def test_a_service_ends_with_its_host_and_with_who_started_it(alpha, service):
     assert not process.left_of(second.directory)
 
 
-def test_a_service_speaks_to_its_own_libvirtd(alpha, beta, service):
+def test_a_service_uses_its_own_libvirtd(alpha, beta, service):
     text = 'import libvirt; print(libvirt.open("qemu:///system").getHostname(), "ready"); import time; time.sleep(9)'
     assert service(beta, text).tail() == 'beta ready'
 

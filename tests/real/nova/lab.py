@@ -31,7 +31,7 @@ DATABASES = ('nova_api', 'nova_cell0', 'nova_cell1')
 DRIVER = 'migrator_driver'
 FLAVOR = 'small'
 CLOUD = 'lab'
-#: The versions of nova's and of Placement's API that are spoken below.
+#: The versions of nova's and of Placement's API that are used below.
 NOVA, PLACEMENT = '2.96', '1.39'
 #: nova's WSGI module takes its server's command line for its own.
 HOOKS = """

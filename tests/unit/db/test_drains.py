@@ -49,7 +49,7 @@ def test_one_drain_can_be_adopted_alone(scene):
     assert [(drains.get(uuid).owner, drains.get(uuid).epoch) for uuid in ('d1', 'd2')] == [('me', 1), (None, 0)]
 
 
-def test_guests_that_have_moved_tell_how_long_others_take(scene):
+def test_guests_that_have_moved_show_how_long_others_take(scene):
     drains = scene.database.drains
     drains.accept(Drain(uuid='d1', host='host1', parallel=2), has_service=False)
     drains.adopt('me')

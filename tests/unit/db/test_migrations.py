@@ -43,7 +43,7 @@ def stored(scene: Scene) -> tuple:
 
 
 class TestAccept:
-    def test_row_task_state_and_action_are_one_promise(self, scene: Scene) -> None:
+    def test_row_task_state_and_action_are_written_together(self, scene: Scene) -> None:
         instance = scene.instance()
         migration = scene.migration(instance, 'req-seven')
         assert (migration.status, migration.owner, migration.epoch, migration.attempt) == ('accepted', None, 0, 1)
@@ -73,7 +73,7 @@ class TestAccept:
             scene.migration(instance)
         assert stored(scene) == before
 
-    def test_two_at_the_same_moment_are_one_promise(self, scene: Scene) -> None:
+    def test_of_two_at_the_same_moment_one_is_accepted(self, scene: Scene) -> None:
         instance = scene.instance()
         wanted = [scene.wanted(instance) for _ in range(8)]
 

@@ -5,7 +5,7 @@
 A host is a mount, a UTS and a PID namespace; the network is the machine's, and how fast a copy goes is a matter of the
 bandwidth that it is allowed. libvirt takes two hosts for one that have the same UUID or the same name.
 
-What a host has is kept while it is switched off, as on a disk. The lab itself speaks to a host by ``virsh`` only, each
+What a host has is kept while it is switched off, as on a disk. The lab itself uses a host by ``virsh`` only, each
 time with a bound: the code under test has this process's libvirt for itself, with its own event loop or none.
 """
 

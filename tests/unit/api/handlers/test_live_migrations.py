@@ -275,7 +275,7 @@ def test_too_many_waiting_at_the_source_is_a_403_that_names_the_option(world):
     assert world.migrate(world.guest('three', host='spare')).status_int == 202
 
 
-def test_too_many_waiting_does_not_tell_a_tenant_which_host_it_is(roles):
+def test_too_many_waiting_does_not_show_a_tenant_which_host_it_is(roles):
     roles.conf.set_override('max_queued_live_migrations', 1, group='api')
     assert roles.migrate(roles.guest('one', project='blue'), token='manager:eve:blue').status_int == 202
     response = roles.migrate(roles.guest('two', project='blue'), token='manager:eve:blue')

@@ -67,7 +67,7 @@ def test_epoch_raised_during_poll_polls_every_host_in_new_epoch(still: Stage) ->
     m.set(dest_compute='host2', dest_node='host2')
     m.commit()
     m.raise_epoch()
-    # A newer owner has spoken to the host that is asked second.
+    # A newer owner has sent to the host that is asked second.
     newer = dataclasses.replace(hosts.command(m, 'host2', 'poll'), epoch=5)
     still.do(lambda: m.tools.hosts.ask('host2', [newer]))
     m.replies.must_ask = {'host1', 'host2'}

@@ -68,7 +68,7 @@ def test_processors_and_memory_are_those_of_the_new_flavor_and_the_rest_is_uncha
         ('', {'extra_specs': {'resources_x': '4'}}, 'that the driver does not apply: resources_x'),
     ],
 )
-def test_guest_that_would_not_get_what_the_flavor_promises_is_refused(more, changes, match):
+def test_guest_that_would_not_get_what_its_flavor_requires_is_refused(more, changes, match):
     with pytest.raises(exception.MigrationPreCheckError, match=f'cannot be resized to flavor large: .*{match}'):
         planned(sized(more), SAME_DISK.replace(**changes))
 
