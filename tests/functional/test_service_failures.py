@@ -233,7 +233,7 @@ def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_gues
 
 @pytest.mark.nova_bug(1753676)
 def test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_once(cloud):
-    """The driver call of a dead life may still start a job; it is waited for or called off."""
+    """The driver call of an earlier boot may still start a job; it is waited for or aborted."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host1').stall('starting')
     migrate(cloud, instance)

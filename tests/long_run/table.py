@@ -16,8 +16,8 @@ from tests.long_run import audit, faults, measures
 #: The figures of all pieces, and the page's table of them.
 RECORD = pathlib.Path(__file__).with_name('figures.jsonl')
 PAGE = pathlib.Path(__file__).parents[2] / 'doc/source/reliability-table.inc'
-#: Seconds of the shortest life of a process whose memory counts. The first half of it is left out: it loads modules.
-LIFE = 900
+#: Seconds of the shortest run of a process whose memory counts. The first half of it is left out: it loads modules.
+SHORTEST = 900
 GOALS = {'hours': 8, 'migrations': 3000, faults.KILL: 1000, faults.STOP: 200, faults.RESTART: 60}
 #: Seconds, and MB an hour.
 TAKEOVER, GROWTH = 30, 1
@@ -32,7 +32,7 @@ class Figures:
     :ivar takeovers: the seconds of each.
     :ivar reachable: the same, without the time in which faults kept the database from committing.
     :ivar alone: the seconds of each that had no other fault of a conductor or the database.
-    :ivar growth: process -> (MB an hour in the second half of its longest life, minutes of that life).
+    :ivar growth: process -> (MB an hour in the second half of its longest run, minutes of that run).
     """
 
     pieces: list[int]
@@ -129,15 +129,15 @@ def _reachable(takeovers: Iterable[Mapping[str, Any]], hit: Iterable[Mapping[str
 
 
 def _growth(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    lives: dict[tuple[int, str, int], list[tuple[float, float]]] = collections.defaultdict(list)
+    points_of: dict[tuple[int, str, int], list[tuple[float, float]]] = collections.defaultdict(list)
     for one in records:
         for name, (pid, kib) in one['processes'].items():
-            lives[one['piece'], name, pid].append((one['at'] / 3600, kib / 1024))
+            points_of[one['piece'], name, pid].append((one['at'] / 3600, kib / 1024))
     found: dict[str, tuple[float, float]] = {}
-    for (_piece, name, _pid), points in lives.items():
+    for (_piece, name, _pid), points in points_of.items():
         middle = (points[0][0] + points[-1][0]) / 2
         minutes = 60 * (points[-1][0] - points[0][0])
-        if minutes * 60 >= LIFE and minutes > found.get(name, (0, 0))[1]:
+        if minutes * 60 >= SHORTEST and minutes > found.get(name, (0, 0))[1]:
             found[name] = (measures.slope([point for point in points if point[0] >= middle]), minutes)
     return found
 
@@ -188,7 +188,7 @@ def _rows(found: Figures) -> Iterator[tuple[str, str, str]]:
         f'{name} {grown:+.1f} of {minutes:.0f} min' for name, (grown, minutes) in sorted(found.growth.items())
     )
     yield (
-        'growth of memory in MB an hour, in the second half of the longest life',
+        'growth of memory in MB an hour, in the second half of the longest run',
         parts or 'not measured',
         f'below {GROWTH} each',
     )

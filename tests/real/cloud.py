@@ -126,7 +126,7 @@ class ProcessCloud(Client):
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def up(self) -> bool:
-        """Whether the present life of every compute service that runs is known to the database, and up."""
+        """Whether the database knows the present boot of every compute service that runs, and it is up."""
         known = {each.host: each for each in self.database.services.list(binary=COMPUTE_BINARY)}
         now, down_time = self.database.services.now(), self.down_time
         for name, service in self.site.services.items():

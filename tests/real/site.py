@@ -56,7 +56,7 @@ class Service(process.Script):
         self._since = 0
 
     def start(self, wait: bool = True) -> None:
-        """Start it; of a life before, only its log is left."""
+        """Start it. Only the log of an earlier start is left."""
         self._since = self.log.stat().st_size if self.log.exists() else 0
         super().start(wait)
 
@@ -174,7 +174,7 @@ class Site:
 
         process.wait_until(reloaded, f'{name} to read its configuration again')
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     @property
     def processes(self) -> list[process.Process]:

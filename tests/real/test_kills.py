@@ -107,9 +107,9 @@ class Killer:
 
     def _note_owned(self, name):
         with contextlib.suppress(exception.DatabaseUnreachable):
-            lives = {life.id for life in self.cloud.database.conductors.list() if life.server == name}
+            its = {one.id for one in self.cloud.database.conductors.list() if one.server == name}
             open_ = self.cloud.database.migrations.list(in_progress=True)
-            found = {one.uuid: one.owner for one in open_ if one.owner in lives}
+            found = {one.uuid: one.owner for one in open_ if one.owner in its}
             self.owned.append((time.monotonic(), name, found))
 
 

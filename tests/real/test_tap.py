@@ -104,7 +104,7 @@ def test_heartbeats_of_a_call_are_distinguished_from_its_reply(tap, peers, endpo
         target=lambda: peers['conductor:one'].call(CONTEXT, HOST2, 'look', timeout=60, monitor=2, **args)
     )
     caller.start()
-    process.wait_until(lambda: [one for one in tap.messages if one.kind == 'beat'], 'a sign of life')
+    process.wait_until(lambda: [one for one in tap.messages if one.kind == 'beat'], 'a heartbeat')
     assert not [one for one in tap.messages if one.kind == 'reply']
     endpoint.may_answer.set()
     caller.join()

@@ -93,7 +93,7 @@ def limit_of_moves_is_ignored() -> Iterator[object]:
 
 
 @SHELF.plant('1753676', 'restart with a queue')
-def job_of_an_earlier_life_has_no_slot() -> Iterator[object]:
+def job_of_an_earlier_boot_has_no_slot() -> Iterator[object]:
     """After a restart a transfer went on that no service monitored.
 
     Here it takes no slot, and the next one starts beside it.

@@ -43,6 +43,7 @@ WORDS = {
     r'hears?|(un)?heard|hearing': 'receive',
     r'promises?|promised': 'guarantee',
     r'speaks?|spoken': 'send, write, use',
+    r'life(?!")': 'incarnation, boot, run',
     r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
     r'person|people': 'operator, user, caller',
     r'mute|silent': 'unresponsive (guest), unreachable (host)',
@@ -65,7 +66,7 @@ NAMES = frozenset(
     | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
     | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
     | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed', 'unheard'}
-    | {'door', 'doors', 'wing', 'wings', 'person', 'promise', 'promises', 'speak', 'speaks'}
+    | {'door', 'doors', 'wing', 'wings', 'person', 'promise', 'promises', 'speak', 'speaks', 'life'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')
@@ -244,6 +245,7 @@ BREACHES = (
     'it was heard',
     'it promises',
     'it speaks',
+    'an earlier life',
     'nobody knows',
     'a person',
     'a silent host',

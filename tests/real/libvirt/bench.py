@@ -72,7 +72,7 @@ class LibvirtBench(driver_contract.Bench):
         self.instance = instance_of(self.guest, 'alpha')
 
     def driver(self, host: str) -> LibvirtDriver:
-        """Return a driver of a host, as a new life of its compute service makes it."""
+        """Return a driver of a host, as its compute service makes it when it starts."""
         made = LibvirtDriver(self.confs[host], executors.NativeThreads())
         made.init_host(host)
         return made

@@ -270,7 +270,7 @@ class Cloud:
             wrong.append(f'{strange} hold something')
         return wrong
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     def up(self, *hosts_: str) -> bool:
         """Whether the present boot of each host's compute service is known, and up; of all if none is named."""

@@ -10,7 +10,7 @@ from migrator.conductor.operator import explain, unstick
 from migrator.db.cleanups import Cleanup
 from migrator.objects import Flavor, Instance
 from migrator.saga import log
-from tests.unit.cli.test_timeline import LIFE, OVER, back, facts, service, step
+from tests.unit.cli.test_timeline import LIVING, OVER, back, facts, service, step
 
 
 def reported(**fields):
@@ -18,7 +18,7 @@ def reported(**fields):
 
 
 def done(name, seconds=0, direction='do', **fields):
-    return step(name, 'done', direction, ended_at=back(30 - seconds), owner='life-1', epoch=1, **fields)
+    return step(name, 'done', direction, ended_at=back(30 - seconds), owner='owner-1', epoch=1, **fields)
 
 
 MOVED = {'host': 'dst', 'source': {}, 'destination': {'p': {'VCPU': 2}}}
@@ -70,9 +70,9 @@ class TestTheLines:
 
     def test_takeover_has_a_line_where_another_conductor_continues(self):
         first, second = done('pre_live_migration'), done('live_migration', seconds=9)
-        incarnations = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
+        incarnations = [LIVING, dataclasses.replace(LIVING, id='owner-2', server='conductor2')]
         found = facts(steps=[first, second], incarnations=incarnations)
-        entries = [*found.entries[:-1], dataclasses.replace(found.entries[-1], conductor='life-2', epoch=2)]
+        entries = [*found.entries[:-1], dataclasses.replace(found.entries[-1], conductor='owner-2', epoch=2)]
         lines = explain.lines(dataclasses.replace(found, entries=entries, steps=log.records(entries)))
         assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
             ('conductor1', 1, 'pre_live_migration at dst: done'),
@@ -83,9 +83,9 @@ class TestTheLines:
 
     def test_stuck_reason_is_shown_after_the_migration_continued(self):
         entries = [
-            log.Entry('stuck', payload={'reason': 'split brain'}, conductor='life-1', epoch=1, at=back(25)),
+            log.Entry('stuck', payload={'reason': 'split brain'}, conductor='owner-1', epoch=1, at=back(25)),
             log.Entry('retry', payload={'by': 'ada', 'requested_at': back(20).isoformat()}, at=back(19)),
-            log.Entry('unstuck', conductor='life-1', epoch=2, at=back(19)),
+            log.Entry('unstuck', conductor='owner-1', epoch=2, at=back(19)),
         ]
         lines = reported(entries=entries)
         assert lines[-3:] == ['stuck: split brain', 'ada requested a retry', 'no longer stuck']
@@ -162,7 +162,7 @@ class TestWhatHappensNext:
         ]
 
     def test_without_a_conductor_nothing(self):
-        assert self.next_(incarnations=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
+        assert self.next_(incarnations=[OVER], owner='owner-0')[0] == 'Nothing, until a conductor is started.'
 
     def test_blocked_cleanup_shows_the_command(self):
         cleanup = Cleanup(

@@ -15,8 +15,8 @@ from migrator.objects import Migration, Service, protocol
 from migrator.saga import log
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
-LIFE = Incarnation('life-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
-OVER = Incarnation('life-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
+LIVING = Incarnation('owner-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
+OVER = Incarnation('owner-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
 
 
 def back(seconds):
@@ -72,7 +72,7 @@ def facts(
     history=(ACCEPTED,),
     entries=(),
     cleanups=(),
-    incarnations=(LIFE,),
+    incarnations=(LIVING,),
     services=BOTH_UP,
     before=0,
     running=0,
@@ -80,7 +80,7 @@ def facts(
 ):
     values = {
         'uuid': 'm', 'instance_uuid': 'i', 'project_id': 'p', 'user_id': 'u', 'source_compute': 'src',
-        'source_node': 'src', 'dest_compute': 'dst', 'status': 'running', 'owner': 'life-1', 'epoch': 1,
+        'source_node': 'src', 'dest_compute': 'dst', 'status': 'running', 'owner': 'owner-1', 'epoch': 1,
         **fields,
     }  # fmt: skip
     found = [*logged(steps, history), *entries]
@@ -125,27 +125,27 @@ class TestItsConductor:
         ]
 
     def test_migration_of_gone_conductor_is_taken_over_by_living_one(self):
-        other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
-        assert waits(status='preparing', owner='life-0', incarnations=[LIFE, other, OVER]) == [
+        other = dataclasses.replace(LIVING, id='owner-2', server='conductor2')
+        assert waits(status='preparing', owner='owner-0', incarnations=[LIVING, other, OVER]) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago. '
             'The next sweep of conductor1 or conductor2 takes it over.'
         ]
 
     def test_no_host_is_blamed_without_living_conductor(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
-        assert waits(status='preparing', owner='life-0', incarnations=[OVER], services=unreachable) == [
+        assert waits(status='preparing', owner='owner-0', incarnations=[OVER], services=unreachable) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago.',
             NO_OWNER,
         ]
 
     def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
-        away = dataclasses.replace(LIFE, broker_away_since=back(70))
+        away = dataclasses.replace(LIVING, broker_away_since=back(70))
         assert waits(status='preparing', incarnations=[away], services=unreachable) == [
             'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown in its '
             'state at that time. Look at the broker. Do not fence a host for this.'
         ]
-        other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
+        other = dataclasses.replace(LIVING, id='owner-2', server='conductor2')
         (line, *_) = waits(status='preparing', incarnations=[away, other], services=unreachable)
         assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
 
@@ -185,19 +185,19 @@ class TestWhatItWaitsFor:
 
     def test_abandoned_migration_shows_no_other_wait(self):
         request = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
-        entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='life-1', epoch=1, at=back(40))]
+        entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='owner-1', epoch=1, at=back(40))]
         steps = [step('live_migration')]
         assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'That has not begun yet. It is stuck: split brain.',
         ]
-        entries.append(log.Entry('intent', step='abandon', conductor='life-1', epoch=2, at=back(4)))
+        entries.append(log.Entry('intent', step='abandon', conductor='owner-1', epoch=2, at=back(4)))
         assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
         # By its place in the log: conductors need not have one clock.
-        entries.append(log.Entry('stuck', payload={'reason': 'no room.'}, conductor='life-1', epoch=2, at=back(6)))
+        entries.append(log.Entry('stuck', payload={'reason': 'no room.'}, conductor='owner-1', epoch=2, at=back(6)))
         assert waits(stuck_reason='no room.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'The abandonment is stuck and needs an operator: no room.',
@@ -276,7 +276,7 @@ class TestWhatItWaitsFor:
 
 class TestItsEnd:
     def ended(self, status, **fields):
-        history = [{'status': status, 'at': back(120).isoformat(), 'owner': 'life-1', 'epoch': 1}]
+        history = [{'status': status, 'at': back(120).isoformat(), 'owner': 'owner-1', 'epoch': 1}]
         return waits(status=status, history=history, **fields)
 
     def test_ended_migration_states_location_of_guest(self):
@@ -342,7 +342,7 @@ class TestItsEnd:
 def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
     history = [
         {'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0},
-        {'status': 'preparing', 'at': back(45).isoformat(), 'owner': 'life-1', 'epoch': 1},
+        {'status': 'preparing', 'at': back(45).isoformat(), 'owner': 'owner-1', 'epoch': 1},
     ]
     seen = timeline.statuses(facts(status='preparing', history=history))
     assert [(one['status'], one['seconds'], one['server']) for one in seen] == [

@@ -76,8 +76,8 @@ def test_failed_start_gives_up_the_lease(tmp_path, monkeypatch):
         conductor.begin(starting)
     starting.stop()
     database = Database(conf.database.connection, executors.NativeThreads())
-    (life,) = database.conductors.list()
-    assert life.lease_until <= database.services.now()
+    (incarnation,) = database.conductors.list()
+    assert incarnation.lease_until <= database.services.now()
     database.close()
 
 

@@ -162,7 +162,7 @@ class TestAdopt:
         assert scene.adopt(migration.uuid, scene.conductor('four')).migration.epoch == 3
 
     def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
-        migration = scene.owned('an unknown life')
+        migration = scene.owned('an unknown incarnation')
         assert scene.database.takeovers.orphans() == [[migration.uuid]]
 
     def test_ended_migration_cannot_be_adopted(self, scene: Scene) -> None:

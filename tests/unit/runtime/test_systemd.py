@@ -29,7 +29,7 @@ def until(listening, line):
 
 
 @pytest.mark.slow
-def test_service_reports_its_start_its_life_a_reload_and_its_stop(tmp_path, listening):
+def test_service_reports_its_start_its_liveness_a_reload_and_its_stop(tmp_path, listening):
     text = 'transport_url = fake://\n[fake]\nworld = ' + str(tmp_path / 'nowhere')
     environment = {'NOTIFY_SOCKET': str(tmp_path / 'notify'), 'WATCHDOG_USEC': '300000'}
     with running(tmp_path, 'compute', *configure(tmp_path, text, schema=False), **environment) as service:

@@ -190,7 +190,7 @@ class TestEpochs:
     def test_command_keeps_owner_of_its_epoch_in_next_incarnation(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         owner = m.row.owner
-        still.tools.owner = 'the next life'
+        still.tools.owner = 'the next incarnation'
         assert hosts.command(m, 'host1', 'pre_live_migration').owner == owner
 
 
@@ -253,7 +253,7 @@ class TestReports:
 
 
 def test_new_epoch_discards_earlier_observations(still: Stage) -> None:
-    """The restart of a host raises the epoch, and what the owner knew may be of the life before."""
+    """The restart of a host raises the epoch, and what the owner knew may be of the boot before."""
     m = still.adopt(still.accept())
     m.replies.settling, m.replies.unsure, m.replies.must_ask = True, {('host1', 'live_migration')}, {'host1'}
     m.become(context.MigrationContext(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))

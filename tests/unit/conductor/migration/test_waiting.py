@@ -223,8 +223,8 @@ def test_a_conductor_without_threads_lets_another_go_on(build: Callable[..., Sta
         stall = stage.host('host1').faults.stall(phase)
         migration = stage.begin('host2')
         stage.until_status(migration, moment)
-    lives = {life.id: life.server for life in stage.cloud.database.conductors.list()}
-    holder = 'conductor1' if migration is None else lives[stage.row(migration).owner]
+    servers = {one.id: one.server for one in stage.cloud.database.conductors.list()}
+    holder = 'conductor1' if migration is None else servers[stage.row(migration).owner]
     stage.cloud.processes[holder].threadless = True
     if migration is None:
         migration = stage.begin('host2')
