@@ -99,13 +99,13 @@ def adopter_believes_the_journal() -> Iterator[object]:
 @SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
-    look, source_word = hosts.look_at, settle.observe_source
+    look, observe = hosts.look_at, settle.observe_source
     earlier: dict[str, settle_table.Host] = {}
 
     def first(m: MigrationContext) -> settle_table.Host:
         if m.destination is not None:
             earlier[m.row.uuid] = look(m, m.destination)
-        return source_word(m)
+        return observe(m)
 
     def kept(m: MigrationContext, host: str) -> settle_table.Host:
         return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)

@@ -90,7 +90,7 @@ def test_cleanup_is_run_once_and_removes_no_valid_guest():
         ('old-epoch', 'what another migration has prepared'),
         ('two-owners', 'what another migration has prepared'),
         ('active', 'destroys an active guest'),
-        ('stale', 'owed'),
+        ('stale', 'pending'),
     ],
 )
 def test_planted_bug_of_cleanups_is_caught(plant, word):

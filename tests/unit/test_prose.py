@@ -75,6 +75,8 @@ _VERBS = (
     'is|are|was|were|has|have|had|can|cannot|could|did|does|do|will|failed|ended|waits|leaves|reports|chooses|answers'
 )
 SPLIT = re.compile(rf'\s*[%{{]|[^%:;]*%\S+ (\(%\S+\) )?({_VERBS})\b')
+#: A string that is a name.
+KEY = re.compile(r'[a-z]+(-[a-z0-9]+)+')
 #: No code: a path, a literal, an option, a call.
 _WORD = r'(?<![\w`/.$-])(?:{})(?![\w`/(=$]|\.\w|-\w)'
 PATTERNS = {re.compile(_WORD.format(word.replace(' ', r'\s+')), re.I): instead for word, instead in WORDS.items()}
@@ -139,17 +141,24 @@ def _strings(source: str) -> Iterator[Text]:
 
 
 def texts(path: str, source: str) -> Iterator[Text]:
-    """Yield the prose of a file, and the names of a Python file. A string without a space is no prose."""
+    """Yield the prose of a file, and the names of a Python file.
+
+    A string without a space is no prose. It is a name if it has hyphens, as names of mutants and threads have.
+    """
     if not path.endswith('.py'):
         yield Text('page', 1, source)
         return
     yield from _comments(source)
-    yield from (text for text in _strings(source) if text.kind != 'string' or ' ' in text.text)
+    for kind, line, text in _strings(source):
+        if kind != 'string' or ' ' in text:
+            yield Text(kind, line, text)
+        elif KEY.fullmatch(text):
+            yield Text('name', line, text)
 
 
 def words_of(name: str) -> list[str]:
     """Return the words of an identifier in lower case."""
-    return re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower().split('_')
+    return re.split('[_-]', re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower())
 
 
 def findings(path: str, source: str) -> Iterator[Finding]:
@@ -211,6 +220,7 @@ def test_the_prose_is_plain():
         ('a.py', 'raise ValueError("nobody has it")\n'),
         ('a.py', 'def story(): ...\n'),
         ('a.py', 'class HostDebt: ...\n'),
+        ('a.py', 'x = "debt-epoch"\n'),
         ('a.py', 'def test_a_host_that_owes(): ...\n'),
         ('a.py', 'LOG.info("%(host)s is away", x)\n'),
         ('a.py', 'LOG.info("Migration %(migration)s is stuck", x)\n'),

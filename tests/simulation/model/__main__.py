@@ -37,8 +37,8 @@ def show(found: search.Found, brief: bool = False) -> str:
         f'{"" if found.complete else ", CUT"}; {found.finished} of them over and well'
     ]
     for what, findings in (('VIOLATION', found.violations), ('stuck', found.stuck), ('TRAP', found.traps)):
-        for word, (count, trace) in sorted(findings.items(), key=lambda item: len(item[1][1])):
-            lines.append(f'{what} {word}: {count} times; the shortest trace has {len(trace)} steps')
+        for text, (count, trace) in sorted(findings.items(), key=lambda item: len(item[1][1])):
+            lines.append(f'{what} {text}: {count} times; the shortest trace has {len(trace)} steps')
             if not brief:
                 lines += [f'    {number:3} {label}' for number, label in enumerate(trace, 1)]
     lines += [f'at rest: {sketch}: {count}' for sketch, count in sorted(found.quiet.items())]

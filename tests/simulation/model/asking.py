@@ -39,8 +39,8 @@ class Asking(Teller):
             if refused:
                 yield Step(f'{self.side} asks S: refused', {self.side: refused, 'source': after})
                 return
-            word = settling.of_source(source, hasty='h' in self.plants)
-            step = self._received(me, ask, 'S', word)
+            report = settling.of_source(source, hasty='h' in self.plants)
+            step = self._received(me, ask, 'S', report)
             yield step._replace(changes={**step.changes, 'source': after})
 
     def ask_destination(self, me: Conductor, row: Row, host: Destination, name: str, part: str) -> Steps:
@@ -55,12 +55,12 @@ class Asking(Teller):
             if refused:
                 yield Step(f'{self.side} asks {name}: refused', {self.side: refused, part: after})
                 return
-            word = settling.of_destination(host)
-            if word == settling.MISSING and ask != 'settle':
+            report = settling.of_destination(host)
+            if report == settling.MISSING and ask != 'settle':
                 # It waits for the observation. The poll has raised the epoch.
                 yield Step(f'{self.side} asks {name}, whose hypervisor hangs', {part: after})
                 return
-            step = self._received(me, ask, name, word, host.work)
+            step = self._received(me, ask, name, report, host.work)
             yield step._replace(changes={**step.changes, part: after})
 
     def _what_to_ask(self, me: Conductor, row: Row, host: str) -> str:
@@ -99,26 +99,26 @@ class Asking(Teller):
             seen=me.epoch, seen_of=NO_OWNER if row.destination == 'E' and isinstance(host, Destination) else self.index
         ), None
 
-    def _received(self, me: Conductor, ask: str, name: str, word: Host, work: str = '') -> Step:
-        down = word == settling.DOWN
-        label = f'(epoch {me.epoch}) asks {name}: {word.observed}{" " + word.verdict if word.verdict else ""}'
+    def _received(self, me: Conductor, ask: str, name: str, report: Host, work: str = '') -> Step:
+        down = report == settling.DOWN
+        label = f'(epoch {me.epoch}) asks {name}: {report.observed}{" " + report.verdict if report.verdict else ""}'
         run = me._replace(at=('run',))
         if ask == 'first':
             left = me.at[1].replace(name, '')
             return self.step(label, me._replace(at=('ask', left)) if left else run)
         if ask == 'once':
-            return self.step(label, me._replace(at=('owe', *me.at[1:])) if down else run)
+            return self.step(label, me._replace(at=('defer', *me.at[1:])) if down else run)
         if ask == 'job':
-            return self.step(label, run if word.observed in _JOB else me._replace(at=('job ended',)))
+            return self.step(label, run if report.observed in _JOB else me._replace(at=('job ended',)))
         if ask == 'pre':
             return self.step(f'asks {name} for the preparation: {"down" if down else work}', self._pre(run, down, work))
         if name == 'S':
-            return self.step(label, me._replace(at=('half', me.at == ('settle', True), word)))
-        return self.step(label, me._replace(at=('both', *me.at[1:], word)))
+            return self.step(label, me._replace(at=('half', me.at == ('settle', True), report)))
+        return self.step(label, me._replace(at=('both', *me.at[1:], report)))
 
     def _pre(self, run: Conductor, down: bool, work: str) -> Conductor:
         if down or work == 'failed':
-            return run._replace(against=True)
+            return run._replace(must_abort=True)
         if work == 'prepared':
             return run._replace(at=('prepared',))
         return run if work else run._replace(at=('pre again',))

@@ -34,7 +34,7 @@ def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iter
         mine = cleanup if cleanup.owner == index else Cleanup(cleanup.what, cleanup.epoch + 1, index)
         order = Message(_KIND[cleanup.what], name, mine.epoch, host.boot)
         after, answer, broken = _take(host, order, row, index, plants)
-        if answer.startswith('seen') and 'debt-epoch' not in plants:
+        if answer.startswith('seen') and 'cleanup-epoch' not in plants:
             # The host has seen a newer epoch, or this one of the migration's owner: as for a migration, one above it.
             mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
         left = None if answer == 'ok' else mine

@@ -19,9 +19,9 @@ _SIDES = ('left', 'right')
 
 
 class Row(NamedTuple):
-    """The row of cleanups; ``state``: ``owed``, cleaned_up, blocked."""
+    """The row of cleanups; ``state``: ``pending``, cleaned_up, blocked."""
 
-    state: str = 'owed'
+    state: str = 'pending'
     epoch: int = 1
     owner: int = NO_OWNER
 
@@ -102,7 +102,7 @@ def system(crashes: int, messages: int, plants: frozenset[str] = frozenset()) ->
         start=start,
         rules=tuple(rules),
         invariants=(),
-        finished=Invariant(('row', 'host'), lambda row, host: '' if row.state != 'owed' and host.up else 'owed'),
+        finished=Invariant(('row', 'host'), lambda row, host: '' if row.state != 'pending' and host.up else 'pending'),
         quiet=Invariant(('row', 'host'), _at_rest),
         sketch=_sketch,
     )
@@ -113,7 +113,7 @@ def _sketch(world: Mapping[str, Any]) -> str:
 
 
 def _at_rest(row: Row, host: Host) -> str:
-    if row.state == 'owed':
+    if row.state == 'pending':
         return 'the cleanup is left'
     return 'cleaned up, and the debris is there' if row.state == 'cleaned_up' and host.holds == 'debris' else ''
 
@@ -185,7 +185,7 @@ class _Conduct:
 
     def take(self, me: Conductor, row: Row, host: Host, other: Conductor) -> Iterator[Step]:
         """A sweep: adopt the cleanup if no live conductor owns it, and command the boot of D that is known."""
-        if row.state != 'owed':
+        if row.state != 'pending':
             return
         mine = row
         if row.owner != self.index:
@@ -218,9 +218,9 @@ class _Conduct:
 
     def commit(self, me: Conductor, row: Row) -> Iterator[Step]:
         """Forget the cleanup, block it, or raise its epoch, if the row is still its own in its epoch."""
-        same = row.state == 'owed' and row.owner == self.index and row.epoch == me.epoch
+        same = row.state == 'pending' and row.owner == self.index and row.epoch == me.epoch
         if 'two-owners' in self.plants:
-            same = row.state == 'owed' and row.epoch == me.epoch
+            same = row.state == 'pending' and row.epoch == me.epoch
         after = row
         if same and me.answer == 'done':
             after = row._replace(state='cleaned_up')

@@ -9,10 +9,10 @@ Where it stands (``Conductor.at``):
 ``ask``, hosts                it has adopted, or read its row anew: these have to answer in its epoch first
 ``run``                       woken: what comes next is in the row (next_act.py)
 ``settle``, again             about to ask the source, for the second time if ``again``
-``half``, again, word         the source has answered; now the destination is asked
-``both``, again, word, word   both have: to be decided
+``half``, again, report       the source has answered; now the destination is asked
+``both``, again, reports      both have answered: it decides next
 ``ask once``, kind, host      an answer did not come: the host is asked before the command is sent again
-``owe``, kind, host           it is down, and its cleanup will be deferred
+``defer``, kind, host         it is down, and its cleanup will be deferred
 ``read``, meaning, gi, gm     it has read the pair and both generations
 ``send``, message             its commit is done, the call not sent yet
 ``wait``, message             it waits for the answer
@@ -67,13 +67,13 @@ class Saga(Asking, Ledger):
         adopted = row._replace(owner=self.index, epoch=epoch)
         yield self.step(f'adopts it, epoch {epoch}', self._afresh(adopted), adopted)
 
-    def _afresh(self, row: Row, against: bool = False) -> Conductor:
+    def _afresh(self, row: Row, must_abort: bool = False) -> Conductor:
         """Return the conductor in the row's epoch, which it has just raised or read.
 
         The hosts answer in this epoch first. Where both are asked anyway before anything is decided, they are asked
         once here: what the first round would have refused may then arrive in between, or not.
         """
-        mine = Conductor(at=('run',), epoch=row.epoch, settling=True, against=against)
+        mine = Conductor(at=('run',), epoch=row.epoch, settling=True, must_abort=must_abort)
         act = next_act(row, self.index, mine)
         if (
             'f' in self.plants
@@ -112,7 +112,7 @@ class Saga(Asking, Ledger):
     def _read_anew(self, me: Conductor, row: Row) -> Step:
         if row.ended or row.owner != self.index:
             return self.step('releases it', IDLE)
-        return self.step(f'reads it anew, epoch {row.epoch}', self._afresh(row, me.against))
+        return self.step(f'reads it anew, epoch {row.epoch}', self._afresh(row, me.must_abort))
 
     def _run(self, me: Conductor, row: Row) -> Steps:
         match next_act(row, self.index, me):
@@ -153,7 +153,7 @@ class Saga(Asking, Ledger):
 
     def _unchecked(self, me: Conductor, row: Row) -> Steps:
         after = row._replace(phase=Phase.MOVED)
-        yield self.step('commits the move, and that it turns back', me._replace(at=('run',), against=True), after)
+        yield self.step('commits the move, and that it turns back', me._replace(at=('run',), must_abort=True), after)
 
     def _checked(self, me: Conductor, row: Row) -> Steps:
         after = row._replace(phase=Phase.PRE_INTENDED)
@@ -192,7 +192,7 @@ class Saga(Asking, Ledger):
     def _raise(self, me: Conductor, row: Row, why: str, seen: int = 0) -> Step:
         epoch = max(row.epoch, seen) + 1
         raised = row._replace(epoch=epoch)
-        after = self._afresh(raised, me.against) if seen else me._replace(at=('run',), epoch=epoch, settling=True)
+        after = self._afresh(raised, me.must_abort) if seen else me._replace(at=('run',), epoch=epoch, settling=True)
         return self.step(f'{why}: epoch {epoch}', after, raised)
 
     def _back_by_time_out(self, me: Conductor, row: Row) -> Steps:
@@ -205,8 +205,8 @@ class Saga(Asking, Ledger):
 
     def _both(self, me: Conductor, row: Row) -> Steps:
         again, source, destination = me.at[1:]
-        where, against = settling.column(row), bool(row.abort) or me.against
-        act = settling.decide(source, destination, where, against, again)
+        where, must_abort = settling.column(row), bool(row.abort) or me.must_abort
+        act = settling.decide(source, destination, where, must_abort, again)
         if Observed.DOWN in (destination.observed,) and source.observed is Observed.CUTOVER and not source.verdict:
             act = Act.FORWARD if 'xf' in self.plants else Act.BACK if 'xb' in self.plants else act
         if destination == settling.MISSING and 'abort-waits' in self.plants:
@@ -263,15 +263,15 @@ class Saga(Asking, Ledger):
             if 'next-too-early' in self.plants:
                 return self.step('begins with the next candidate at once', *self._next_attempt(me, row))
             return self.step('gives this destination up', run, row._replace(undo=Undo.DECIDED))
-        word = row.verdict
+        reason = row.verdict
         if row.abort:
-            word = 'failed' if verdict == 'failed' else row.verdict or 'cancelled'
-        decided = row._replace(outcome=BACK, undo=Undo.DECIDED, verdict=word)
+            reason = 'failed' if verdict == 'failed' else row.verdict or 'cancelled'
+        decided = row._replace(outcome=BACK, undo=Undo.DECIDED, verdict=reason)
         return self.step('decides: back', run, decided)
 
     def _next_attempt(self, me: Conductor, row: Row) -> tuple[Conductor, Row]:
         fresh = row._replace(attempt=row.attempt + 1, destination='', phase=Phase.NOTHING, undo=Undo.NONE)
-        return me._replace(at=('run',), against=False, orphan=False), fresh
+        return me._replace(at=('run',), must_abort=False, orphan=False), fresh
 
     def _undo_next(self, me: Conductor, row: Row) -> Step:
         """Intend the next undo; what was never begun is left out, and what ends it is in the same commit."""
@@ -289,8 +289,8 @@ class Saga(Asking, Ledger):
     def _undone(self, me: Conductor, row: Row) -> Step:
         if row.outcome == '' and self._another(row):
             return self.step('begins with the next candidate', *self._next_attempt(me, row))
-        word = row.verdict or ('cancelled' if row.abort and row.outcome == '' else 'failed')
-        status = Status.CANCELLED if word in ('cancelled', 'stop') else Status.FAILED
+        reason = row.verdict or ('cancelled' if row.abort and row.outcome == '' else 'failed')
+        status = Status.CANCELLED if reason in ('cancelled', 'stop') else Status.FAILED
         after, broken = moved(row, status, outcome=BACK)
         return self.step(f'ends it: {status}', IDLE, after, broken)
 
@@ -314,7 +314,7 @@ _AT_ROW: dict[str, Callable[[Saga, Conductor, Row], Steps]] = {
     'prepared': Saga._prepared,
     'pre again': Saga._pre_again,
     'did': Saga._did,
-    'owe': Saga._defer,
+    'defer': Saga._defer,
     'refused': Saga._refused,
     'both': Saga._both,
     'read': Saga._read,

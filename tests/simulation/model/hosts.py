@@ -228,13 +228,13 @@ def report_stop(
         yield Step('S has nothing to report of its stop', {'source': after})
         return
     received = after._replace(work='cancelled', by_stop=row.outcome == '') if source.work == 'called off' else after
-    if 'stop-silent' in plants:
+    if 'stop-unreported' in plants:
         yield Step('S reports its work as cancelled, and its stop to no conductor', {'source': received})
         return
     # S cannot know whether an earlier boot had begun what S queued again at its start. For that its stop is not
     # authoritative, and only requests an abort.
-    word = 'last' if not source.again or 'stop-last-word' in plants else 'request'
-    message = Message('stopping', 'C', source.boot, 0, word)
+    kind = 'final' if not source.again or 'stop-final' in plants else 'request'
+    message = Message('stopping', 'C', source.boot, 0, kind)
     if not (left.paused and right.paused):
         requested = request_by_stop(row, message, plants)
         yield Step('S reports its stop: the abort request is committed', {'source': received, 'row': requested})
@@ -254,7 +254,7 @@ def request_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
     same_boot = row.boot_s == message.first or 'stop-any-boot' in plants
     if row.ended or row.outcome or not same_boot:
         return row
-    return row._replace(abort=row.abort or 'stop', verdict='stop' if message.about == 'last' else row.verdict)
+    return row._replace(abort=row.abort or 'stop', verdict='stop' if message.about == 'final' else row.verdict)
 
 
 def exit_source(source: Source) -> Iterator[Step]:

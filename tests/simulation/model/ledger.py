@@ -44,7 +44,7 @@ class Ledger(Teller):
             yield self._read_forward(me, row)
         elif row.undo == Undo.RETURN_INTENDED:
             yield self._read_back(me, row)
-        elif row.abort or me.against:
+        elif row.abort or me.must_abort:
             yield self.step('finds an abort request', me._replace(at=('run',)))
         else:
             yield self._read_move(me, row)

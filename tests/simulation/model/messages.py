@@ -178,7 +178,7 @@ def answered(me: Conductor, message: Message, answer: str) -> Conductor:
         # If it still runs, it is sent again.
         return me._replace(at=({'ok': 'checked', 'failed': 'unchecked'}.get(answer, 'moved'),))
     if kind in ('pre', 'live') and answer in ('failed', 'stopping'):
-        return run._replace(against=True)
+        return run._replace(must_abort=True)
     if kind in ('clean', 'restore', 'post') and answer == 'ok':
         return me._replace(at=('did', kind, message.to))
     if kind in ('clean', 'restore', 'post') and answer in ('here', 'gone'):

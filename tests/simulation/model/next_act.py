@@ -41,10 +41,10 @@ def next_act(row: Row, index: int, me: Conductor) -> Next:
         return _forward(row)
     if row.outcome == BACK or row.undo != Undo.NONE:
         return _backward(row)
-    against = bool(row.abort) or me.against
+    must_abort = bool(row.abort) or me.must_abort
     if row.phase == Phase.NOTHING:
-        return Next.TURN_BACK if against else Next.READ_ALLOCATIONS
-    if against or row.phase == Phase.LIVE_INTENDED:
+        return Next.TURN_BACK if must_abort else Next.READ_ALLOCATIONS
+    if must_abort or row.phase == Phase.LIVE_INTENDED:
         return Next.SETTLE
     return {Phase.MOVE_INTENDED: Next.READ_ALLOCATIONS, Phase.MOVED: Next.CHECK, Phase.PRE_INTENDED: Next.AWAIT_PRE}[
         row.phase

@@ -45,7 +45,7 @@ PLANTS = {
     'xf': Plant('source paused without a job, destination down: forward', _CRASH, 'does not run it'),
     'xb': Plant('the same: back', _CRASH, 'back while the destination runs'),
     'i16': Plant('no mistake: "no effect of an older epoch" taken by its letter', _MESSAGE, 'by its letter'),
-    'debt-epoch': Plant('a refused cleanup is sent again in the same epoch', _CRASH, 'deferred cleanup clean'),
+    'cleanup-epoch': Plant('a refused cleanup is sent again in the same epoch', _CRASH, 'deferred cleanup clean'),
     'no-check': Plant(
         'a check that was sent without a record of the move leaves its data',
         Variant(crashes=0, messages=0),
@@ -57,9 +57,9 @@ PLANTS = {
         'debris',
     ),
     'stop-names-started': Plant('a stop names as cancelled what has started', _STOP, 'back while the destination runs'),
-    'stop-silent': Plant('a stop cancels work and reports it to no conductor', _STOP, 'without an abort request'),
+    'stop-unreported': Plant('a stop cancels work and reports it to no conductor', _STOP, 'without an abort request'),
     'stop-any-boot': Plant('a late compute_stopping counts for any boot', _STOP, 'back while the destination runs'),
-    'stop-last-word': Plant(
+    'stop-final': Plant(
         'a stop is authoritative for work queued again at the start, which an earlier boot had begun',
         _STOP_AND_CRASH,
         'left paused',
@@ -68,4 +68,4 @@ PLANTS = {
     'adopter-waits': Plant('an adopter polls all hosts before it aborts', _HANG_AND_CRASH, 'S job, D waiting, whose'),
 }
 #: What the product does at the time of writing, and should not: the model does what is right. Mend it, and drop these.
-HOLES = ('debt-epoch', 'stop-last-word')
+HOLES = ('cleanup-epoch', 'stop-final')

@@ -39,10 +39,10 @@ _VERDICTS = frozenset({'completed', 'failed', 'aborted'})
 
 
 @functools.cache
-def source_word(guest: str, work: str, hasty: bool = False) -> settle_table.Host:
+def source_report(guest: str, work: str, hasty: bool = False) -> settle_table.Host:
     """Return what the source's answer to a poll comes to, as settle_table.source_observed has it.
 
-    :param hasty: planted: between the queue and the driver's call it says that there is nothing.
+    :param hasty: planted: between the queue and the driver's call it reports nothing.
     """
     entry = Entry.RETURNED if work in WORK_ENDS else _ENTRY.get(work, Entry.NONE)
     if hasty and entry == Entry.STARTED:
@@ -52,19 +52,19 @@ def source_word(guest: str, work: str, hasty: bool = False) -> settle_table.Host
 
 
 @functools.cache
-def destination_word(guest: str, work: str) -> settle_table.Host:
+def destination_report(guest: str, work: str) -> settle_table.Host:
     """Return what the destination's answer comes to."""
     return settle_table.Host(settle_table.destination_observed(_GUEST[guest], work == 'preparing'))
 
 
 def of_source(source: Source, hasty: bool = False) -> settle_table.Host:
     """Return the report of a source as it now is."""
-    return source_word(source.guest, source.work, hasty)
+    return source_report(source.guest, source.work, hasty)
 
 
 def of_destination(destination: Destination) -> settle_table.Host:
     """Return the report of a destination as it now is."""
-    return MISSING if destination.hangs else destination_word(destination.guest, destination.work)
+    return MISSING if destination.hangs else destination_report(destination.guest, destination.work)
 
 
 def column(row: Row) -> settle_table.Column:
@@ -76,7 +76,7 @@ def column(row: Row) -> settle_table.Column:
 
 @functools.cache
 def decide(
-    source: settle_table.Host, destination: settle_table.Host, where: settle_table.Column, against: bool, again: bool
+    source: settle_table.Host, destination: settle_table.Host, where: settle_table.Column, must_abort: bool, again: bool
 ) -> settle_table.Act:
     """Return the product's decision."""
-    return settle_table.decide(source, destination, where, against, again).act
+    return settle_table.decide(source, destination, where, must_abort, again).act

@@ -193,7 +193,7 @@ class Conductor(NamedTuple):
     epoch: int = 0
     settling: bool = False
     #: A failure or time-out that it remembers as a reason to turn back.
-    against: bool = False
+    must_abort: bool = False
     #: The next move is written with ORPHAN_GENERATION.
     orphan: bool = False
 

@@ -22,13 +22,13 @@ _SIDES = ('left', 'right')
 class Row(NamedTuple):
     """The database.
 
-    ``cleanup``: ``owed``, done, blocked; with the tenure in which it was last taken up, and its owner. ``second``:
+    ``cleanup``: ``pending``, done, blocked; with the tenure in which it was last taken up, and its owner. ``second``:
     none, accepted, clear (nothing is left at S), sent, ended; with its copy of the tenure, and its owner. ``at``: where
     the database has the guest, S or X.
     """
 
     tenure: int = 1
-    cleanup: str = 'owed'
+    cleanup: str = 'pending'
     cleanup_tenure: int = 1
     cleanup_owner: int = NO_OWNER
     second: str = 'none'
@@ -132,7 +132,7 @@ def _sketch(world: Mapping[str, Any]) -> str:
 
 
 def _over(row: Row, host: Host) -> str:
-    if row.cleanup == 'owed' or not host.up:
+    if row.cleanup == 'pending' or not host.up:
         return 'the cleanup is not done'
     if row.cleanup == 'blocked':
         return ''
@@ -160,7 +160,7 @@ def _bring_back(
     # A command on its way to S cannot be called back: that is left out.
     reported = [order for order in (*net, left.order, right.order) if order is not None]
     if budget.visits and row.second == 'none' and not reported:
-        held = row.cleanup == 'owed' and 'anywhere' not in plants
+        held = row.cleanup == 'pending' and 'anywhere' not in plants
         cleanup = 'blocked' if held else row.cleanup
         after = row._replace(at='S', tenure=row.tenure + 1, cleanup=cleanup)
         changes = {'row': after, 'host': host._replace(has='guest'), 'budget': budget._replace(visits=0)}
@@ -235,7 +235,7 @@ class _Conduct:
         """A sweep: have the cleanup run, or migration 2 go on; what it commits is sent in another step."""
         going_on = row.second in ('accepted', 'clear', 'sent')
         free = not (going_on and row.at == 'S') or 'beside' in self.plants
-        if row.cleanup == 'owed' and free and self._mine(row.cleanup_owner, other):
+        if row.cleanup == 'pending' and free and self._mine(row.cleanup_owner, other):
             taken = row
             if row.cleanup_owner != self.index:
                 tenure = row.tenure + 1
@@ -249,7 +249,7 @@ class _Conduct:
             yield from self._go_on(me, row._replace(second_owner=self.index), host)
 
     def _go_on(self, me: Conductor, row: Row, host: Host) -> Iterator[Step]:
-        waits = row.cleanup == 'owed' and 'beside' not in self.plants
+        waits = row.cleanup == 'pending' and 'beside' not in self.plants
         if row.second == 'accepted' and row.cleanup == 'blocked':
             yield Step('migration 2 is stuck', {'row': row}, stuck='the cleanup is blocked')
         elif row.second == 'accepted' and not waits:
@@ -286,7 +286,7 @@ class _Conduct:
             after = row._replace(tenure=tenure, second_tenure=tenure)
         elif (
             of == 1
-            and row.cleanup == 'owed'
+            and row.cleanup == 'pending'
             and row.cleanup_owner == self.index
             and seen > row.cleanup_tenure
             and not (going_on and row.at == 'S')
@@ -297,7 +297,7 @@ class _Conduct:
     def take_in(self, me: Conductor, row: Row, host: Host) -> Iterator[Step]:
         """Take in, by the event or the next answer, that S has done the cleanup."""
         carried = row.second == 'accepted' and row.second_owner == self.index
-        if host.cleaned and row.cleanup == 'owed' and (row.cleanup_owner == self.index or carried):
+        if host.cleaned and row.cleanup == 'pending' and (row.cleanup_owner == self.index or carried):
             yield Step(f'{self.side} takes in that it is done', {'row': row._replace(cleanup='done')})
 
     def fail(self, me: Conductor, row: Row, budget: Budget) -> Iterator[Step]:

@@ -72,7 +72,7 @@ def test_keystone_token_sets_user_project_and_roles(keystone):
 
 
 def test_token_unknown_to_keystone_returns_401(keystone):
-    for token in (None, 'token-of-nobody'):
+    for token in (None, 'token-of-no-user'):
         response = keystone.ask('GET', '/servers', token=token)
         assert response.status_int == 401
         assert response.headers['WWW-Authenticate'].startswith('Keystone')

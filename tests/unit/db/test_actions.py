@@ -83,7 +83,7 @@ def test_pages_have_the_newest_first(scene: Scene) -> None:
     rest = scene.database.actions.list(instance.uuid, limit=3, marker=first[-1].request_id)
     assert [one.request_id for one in [*first, *rest]] == [f'req-{number}' for number in (4, 3, 2, 1, 0)]
     with pytest.raises(exception.MarkerNotFound):
-        scene.database.actions.list(instance.uuid, marker='req-nobody')
+        scene.database.actions.list(instance.uuid, marker='req-unknown')
 
 
 def test_changes_since_and_before(scene: Scene) -> None:
