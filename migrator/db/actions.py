@@ -136,7 +136,7 @@ class Actions:
                 query = query.where(_T.c.id < last)
             if limit is not None:
                 query = query.limit(limit)
-            return [_action(row) for row in session.execute(query)]
+            return [models.of_row(Action, row) for row in session.execute(query)]
 
     def get(self, instance_uuid: str, request_id: str) -> Action:
         """Return the action of a request.
@@ -148,11 +148,7 @@ class Actions:
             row = session.execute(query.order_by(_T.c.id.desc()).limit(1)).one_or_none()
             if row is None:
                 raise exception.ActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
-            return _action(row)
-
-
-def _action(row: Any) -> Action:
-    return Action(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Action)})
+            return models.of_row(Action, row)
 
 
 def finish_all(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:

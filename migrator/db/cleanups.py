@@ -67,21 +67,13 @@ class Cleanup:
         return fenced or self.step == AFTER_EVACUATION
 
 
-def cleanup(row: Any) -> Cleanup:
-    """Convert a row of ``cleanups`` to a cleanup."""
-    return Cleanup(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Cleanup)})
-
-
 def write(session: Any, cleanup: Cleanup) -> None:
     """Write a cleanup within the transaction that lets its migration go on without the host.
 
     It replaces an older cleanup of the same migration, host and step.
     """
     forget(session, cleanup.migration_uuid, cleanup.host, cleanup.step)
-    values = {field.name: getattr(cleanup, field.name) for field in dataclasses.fields(cleanup)}
-    for automatic in ('id', 'created_at'):
-        del values[automatic]
-    session.execute(sa.insert(_T).values(**values))
+    session.execute(sa.insert(_T).values(**models.values_of(cleanup)))
 
 
 def forget(session: Any, migration_uuid: str, host: str, step: str | None) -> None:
@@ -313,7 +305,7 @@ class Cleanups:
         if migration_uuid is not None:
             query = query.where(_T.c.migration_uuid == migration_uuid)
         with self._engine.reader() as session:
-            return [cleanup(row) for row in session.execute(query)]
+            return [models.of_row(Cleanup, row) for row in session.execute(query)]
 
 
 # --- the tenure of an instance, which each migration and each cleanup of the guest raises ----------------------------

@@ -128,10 +128,6 @@ _OWNED_BY = sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam(
 _ORPHANS = sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1)
 #: The ends of members that a restore has not brought back.
 _NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
-_FIELDS = [field.name for field in dataclasses.fields(Drain)]
-_MEMBER_FIELDS = [field.name for field in dataclasses.fields(Member)]
-#: The columns that the database sets.
-_AUTOMATIC = ('id', 'created_at', 'updated_at')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +212,7 @@ class Drains:
         :raises migrator.exception.DrainInProgress: the host has a drain in progress.
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
-        values = {name: getattr(drain, name) for name in _FIELDS if name not in _AUTOMATIC}
+        values = models.values_of(drain)
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
         try:
             with self._engine.writer() as session:
@@ -241,7 +237,7 @@ class Drains:
         """Return whether an ended drain has disabled a host for this reason, and take that over from it."""
         ended = (_T.c.host == host, _T.c.in_progress_host.is_(None), _T.c.has_disabled_host.is_(True))
         for row in session.execute(sa.select(_T).where(*ended)).all():
-            if disabled_reason(drain_of(row)) == reason:
+            if disabled_reason(models.of_row(Drain, row)) == reason:
                 session.execute(sa.update(_T).where(_T.c.uuid == row.uuid).values(has_disabled_host=False))
                 return True
         return False
@@ -283,7 +279,7 @@ class Drains:
                 row = session.execute(sa.select(_T).where(_T.c.uuid == uuid).with_for_update()).one_or_none()
                 if row is None:
                     raise exception.DrainNotFound(drain=uuid)
-                drain, host = drain_of(row), row.host
+                drain, host = models.of_row(Drain, row), row.host
                 if drain.ended != (action == 'restore'):
                     needed = 'wait until it has ended, or cancel it first'
                     if action != 'restore':
@@ -350,7 +346,7 @@ class Drains:
             row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
             if row is None:
                 raise exception.DrainNotFound(drain=uuid)
-            return drain_of(row)
+            return models.of_row(Drain, row)
 
     def list(
         self,
@@ -370,7 +366,7 @@ class Drains:
         if in_progress is not None:
             query = query.where(_IN_PROGRESS if in_progress else _T.c.in_progress_host.is_(None))
         with self._engine.reader() as session:
-            return [drain_of(row) for row in models.newest(session, _T, query, limit, marker, None)]
+            return [models.of_row(Drain, row) for row in models.newest(session, _T, query, limit, marker, None)]
 
     def counts(self, uuids: Sequence[str]) -> dict[str, dict[str, int]]:
         """Return drain -> status -> the number of members with it."""
@@ -387,7 +383,7 @@ class Drains:
         """Return the members of a drain, by position."""
         query = sa.select(_P).where(_P.c.drain == uuid).order_by(_P.c.position, _P.c.instance_uuid)
         with self._engine.reader() as session:
-            return [member_of(row) for row in session.execute(query)]
+            return [models.of_row(Member, row) for row in session.execute(query)]
 
     def read_log(self, uuid: str, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the log of a drain, the oldest event first.
@@ -504,7 +500,7 @@ class Drains:
         with self._engine.writer() as session:
             guard(session, drain, values)
             self._append(session, drain, events)
-            rows = [{name: getattr(member, name) for name in _MEMBER_FIELDS} for member in members]
+            rows = [models.values_of(member) for member in members]
             theirs = (_P.c.drain == drain.uuid, _P.c.instance_uuid.in_([row['instance_uuid'] for row in rows]))
             if len(rows) == 1:
                 updated: Any = session.execute(sa.update(_P).where(*theirs).values(**rows[0]))
@@ -572,13 +568,3 @@ def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -
 
 def _ended(before: datetime.datetime) -> tuple[Any, ...]:
     return _T.c.in_progress_host.is_(None), _T.c.ended_at < before
-
-
-def drain_of(row: Any) -> Drain:
-    """Return a row of ``drains`` as a drain."""
-    return Drain(**{name: getattr(row, name) for name in _FIELDS})
-
-
-def member_of(row: Any) -> Member:
-    """Return a row of ``drain_members`` as a member."""
-    return Member(**{name: getattr(row, name) for name in _MEMBER_FIELDS})

@@ -83,9 +83,7 @@ class Instances:
         :raises migrator.exception.InstanceExists: an instance has this uuid.
         :raises migrator.exception.CleanupInProgress: a cleanup at its host removes the remains of the guest now.
         """
-        values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-        for automatic in ('id', 'created_at', 'updated_at'):
-            del values[automatic]
+        values = models.values_of(instance)
         values['launched_at'] = instance.launched_at or models.now()
         values['tenure'] = cleanups.tenure_after_all(instance.uuid)
         try:
@@ -373,7 +371,8 @@ class Differences:
         :param host: only those that concern this host.
         """
         with self._engine.reader() as session:
-            found = [_difference(row) for row in session.execute(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))]
+            rows = session.execute(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))
+            found = [models.of_row(Difference, row) for row in rows]
         return [one for one in found if host is None or host in one.hosts]
 
     @retried
@@ -393,7 +392,8 @@ class Differences:
             with self._engine.writer() as session:
                 _forget(session, [*gone, *(one.instance_uuid for one in new)])
                 for one in new:
-                    session.execute(_insert(one))
+                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': models.now()}
+                    session.execute(sa.insert(_G).values(values))
         except DBDuplicateEntry:
             return []  # another conductor has stored them meanwhile
         return new
@@ -460,15 +460,6 @@ def _unchanged(placed: Placed) -> tuple[Any, ...]:
     """Return the conditions that an instance is as it was read, and has no migration in progress."""
     same = (_T.c.uuid == placed.uuid, _T.c.host == placed.host, _T.c.tenure == placed.tenure)
     return (*same, ~_has_migration(placed.uuid))
-
-
-def _difference(row: Any) -> Difference:
-    return Difference(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Difference)})
-
-
-def _insert(difference: Difference) -> Any:
-    values = {field.name: getattr(difference, field.name) for field in dataclasses.fields(difference)}
-    return sa.insert(_G).values(values | {'seen': dict(difference.seen), 'since': models.now()})
 
 
 def _forget(session: Any, uuids: Sequence[str]) -> None:

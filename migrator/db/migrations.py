@@ -172,8 +172,7 @@ class Migrations:
         :raises migrator.exception.InstanceNotFound: the instance was deleted.
         :raises migrator.exception.NotOwner: another conductor owns the drain.
         """
-        names = {field.name for field in dataclasses.fields(migration)} - {'id', 'created_at', 'updated_at'}
-        values: dict[str, Any] = {name: getattr(migration, name) for name in names}
+        values = models.values_of(migration)
         # The instance may have changed since the caller has read it.
         tenure, flavor = (
             sa.select(column).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -24,7 +23,6 @@ from sqlalchemy.sql import functions
 
 from migrator import exception, objects
 from migrator.objects import base
-from migrator.saga import log
 
 #: Maximum characters in a column of type TEXT. MySQL's holds 65,535 bytes, with four bytes for a character.
 LONGEST_TEXT = 16_000
@@ -559,15 +557,20 @@ def from_sqlite(model: type[Base]) -> list[tuple[str, str, Callable[[Any], Any] 
     return [(one.name, one.key, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
 
 
-@functools.cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def of_row(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
+    """Return the object of a dataclass from a row with a column for each of its fields.
 
-
-def _fields(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
-    names = _names(cls)  # type: ignore[arg-type]  # a class is hashable
-    values = {name: getattr(row, prefix + name) for name in names if name not in more}
+    :param prefix: the prefix of the column names in the row.
+    :param more: the fields that have another form in the row.
+    """
+    values = {name: getattr(row, prefix + name) for name in base.fields(cls) if name not in more}
     return cls(**values, **more)
+
+
+def values_of(one: Any) -> dict[str, Any]:
+    """Return the columns of a new row for the object of a dataclass, without those that the database sets."""
+    automatic = ('id', 'created_at', 'updated_at')
+    return {name: getattr(one, name) for name in base.fields(type(one)) if name not in automatic}
 
 
 def instance(row: Any, prefix: str = '') -> objects.Instance:
@@ -576,25 +579,15 @@ def instance(row: Any, prefix: str = '') -> objects.Instance:
     :param prefix: the prefix of the column names in the row.
     """
     flavor = objects.Flavor(**getattr(row, f'{prefix}flavor'))
-    return _fields(objects.Instance, row, prefix, flavor=flavor)
+    return of_row(objects.Instance, row, prefix, flavor=flavor)
 
 
 def migration(row: Any) -> objects.Migration:
     """Convert a row of ``migrations`` to a migration."""
     old, new = (flavor and objects.Flavor(**flavor) for flavor in (row.old_flavor, row.new_flavor))
-    return _fields(objects.Migration, row, old_flavor=old, new_flavor=new)
-
-
-def service(row: Any) -> objects.Service:
-    """Convert a row of ``services`` to a service."""
-    return _fields(objects.Service, row)
+    return of_row(objects.Migration, row, old_flavor=old, new_flavor=new)
 
 
 def node(row: Any) -> objects.ComputeNode:
     """Convert a row of ``compute_nodes`` to a compute node."""
-    return _fields(objects.ComputeNode, row, providers=base.from_primitive(row.providers))
-
-
-def entry(row: Any) -> log.Entry:
-    """Convert a row of ``saga_log`` to an entry of the log."""
-    return _fields(log.Entry, row)
+    return of_row(objects.ComputeNode, row, providers=base.from_primitive(row.providers))

@@ -34,7 +34,7 @@ def read(session: Any, uuids: Sequence[str], only_statuses: bool = False) -> dic
     if only_statuses:
         query = query.where(_L.c.kind == EntryKind.STATUS.value)
     for row in session.execute(query):
-        found[row.migration].append(models.entry(row))
+        found[row.migration].append(models.of_row(Entry, row))
     return found
 
 

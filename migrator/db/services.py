@@ -192,11 +192,7 @@ class Services:
 
     def write_node(self, session: Any, node: ComputeNode) -> None:
         """Write a hypervisor within an open transaction, and mark its providers for a write to Placement."""
-        values = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-        for automatic in ('id', 'created_at', 'updated_at'):
-            del values[automatic]
-        values['providers'] = base.to_primitive(node.providers)
-        values['in_placement'] = False
+        values = models.values_of(node) | {'providers': base.to_primitive(node.providers), 'in_placement': False}
         found = session.execute(sa.update(_N).where(_N.c.host == node.host).values(**values))
         if not found.rowcount:
             session.execute(sa.insert(_N).values(**values))
@@ -212,7 +208,7 @@ class Services:
         if host not in (None, ''):
             query = query.where(models.matches(_T.c.host, host))
         with self._engine.reader() as session:
-            return [models.service(row) for row in session.execute(query)]
+            return [models.of_row(Service, row) for row in session.execute(query)]
 
     def get(self, service_id: int | str) -> Service:
         """Return one service by its integer id or its uuid.
@@ -224,7 +220,7 @@ class Services:
             row = session.execute(sa.select(_T).where(column == service_id)).one_or_none()
             if row is None:
                 raise exception.ServiceNotFound(service_id=service_id)
-            return models.service(row)
+            return models.of_row(Service, row)
 
     def get_compute(self, host: str) -> Service:
         """Return the compute service of a host.
@@ -235,7 +231,7 @@ class Services:
             row = session.execute(_COMPUTE, {'of': host}).one_or_none()
             if row is None:
                 raise exception.ComputeHostNotFound(host=host)
-            return models.service(row)
+            return models.of_row(Service, row)
 
     def lowest_version(self) -> int:
         """Return the lowest version of the compute services, or that of this release if there are none."""
@@ -385,7 +381,7 @@ class Services:
                     host=row.host,
                     node=row.node,
                     uuid=row.root,
-                    service=models.service(row),
+                    service=models.of_row(Service, row),
                     has_cleanup=bool(row.has_cleanup),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     cold_migrations=row.cold_migrations,
@@ -449,11 +445,6 @@ class Incarnation:
     server: str
     lease_until: datetime.datetime
     broker_away_since: datetime.datetime | None = None
-
-
-def incarnation(row: Any) -> Incarnation:
-    """Convert a row of ``conductors`` to an incarnation."""
-    return Incarnation(row.id, row.server, row.lease_until, row.broker_away_since)
 
 
 class Conductors:
@@ -543,7 +534,7 @@ class Conductors:
         query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)
         query = query.order_by(_C.c.lease_until.desc(), _C.c.id)
         with self._engine.reader() as session:
-            return [incarnation(row) for row in session.execute(query)]
+            return [models.of_row(Incarnation, row) for row in session.execute(query)]
 
 
 # --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------

@@ -23,15 +23,15 @@ _REGISTRY: dict[str, type[Versioned]] = {}
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 #: The keys of the form of an object, and of a time.
 _OBJECT, _TIME = frozenset({'object', 'version', 'data'}), frozenset({'time'})
-#: Returns the names of the fields of a class, in order. Each command and report asks for them.
-_fields: Callable[[Any], dict[str, None]] = functools.cache(
+#: Returns the names of the fields of a class, in order. Each command, report and row asks for them.
+fields: Callable[[Any], dict[str, None]] = functools.cache(
     lambda cls: dict.fromkeys(field.name for field in dataclasses.fields(cls))
 )
 
 
 def of_stored(cls: type[D], values: Mapping[str, Any]) -> D:
     """Return the object of a dataclass from stored values, without those that this release does not know."""
-    return cls(**{name: values[name] for name in _fields(cls) if name in values})
+    return cls(**{name: values[name] for name in fields(cls) if name in values})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Versioned:
 
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form."""
-        data = {name: to_primitive(getattr(self, name)) for name in _fields(type(self))}
+        data = {name: to_primitive(getattr(self, name)) for name in fields(type(self))}
         return {'object': type(self).__name__, 'version': self.VERSION, 'data': data}
 
     @classmethod
@@ -63,7 +63,7 @@ class Versioned:
             raise ValueError(f'the primitive is a {primitive.get("object")!r}: expected a {cls.__name__}')
         if str(primitive.get('version')).split('.')[0] != cls.VERSION.split('.')[0]:
             raise ValueError(f'{cls.__name__} {primitive.get("version")} is not compatible with {cls.VERSION}')
-        known = _fields(cls)
+        known = fields(cls)
         return cls(**{name: from_primitive(value) for name, value in primitive['data'].items() if name in known})
 
 

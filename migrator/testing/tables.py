@@ -8,23 +8,26 @@ migrations after every event. A session and a query for each read would cost mor
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator.db import cleanups, drains, models, services
+from migrator.objects import Drain, Member, Service
+from migrator.saga import log
 
 #: Table -> its model, and the function that converts a row to an object.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, models.migration),
     'instances': (models.Instance, models.instance),
-    'saga_log': (models.SagaLog, models.entry),
-    'cleanups': (models.Cleanup, cleanups.cleanup),
-    'services': (models.Service, models.service),
-    'conductors': (models.Conductor, services.incarnation),
+    'saga_log': (models.SagaLog, functools.partial(models.of_row, log.Entry)),
+    'cleanups': (models.Cleanup, functools.partial(models.of_row, cleanups.Cleanup)),
+    'services': (models.Service, functools.partial(models.of_row, Service)),
+    'conductors': (models.Conductor, functools.partial(models.of_row, services.Incarnation)),
     'compute_nodes': (models.ComputeNode, models.node),
-    'drains': (drains.DrainRow, drains.drain_of),
-    'drain_members': (drains.DrainMember, drains.member_of),
+    'drains': (drains.DrainRow, functools.partial(models.of_row, Drain)),
+    'drain_members': (drains.DrainMember, functools.partial(models.of_row, Member)),
 }
 
 

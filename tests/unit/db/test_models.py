@@ -33,5 +33,5 @@ def test_a_row_is_converted_to_its_object() -> None:
     row = models.Instance(uuid='u', name='n', project_id='p', user_id='u', host='h', node='h', flavor=flavor)
     assert models.instance(row).flavor == Flavor(**flavor)
     stored = {'step': 's', 'kind': 'done', 'epoch': 2, 'attempt': 1, 'payload': {'result': {'a': 1}}}
-    found = models.entry(models.SagaLog(migration='m', seq=3, **stored))
+    found = models.of_row(log.Entry, models.SagaLog(migration='m', seq=3, **stored))
     assert found == log.Entry(seq=3, **stored)
