@@ -214,8 +214,7 @@ class Requests:
         with self._engine.writer() as session:
             values = {requests[not confirms].name: models.now()}
             waits = sa.and_(_M.c.uuid == migration.uuid, _WAITS_FOR_USER)
-            written: Any = session.execute(sa.update(_M).where(waits).values(**values))
-            if not written.rowcount:
+            if not session.execute(sa.update(_M).where(waits).values(**values)).rowcount:
                 state = session.execute(sa.select(_M.c.status).where(_M.c.uuid == migration.uuid)).scalar_one()
                 raise exception.InvalidMigrationState(
                     migration_id=migration.id,
@@ -239,7 +238,7 @@ class Requests:
     ) -> bool:
         request = next(_M.c[column] for column in values if column.endswith('_at'))
         with self._engine.writer() as session:
-            written: Any = session.execute(
+            written = session.execute(
                 sa.update(_M)
                 .where(_M.c.uuid == migration.uuid, _M.c.status.in_(list(statuses)), request.is_(None))
                 .values(**values)
@@ -304,8 +303,7 @@ class Requests:
             _M.c.abandon_requested_at.is_(None),
             *conditions,
         )
-        written: Any = session.execute(sa.update(_M).where(*stuck).values(**values))
-        if written.rowcount:
+        if session.execute(sa.update(_M).where(*stuck).values(**values)).rowcount:
             return
         row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
         now = models.aware(row.now)

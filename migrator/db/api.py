@@ -162,8 +162,7 @@ class Flavors:
         :raises migrator.exception.NotFound: no flavor has this name.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.delete(_F).where(_F.c.name == name))
-            if not found.rowcount:
+            if not session.execute(sa.delete(_F).where(_F.c.name == name)).rowcount:
                 raise exception.NotFound(f'Flavor {name} could not be found: look at "flavor list".')
 
 

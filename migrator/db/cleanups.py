@@ -199,7 +199,7 @@ class Cleanups:
         tenure = take_tenure(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
         _check_free(session, cleanup, beside)
         after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
-        taken: Any = session.execute(
+        taken = session.execute(
             sa.update(_T)
             .where(_T.c.id == cleanup.id, _T.c.blocked_because.is_(None), *guard)
             .values(owner=after.owner, epoch=after.epoch, tenure=after.tenure)
@@ -243,7 +243,7 @@ class Cleanups:
         with self._engine.writer() as session:
             for one in seen:
                 same = (_T.c.id == one.id, _T.c.blocked_because == one.blocked_because)
-                found: Any = session.execute(sa.update(_T).where(*same).values(blocked_because=None))
+                found = session.execute(sa.update(_T).where(*same).values(blocked_because=None))
                 taken += found.rowcount
         return taken
 
@@ -255,10 +255,8 @@ class Cleanups:
         :returns: whether it was deleted.
         """
         with self._engine.writer() as session:
-            gone: Any = session.execute(
-                sa.delete(_T).where(_T.c.id == seen.id, _T.c.blocked_because == seen.blocked_because)
-            )
-            return bool(gone.rowcount)
+            mine = (_T.c.id == seen.id, _T.c.blocked_because == seen.blocked_because)
+            return bool(session.execute(sa.delete(_T).where(*mine)).rowcount)
 
     def cleaned_evacuations(self) -> builtins.list[Migration]:
         """Return the evacuations that are done, and whose source has no cleanup of them left."""
@@ -274,7 +272,7 @@ class Cleanups:
         """
         table, status = models.MIGRATIONS, MigrationStatus.COMPLETED.value
         with self._engine.writer() as session:
-            written: Any = session.execute(
+            written = session.execute(
                 sa.update(table)
                 .where(table.c.uuid == done.uuid, table.c.status == done.status, table.c.log_seq == done.log_seq)
                 .values(status=status, log_seq=done.log_seq + 1)

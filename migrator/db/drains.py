@@ -430,8 +430,7 @@ class Drains:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            moment: Any = session.execute(sa.select(models.now())).scalar_one()
-            return models.aware(moment)
+            return models.aware(session.execute(sa.select(models.now())).scalar_one())
 
     # --- the purge ---------------------------------------------------------------------------------------------------
 
@@ -476,7 +475,7 @@ class Drains:
         """
         which = [_IN_PROGRESS, _WITHOUT_OWNER] + ([_T.c.uuid == uuid] if uuid is not None else [])
         with self._engine.writer() as session:
-            taken: Any = session.execute(
+            taken = session.execute(
                 sa.update(_T).where(*which).values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
             )
             return int(taken.rowcount)
@@ -503,7 +502,7 @@ class Drains:
             rows = [models.values_of(member) for member in members]
             theirs = (_P.c.drain == drain.uuid, _P.c.instance_uuid.in_([row['instance_uuid'] for row in rows]))
             if len(rows) == 1:
-                updated: Any = session.execute(sa.update(_P).where(*theirs).values(**rows[0]))
+                updated = session.execute(sa.update(_P).where(*theirs).values(**rows[0]))
                 rows = [] if updated.rowcount else rows
             elif rows:
                 session.execute(sa.delete(_P).where(*theirs))
@@ -559,7 +558,7 @@ def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -
     :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since.
     """
     mine = (_T.c.uuid == drain.uuid, _T.c.owner == drain.owner, _T.c.epoch == drain.epoch)
-    done: Any = session.execute(
+    done = session.execute(
         sa.update(_T).where(*mine, _T.c.log_seq == drain.log_seq).values(**(values or {'epoch': drain.epoch}))
     )
     if not done.rowcount:

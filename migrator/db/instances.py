@@ -173,8 +173,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.update(_T).where(_T.c.uuid == uuid).values(**values))
-            if not found.rowcount:
+            if not session.execute(sa.update(_T).where(_T.c.uuid == uuid).values(**values)).rowcount:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
     @retried
@@ -185,11 +184,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(
-                sa.update(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)).values(vm_state=vm_state, task_state=None)
-            )
-            if not found.rowcount:
-                self._raise_why_not(session, uuid)
+            self._change(session, uuid, sa.update(_T).values(vm_state=vm_state, task_state=None))
 
     @retried
     def begin_delete(self, uuid: str) -> None:
@@ -201,11 +196,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(
-                sa.update(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)).values(task_state=DELETING)
-            )
-            if not found.rowcount:
-                self._raise_why_not(session, uuid)
+            self._change(session, uuid, sa.update(_T).values(task_state=DELETING))
 
     @retried
     def delete(self, uuid: str) -> None:
@@ -215,9 +206,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.delete(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)))
-            if not found.rowcount:
-                self._raise_why_not(session, uuid)
+            self._change(session, uuid, sa.delete(_T))
             session.execute(sa.delete(_D).where(_D.c.instance_uuid == uuid))
 
     def invalid_state(self, instance_uuid: str, **more: Any) -> exception.InstanceInvalidState:
@@ -226,7 +215,10 @@ class Instances:
             return invalid_state(session, instance_uuid, **more)
 
     @staticmethod
-    def _raise_why_not(session: Any, uuid: str) -> None:
+    def _change(session: Any, uuid: str, statement: Any) -> None:
+        """Change an instance, or raise if it has a migration in progress or does not exist."""
+        if session.execute(statement.where(_T.c.uuid == uuid, ~_has_migration(uuid))).rowcount:
+            return
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
             raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing(session, uuid))
         raise exception.InstanceNotFound(instance_uuid=uuid)
@@ -410,7 +402,7 @@ class Differences:
         :raises migrator.exception.CleanupInProgress: a cleanup at that host removes the remains of the guest now.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(
+            found = session.execute(
                 sa.update(_T)
                 .where(*_unchanged(placed), sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING))
                 .values(task_state=RECONCILING)
@@ -426,7 +418,7 @@ class Differences:
         :returns: whether the instance is there now. It is not if it has changed since :meth:`begin_to_follow`.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(
+            found = session.execute(
                 sa.update(_T)
                 .where(*_unchanged(placed), _T.c.task_state == RECONCILING)
                 .values(host=host, node=node, task_state=None)
@@ -443,7 +435,7 @@ class Differences:
         """Write whether a guest runs, and return whether that was done. It is not if the instance has changed."""
         same = (*_unchanged(placed), _T.c.vm_state == placed.vm_state, _T.c.task_state.is_(None))
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.update(_T).where(*same).values(vm_state=vm_state, power_state=power_state))
+            found = session.execute(sa.update(_T).where(*same).values(vm_state=vm_state, power_state=power_state))
             if found.rowcount:
                 _forget(session, [placed.uuid])
             return bool(found.rowcount)

@@ -184,7 +184,7 @@ class Migrations:
             with self._engine.writer() as session:
                 if drain is not None:
                     drains.guard(session, drain)
-                taken: Any = session.execute(
+                taken = session.execute(
                     sa.update(_I)
                     .where(
                         _I.c.uuid == migration.instance_uuid,
@@ -335,7 +335,7 @@ class Migrations:
             for id_ in sorted(ids):
                 # A new uuid is not a change in the sense of changes_since, so updated_at stays.
                 values = {'uuid': self._threads.new_uuid(), 'updated_at': _T.c.updated_at}
-                found: Any = session.execute(sa.update(_T).where(_T.c.id == id_, _T.c.uuid.is_(None)).values(**values))
+                found = session.execute(sa.update(_T).where(_T.c.id == id_, _T.c.uuid.is_(None)).values(**values))
                 filled += found.rowcount
         return filled
 

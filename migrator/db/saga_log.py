@@ -264,5 +264,4 @@ class Notified:
         which = _N.c.migration == unsent.migration.uuid, _N.c.seq == unsent.seq
         query = sa.update(_N).where(*which).values(values)
         with self._engine.writer() as session:
-            written: Any = session.execute(query)
-            return bool(written.rowcount)
+            return bool(session.execute(query).rowcount)

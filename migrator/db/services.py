@@ -152,7 +152,7 @@ class Services:
         """
         given = {'hosts': builtins.list(boots), 'boots': builtins.list(boots.values())}
         with self._engine.writer() as session:
-            found: Any = session.execute(_HEARTBEATS, {**given, 'since': -age})
+            found = session.execute(_HEARTBEATS, {**given, 'since': -age})
             if found.rowcount == len(boots):
                 return set()
             return boots.keys() - set(session.execute(_REPORTED_HOSTS, given).scalars())
@@ -281,7 +281,7 @@ class Services:
                 ~sa.exists().where(guests.c.host == service.host),
             ]
         with self._engine.writer() as session:
-            deleted: Any = session.execute(sa.delete(_T).where(*here))
+            deleted = session.execute(sa.delete(_T).where(*here))
             if deleted.rowcount and is_compute:
                 session.execute(sa.delete(_N).where(_N.c.host == service.host))
                 session.execute(sa.delete(cleanups).where(cleanups.c.host == service.host))
@@ -423,8 +423,7 @@ class Services:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            moment: Any = session.execute(_NOW).scalar_one()
-            return models.aware(moment)
+            return models.aware(session.execute(_NOW).scalar_one())
 
 
 def alive(owner: Any) -> Any:
@@ -482,7 +481,7 @@ class Conductors:
         """
         with self._engine.writer() as session:
             given = {'me': conductor_id, 'lease': lease}
-            found: Any = (
+            found = (
                 session.execute(_RENEW_AWAY, {**given, 'away': -broker_away})
                 if broker_away
                 else session.execute(_RENEW_REACHABLE, given)

@@ -126,8 +126,7 @@ class Takeovers:
         """
         with self._engine.writer() as session:
             owner, server = (me, None) if my_server is None else _choose(session, uuids[0], me, my_server, lease)
-            taken: Any = session.execute(_TAKE, {'uuids': [*uuids], 'new_owner': owner})
-            if not taken.rowcount:
+            if not session.execute(_TAKE, {'uuids': [*uuids], 'new_owner': owner}).rowcount:
                 return None
             return Taken([], server) if owner != me else Taken(read_owned(session, uuids, owner))
 
