@@ -33,7 +33,7 @@ from migrator.objects import (
     base,
     protocol,
 )
-from migrator.objects.instance import Instance, stand_in
+from migrator.objects.instance import stand_in
 from migrator.objects.protocol import ACTIVE, AFTER_EVACUATION, ENDS_COPIES
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
@@ -156,18 +156,12 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
     """
     if held.step not in REMOVES:
         return False
-    try:
-        here = tools.database.instances.get(held.instance_uuid).host == held.host
-    except exception.InstanceNotFound:
+    instance = tools.database.instances.find(held.instance_uuid)
+    if instance is None or instance.host != held.host:
         return False
-    if here:
-        _block(
-            tools,
-            held,
-            f'{held.step} would remove the guest from {held.host}, where the database has the instance: look which '
-            'host has the guest.',
-        )
-    return here
+    what = f'{held.step} would remove the guest from {held.host}, where the database has the instance'
+    _block(tools, held, f'{what}: look which host has the guest.')
+    return True
 
 
 def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
@@ -175,10 +169,10 @@ def _waits_for_the_guest(tools: Tools, held: Cleanup) -> bool:
 
     A cleanup is blocked if the guest's host answers that it has no guest: the copy may be the last one.
     """
-    try:
-        host = tools.database.instances.get(held.instance_uuid).host
-    except exception.InstanceNotFound:
+    instance = tools.database.instances.find(held.instance_uuid)
+    if instance is None:
         return False
+    host = instance.host
     found = _look_at_guest(tools, held, host)
     if found is not None and found.state in _WHOLE:
         return False
@@ -197,10 +191,8 @@ def _has_no_place(tools: Tools, held: Cleanup) -> bool:
     Such a cleanup is not sent. It is dropped once the host reports that it has nothing of the guest, and blocked if the
     host has something of it.
     """
-    try:
-        host = tools.database.instances.get(held.instance_uuid).host
-    except exception.InstanceNotFound:
-        host = None
+    instance = tools.database.instances.find(held.instance_uuid)
+    host = instance.host if instance is not None else None
     if host == held.host:
         return False
     found = _look_at_guest(tools, held, held.host)
@@ -233,8 +225,8 @@ def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | N
 
 def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
     """Send a cleanup to its host; return the reply, or None if the host has no free call slot."""
-    data, instance = (held.input or {}).get('migrate_data'), _instance(tools, held)
-    payload: dict[str, Any] = {'instance': instance, 'migrate_data': base.from_primitive(data) if data else None}
+    instance = tools.database.instances.find(held.instance_uuid) or stand_in(held.instance_uuid, held.host)
+    payload: dict[str, Any] = {'instance': instance, 'migrate_data': _migrate_data(held)}
     if held.may_end_copy:
         payload['runs_at'] = instance.host if instance.host != held.host else None
     try:
@@ -293,11 +285,9 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     if wait.next_try > m.tools.threads.clock.monotonic():
         m.ledger.wake_by(wait.next_try)
         return cleanup.reason
-    data = (cleanup.input or {}).get('migrate_data')
     intent = log.StepRecord(cleanup.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
-    outcome = hosts.carry_out(
-        m, m.source, cleanup.step, intent, instance=m.guest, migrate_data=base.from_primitive(data) if data else None
-    )
+    data = _migrate_data(cleanup)
+    outcome = hosts.carry_out(m, m.source, cleanup.step, intent, instance=m.guest, migrate_data=data)
     if not isinstance(outcome, protocol.Report):
         return ''
     m.replies.reports.pop((m.source, cleanup.step), None)
@@ -332,15 +322,11 @@ def take_report(tools: Tools, report: protocol.Report) -> None:
     for cleanup in tools.database.cleanups.list(host=report.host):
         same_step = (cleanup.migration_uuid, cleanup.step) == (report.migration_uuid, report.step)
         if same_step and cleanup.epoch == report.epoch and cleanup.owner == tools.owner:
-            _take(tools, cleanup, report)
+            with context.about(migration_uuid=cleanup.migration_uuid, instance_uuid=cleanup.instance_uuid):
+                _take(tools, cleanup, report)
 
 
 def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
-    with context.about(migration_uuid=cleanup.migration_uuid, instance_uuid=cleanup.instance_uuid):
-        return _take_in(tools, cleanup, report)
-
-
-def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.state == protocol.WorkState.DONE:
         LOG.info('Deferred cleanup is done: %s', _name(cleanup))
         tools.database.cleanups.forget(cleanup)
@@ -361,9 +347,7 @@ def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
 def _why_here(tools: Tools, cleanup: Cleanup) -> str:
     """Return what an operator has to do about a guest that a cleanup has found at its host."""
     found = f'{cleanup.host} was to do {cleanup.step}, but the guest is there and could run'
-    try:
-        tools.database.instances.get(cleanup.instance_uuid)
-    except exception.InstanceNotFound:
+    if tools.database.instances.find(cleanup.instance_uuid) is None:
         return f'{found}. The instance was deleted: destroy the guest at {cleanup.host}, then retry the cleanup.'
     return f'{found}: look which host runs it.'
 
@@ -375,22 +359,14 @@ def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:
 
     :returns: whether the cleanup is dropped, because nothing is left to do.
     """
-    try:
-        instance = tools.database.instances.get(cleanup.instance_uuid)
-    except exception.InstanceNotFound:
-        why = 'the instance has been deleted'
-    else:
-        if instance.task_state is not None:
-            return False  # A task may be moving the guest. Its end shows where the guest is.
-        if instance.host == cleanup.host:
-            _block(
-                tools,
-                cleanup,
-                f'{cleanup.host} was to do {cleanup.step}, but the guest is not there, where the database has it: '
-                'look which host has it; it may be lost.',
-            )
-            return False
-        why = f'the instance is on {instance.host} now'
+    instance = tools.database.instances.find(cleanup.instance_uuid)
+    if instance is not None and instance.task_state is not None:
+        return False  # A task may be moving the guest. Its end shows where the guest is.
+    if instance is not None and instance.host == cleanup.host:
+        what = f'{cleanup.host} was to do {cleanup.step}, but the guest is not there, where the database has it'
+        _block(tools, cleanup, f'{what}: look which host has it; it may be lost.')
+        return False
+    why = 'the instance has been deleted' if instance is None else f'the instance is on {instance.host} now'
     LOG.info('Deferred cleanup is not needed: %(cleanup)s: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
     tools.database.cleanups.forget(cleanup)
     return True
@@ -406,8 +382,5 @@ def _name(cleanup: Cleanup) -> str:
     return f'{cleanup.step} at {cleanup.host} for migration {cleanup.migration_uuid}'
 
 
-def _instance(tools: Tools, cleanup: Cleanup) -> Instance:
-    try:
-        return tools.database.instances.get(cleanup.instance_uuid)
-    except exception.InstanceNotFound:
-        return stand_in(cleanup.instance_uuid, cleanup.host)
+def _migrate_data(cleanup: Cleanup) -> Any:
+    return base.from_primitive((cleanup.input or {}).get('migrate_data'))

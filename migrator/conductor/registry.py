@@ -437,8 +437,8 @@ def _claim_again(
 ) -> None:
     """Return to evacuations what they held at a source that is not deleted after all."""
     for migration, held in released:
-        with contextlib.suppress(exception.InstanceNotFound):  # deleted meanwhile: it holds nothing any more
-            owner = database.instances.get(migration.instance_uuid)
+        owner = database.instances.find(migration.instance_uuid)
+        if owner is not None:  # one that was deleted meanwhile holds nothing any more
             allocations.claim(client, consumer_of_migration(migration, owner), held, generation=None)
 
 

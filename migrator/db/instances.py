@@ -101,11 +101,16 @@ class Instances:
 
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
+        found = self.find(uuid)
+        if found is None:
+            raise exception.InstanceNotFound(instance_uuid=uuid)
+        return found
+
+    def find(self, uuid: str) -> Instance | None:
+        """Return one instance, or None if no instance has this uuid."""
         with self._engine.reader() as session:
             row = session.execute(_ONE, {'of': uuid}).one_or_none()
-            if row is None:
-                raise exception.InstanceNotFound(instance_uuid=uuid)
-            return models.instance(row)
+            return models.instance(row) if row is not None else None
 
     def list(
         self,

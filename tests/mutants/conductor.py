@@ -199,8 +199,8 @@ MUTANTS = (
     Mutant(
         'guest-on-its-way-counts-as-gone',
         CLEANUPS,
-        'if instance.task_state is not None:',
-        "if instance.task_state == 'deleting':",
+        'if instance is not None and instance.task_state is not None:',
+        "if instance is not None and instance.task_state == 'deleting':",
         'A deferred cleanup is dropped, or blocked as a lost guest, while the guest is being migrated.',
     ),
     Mutant(

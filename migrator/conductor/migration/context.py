@@ -352,10 +352,7 @@ class MigrationContext:
     def is_deleted(self) -> bool:
         """Return whether the instance is gone from the database, which is read each time."""
         if self.instance is not None:
-            try:
-                self.instance = self.tools.database.instances.get(self.row.instance_uuid)
-            except exception.InstanceNotFound:
-                self.instance = None
+            self.instance = self.tools.database.instances.find(self.row.instance_uuid)
         return self.instance is None
 
     @property

@@ -137,8 +137,5 @@ class Notifications:
 
     def _instance(self, unsent: Unsent) -> Instance:
         row = unsent.migration
-        try:
-            return self._tools.database.instances.get(row.instance_uuid)
-        except exception.InstanceNotFound:
-            found = stand_in(row.instance_uuid, row.source_compute)
-            return found.replace(project_id=row.project_id, user_id=row.user_id)
+        gone = stand_in(row.instance_uuid, row.source_compute).replace(project_id=row.project_id, user_id=row.user_id)
+        return self._tools.database.instances.find(row.instance_uuid) or gone

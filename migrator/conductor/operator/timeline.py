@@ -141,10 +141,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Facts:
     :raises migrator.exception.MigrationNotFound: the database has no such migration.
     """
     migration = find(database, migration_id)
-    try:
-        instance = database.instances.get(migration.instance_uuid)
-    except exception.InstanceNotFound:
-        instance = None
+    instance = database.instances.find(migration.instance_uuid)
     entries = database.migrations.read_log(migration.uuid)
     leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
     mine = (migration.queued_at, migration.id)
