@@ -61,10 +61,9 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
     for cleanup in cleanups:
         service = services.get(cleanup.host)
         # A host of an older release replies when it is done. Repeated commands would use up its call slots.
-        if service is not None and _can_run(tools, cleanup, service, now) and cleanup.id not in tools.running_cleanups:
-            tools.running_cleanups.add(cleanup.id)
+        if service is not None and _can_run(tools, cleanup, service, now):
             beside = service.version >= COMPARES_TENURE
-            pool.submit(_run_and_report, tools, cleanup, service.boot_id or '', beside)
+            tools.submit_once(pool, ('cleanup', cleanup.id), _run_and_report, cleanup, service.boot_id or '', beside)
 
 
 def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.datetime) -> bool:
@@ -89,9 +88,7 @@ def complete_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence
     :param listed: those evacuations.
     """
     for done in listed:
-        if done.uuid not in tools.completing:
-            tools.completing.add(done.uuid)
-            pool.submit(_complete_and_report, tools, done)
+        tools.submit_once(pool, ('completion', done.uuid), _complete_and_report, done)
 
 
 def _complete_and_report(tools: Tools, done: Migration) -> None:
@@ -106,8 +103,6 @@ def _complete_and_report(tools: Tools, done: Migration) -> None:
             )
         except Exception:  # the pool would drop the error; the next sweep tries again
             LOG.exception('Could not complete evacuation %s', done.uuid)
-        finally:
-            tools.completing.discard(done.uuid)
 
 
 def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) -> None:
@@ -120,8 +115,6 @@ def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) 
             )
         except Exception:  # the pool would drop the error; the next sweep tries again
             LOG.exception('Deferred cleanup failed unexpectedly: %s', _name(cleanup))
-        finally:
-            tools.running_cleanups.discard(cleanup.id)
 
 
 def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -> bool:

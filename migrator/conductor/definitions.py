@@ -37,9 +37,8 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
     :param pool: limits the hosts that are asked at a time.
     """
     for host, guests in tools.database.definitions.outdated(EVACUATES, _KEPT, _AT_ONCE).items():
-        if host not in tools.defining:
-            tools.defining.add(host)
-            pool.submit(_fetch, tools, host, dict(itertools.islice(guests.items(), _OF_A_HOST)))
+        some = dict(itertools.islice(guests.items(), _OF_A_HOST))
+        tools.submit_once(pool, ('definitions', host), _fetch, host, some)
 
 
 def _fetch(tools: Tools, host: str, guests: Asked) -> None:
@@ -53,5 +52,3 @@ def _fetch(tools: Tools, host: str, guests: Asked) -> None:
         )
     except Exception:  # the pool would drop the error; the next sweep tries again
         LOG.exception('Could not store the definitions of guests of host %s', host)
-    finally:
-        tools.defining.discard(host)

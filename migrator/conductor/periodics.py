@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -162,7 +161,7 @@ def sweep(
     for uuid, epoch, requests in owned:
         row = held.get(uuid)
         if row is None:
-            _take_up(runs, uuid, functools.partial(takeover.reload, tools, uuid))
+            _take_up(tools, runs, uuid)
         elif (epoch, requests) != (row.epoch, tuple(getattr(row, name) is not None for name in REQUESTS)):
             # The message about a request, or about the restart of a host, was lost.
             runs.wake(uuid, reread=True)
@@ -192,10 +191,10 @@ def _adopt(uuids: Sequence[str], adopt: Callable[[Sequence[str]], None]) -> None
                 _adopt([uuid], adopt)
 
 
-def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:
-    """Run one migration as read by ``read``; an error does not affect the other migrations."""
+def _take_up(tools: Tools, runs: runner.Runner, uuid: str) -> None:
+    """Read one migration and run it; an error does not affect the other migrations."""
     try:
-        subject = read()
+        subject = takeover.reload(tools, uuid)
     except exception.ServiceUnreachable:
         raise
     except exception.NotOwner as error:
@@ -236,9 +235,8 @@ def poll(
         return
     # Hosts that reply at once come first. Each of the others costs a time-out.
     for host in sorted(unreported, key=lambda name: (tools.hosts.unanswered_for(name), name)):
-        if host not in tools.asking and not _is_long_unreachable(tools, host):
-            tools.asking.add(host)
-            pool.submit(_poll_once, tools, runs, host, unreported[host])
+        if not _is_long_unreachable(tools, host):
+            tools.submit_once(pool, ('poll', host), _poll_host, runs, host, unreported[host])
 
 
 def take_news(tools: Tools, runs: runner.Runner, advance_drain: Callable[[str], None], row: Migration) -> None:
@@ -266,13 +264,6 @@ def _is_long_unreachable(tools: Tools, host: str) -> bool:
     """Return whether to poll a host less often, so that many unreachable hosts do not use all threads."""
     long = tools.hosts.unanswered_for(host) >= tools.options.service_down_time
     return long and tools.hosts.was_unreachable(host, _UNREACHABLE_INTERVAL)
-
-
-def _poll_once(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
-    try:
-        _poll_host(tools, runs, host, subjects)
-    finally:
-        tools.asking.discard(host)
 
 
 def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:

@@ -62,10 +62,6 @@ class Tools:
     :ivar candidates: the candidates of Placement for the guests that leave.
     :ivar readings: reads what guests that leave hold.
     :ivar writer: sends the writes of allocations of all migrations.
-    :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
-    :ivar completing: the uuids of the evacuations that are being completed.
-    :ivar defining: the hosts that are being asked for the definitions of their guests.
-    :ivar asking: the hosts that are being polled about all their migrations.
     :ivar slots: when each kind of slot was last seen in use.
     :ivar placement_outage: since when Placement does not answer.
     :ivar auditing: held while an audit runs that a user has requested.
@@ -87,10 +83,8 @@ class Tools:
         self.candidates = SharedCandidates(self.placement, self.database.services.roots, self.threads)
         self.readings = SharedReadings(self.placement, self._root_of, self.threads)
         self.writer = Writer(self.placement, self.threads)
-        self.running_cleanups: set[int] = set()
-        self.completing: set[str] = set()
-        self.defining: set[str] = set()
-        self.asking: set[str] = set()
+        #: The keys of the calls that wait or run; see :meth:`submit_once`.
+        self._submitted: set[tuple[str, object]] = set()
         self.slots = slots.Watch(self.threads.clock)
         self.auditing = self.threads.lock()
         self.placement_outage = broker.Outage('Placement', self.threads)
@@ -100,6 +94,22 @@ class Tools:
         """Return the root provider of a host."""
         places = self.database.services.places(guest.uuid, host=host)
         return places[0].uuid if len(places) == 1 else None
+
+    def submit_once(
+        self, pool: executors.BoundedExecutor, key: tuple[str, object], function: Callable[..., None], *args: Any
+    ) -> None:
+        """Submit a call to a pool, unless one with the same key waits or runs."""
+        if key in self._submitted:
+            return
+        self._submitted.add(key)
+
+        def run() -> None:
+            try:
+                function(self, *args)
+            finally:
+                self._submitted.discard(key)
+
+        pool.submit(run)
 
     def spans_of(self, uuid: str) -> Spans | None:
         """Return the spans of a migration, or None if it is not traced."""
