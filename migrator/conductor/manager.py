@@ -211,7 +211,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             return
         if owner:
             LOG.warning('Lease has expired: conductor %s releases its migrations', owner)
-            self.metrics.count_lost_lease()
+            self.metrics.lost_leases.inc()
         self.begin_incarnation()
 
     def _probe_interval(self) -> float:
@@ -222,7 +222,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         self.tools.broker.probe()
         down_time = self.tools.options.service_down_time
         if self.tools.owner and self.tools.broker.unbroken_for() >= down_time:
-            self.metrics.count_down(self.tools.database.services.call_down(down_time))
+            self.metrics.down.set(self.tools.database.services.call_down(down_time))
 
     def _cast(self, server: str, method: str, **args: Any) -> None:
         """Send a message to the conductor of an RPC server name."""
@@ -238,7 +238,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         owner, self.tools.owner = self.tools.owner, ''
         if not owner:
             return
-        self.metrics.count_lost_lease()
+        self.metrics.lost_leases.inc()
         LOG.error(
             'Could not start a thread for %(seconds).0f s; conductor %(server)s releases its migrations, so that '
             'another conductor takes them over. Check the limits of its process (ulimit -u, TasksMax, memory). It '
@@ -283,7 +283,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             return
         for subject in takeover.adopt(self.tools, uuids, self._cast):
             if subject.row.epoch > 1:
-                self.metrics.count_takeover()
+                self.metrics.takeovers.inc()
             self.runner.take(subject)
 
     # --- from the API ------------------------------------------------------------------------------------------------

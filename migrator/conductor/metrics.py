@@ -46,6 +46,9 @@ class Metrics:
     :ivar registry: the registry, in which others may register more metrics.
     :ivar steps: the durations of steps, by name, ``do`` or ``undo``, and ``done`` or ``failed``.
     :ivar next_attempts: the further attempts of migrations.
+    :ivar takeovers: the migrations that were taken over.
+    :ivar lost_leases: the losses of the lease.
+    :ivar down: the compute services that are down.
     """
 
     def __init__(
@@ -90,17 +93,17 @@ class Metrics:
             'Further attempts of migrations, each with another destination.',
             registry=self.registry,
         )
-        self._takeovers = prometheus_client.Counter(
+        self.takeovers = prometheus_client.Counter(
             'migrator_takeovers',
             'Migrations that this conductor has taken over: their conductor was gone, or had lost its lease.',
             registry=self.registry,
         )
-        self._lost_leases = prometheus_client.Counter(
+        self.lost_leases = prometheus_client.Counter(
             'migrator_leases_lost',
             'How often this conductor has lost its lease, and released its migrations.',
             registry=self.registry,
         )
-        self._down = prometheus_client.Gauge(
+        self.down = prometheus_client.Gauge(
             'migrator_computes_down',
             'Compute services that are down: they did not report while this conductor reached the message broker.',
             registry=self.registry,
@@ -174,18 +177,6 @@ class Metrics:
             ('bound',),
             {bound: limit for bound, limit in limits.items() if limit},
         )
-
-    def count_takeover(self) -> None:
-        """Count a migration that was taken over."""
-        self._takeovers.inc()
-
-    def count_lost_lease(self) -> None:
-        """Count a loss of the lease."""
-        self._lost_leases.inc()
-
-    def count_down(self, number: int) -> None:
-        """Set the number of compute services that are down."""
-        self._down.set(number)
 
     def count_cleanups(self, deferred: Iterable[Cleanup]) -> None:
         """Set the number of deferred cleanups.
