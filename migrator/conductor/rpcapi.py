@@ -42,15 +42,16 @@ class ConductorAPI:
     def __init__(self, client: rpc.RPC, version: str = VERSION) -> None:
         self._rpc = client
         self._version = version
+        self._any = rpc.Target(TOPIC, version=version)
 
     def live_migrate(self, context: RequestContext, migration_uuid: str) -> None:
         """Wake any conductor for a migration that was just accepted; if the cast is lost, the sweep finds it."""
-        self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
+        self._rpc.cast(context, self._any, 'live_migrate', migration_uuid=migration_uuid)
 
     def wake_drains(self, context: RequestContext) -> None:
         """Have any conductor look for the drain that a request concerns; without it the next sweep does."""
         if self._version != '1.0':
-            self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'wake_drains')
+            self._rpc.cast(context, self._any, 'wake_drains')
 
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain as JSON, which any conductor makes.
@@ -58,8 +59,7 @@ class ConductorAPI:
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
         :raises migrator.exception.RemoteError: Placement did not answer, or refused.
         """
-        target = rpc.Target(TOPIC, version=self._version)
-        found: dict[str, Any] = self._rpc.call(context, target, 'plan_drain', timeout=PLAN_TIMEOUT, drain=drain)
+        found: dict[str, Any] = self._rpc.call(context, self._any, 'plan_drain', timeout=PLAN_TIMEOUT, drain=drain)
         return found
 
     def delete_service(self, context: RequestContext, service_uuid: str) -> None:
@@ -93,7 +93,7 @@ class ConductorAPI:
                 f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is '
                 'needed: remove the setting once every conductor is upgraded.'
             )
-        return self._rpc.call(context, rpc.Target(TOPIC, version=self._version), method, timeout=timeout, **arguments)
+        return self._rpc.call(context, self._any, method, timeout=timeout, **arguments)
 
     def audit(self, context: RequestContext) -> list[dict[str, Any]]:
         """Return the wrong allocations in Placement as JSON, which any conductor finds.
@@ -136,6 +136,7 @@ class ConductorEvents:
     def __init__(self, client: rpc.RPC, timeout: float = 60, version: str = VERSION) -> None:
         self._rpc = client
         self._version = version
+        self._any = rpc.Target(TOPIC, version=version)
         self._timeout = timeout
 
     def step_ended(self, reply_to: str, report: protocol.Report) -> None:
@@ -151,42 +152,27 @@ class ConductorEvents:
         :param timeout: seconds to wait for the conductor, which itself waits :data:`ANSWER_WITHIN` seconds.
         :raises migrator.exception.ServiceUnreachable: no conductor replied.
         """
-        target = rpc.Target(TOPIC, version=self._version)
-        context = admin_context()
-        return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
+        return bool(self._rpc.call(admin_context(), self._any, 'compute_answers', timeout=timeout, host=host))
 
     def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
         """Report to any conductor that this host has started; return its assignments in queued_at order."""
-        target = rpc.Target(TOPIC, version=self._version)
-        context = admin_context()
-        found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
+        context, timeout = admin_context(), self._timeout
+        found: list[Any] = self._rpc.call(context, self._any, 'compute_started', timeout=timeout, report=report)
         return found
 
     def compute_heartbeat(self, report: protocol.HostReport) -> None:
         """Report to any conductor that this host is up."""
-        target = rpc.Target(TOPIC, version=self._version)
-        self._rpc.cast(admin_context(), target, 'compute_heartbeat', report=report)
+        self._rpc.cast(admin_context(), self._any, 'compute_heartbeat', report=report)
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
         """Report a planned stop and the queued migrations that it cancelled to any conductor, within 1 s."""
-        target = rpc.Target(TOPIC, version=self._version)
-        context = admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
-        self._rpc.call(context, target, 'compute_stopping', timeout=1, **args)
+        self._rpc.call(admin_context(), self._any, 'compute_stopping', timeout=1, **args)
 
     def live_migration_timed_out(
         self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
     ) -> None:
         """Report to any conductor that a migration takes longer than allowed."""
-        target = rpc.Target(TOPIC, version=self._version)
-        context = admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'migration_uuid': migration_uuid}
-        self._rpc.call(
-            context,
-            target,
-            'live_migration_timed_out',
-            timeout=TIMED_OUT_TIMEOUT,
-            **args,
-            action=action,
-            seconds=seconds,
-        )
+        args |= {'action': action, 'seconds': seconds}
+        self._rpc.call(admin_context(), self._any, 'live_migration_timed_out', timeout=TIMED_OUT_TIMEOUT, **args)
