@@ -122,9 +122,6 @@ class Broker:
         return f'{began:%Y-%m-%d %H:%M:%S} UTC'
 
 
-LOG = logging.getLogger(__name__)
-
-
 class Outage:
     """The reachability of a service as one conductor sees it; many migrations notice the same outage.
 

@@ -311,9 +311,6 @@ def consumer_of_migration(
     )
 
 
-LOG = logging.getLogger(__name__)
-
-
 def write_providers(database: Database, client: PlacementClient, host: str) -> None:
     """Write the resource providers that a host has reported to Placement, unless they are written already.
 

@@ -382,9 +382,8 @@ def _cleanups(facts: Facts) -> Iterator[str]:
             yield f'{cleanup.host} runs it {facts.when_back(cleanup.host)}.'
 
 
-def _since(facts: Facts, at: datetime.datetime | str | None) -> str:
-    when = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
-    found = times.ago(when, facts.now)
+def _since(facts: Facts, at: datetime.datetime | None) -> str:
+    found = times.ago(at, facts.now)
     return f' {found}' if found else ''
 
 
