@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence, Set
 from oslo_log import log as logging
 
 from migrator import exception
+from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
@@ -113,16 +114,8 @@ def compute_started(
         if not migration.is_live:
             # Neither host has a job. The command makes the new boot refuse what is older, such as a late start.
             role = 'none'
-        command = protocol.Command(
-            migration_uuid=migration.uuid,
-            instance_uuid=migration.instance_uuid,
-            step='compute_started',
-            epoch=migration.epoch,
-            owner=migration.owner or '',
-            reply_to=server or tools.server,
-            boot_id=report.boot_id,
-            tenure=migration.tenure,
-        )
+        owner, reply_to = migration.owner or '', server or tools.server
+        command = hosts.header(migration, 'compute_started', owner, reply_to, report.boot_id)
         journal = log.Journal(log.records(owned.entries))
         prepared = journal.find(migration.attempt, 'pre_live_migration')
         data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
@@ -133,22 +126,13 @@ def compute_started(
                 queue=role == 'source' and _needs_queueing(migration, journal),
                 destination=migration.dest_compute,
                 instance=owned.instance,
-                migrate_data=base.from_primitive(data) if data else None,
+                migrate_data=base.from_primitive(data),
                 running_for=_running_for(tools, migration),
             )
         )
     for migration in tools.database.migrations.last_at(report.host):
         # With this the new boot refuses late commands of an earlier migration of the guest.
-        command = protocol.Command(
-            migration_uuid=migration.uuid,
-            instance_uuid=migration.instance_uuid,
-            step='compute_started',
-            epoch=migration.epoch,
-            owner='',
-            reply_to=tools.server,
-            boot_id=report.boot_id,
-            tenure=migration.tenure,
-        )
+        command = hosts.header(migration, 'compute_started', '', tools.server, report.boot_id)
         assignments.append(protocol.Assignment(command=command, role='none', queue=False))
     return assignments, [entry.owned.migration.uuid for entry in found]
 
@@ -161,11 +145,11 @@ def _report_unknown_guests(tools: Tools, report: protocol.HostReport, moving: Se
     states = {guest.instance_uuid: guest.state for guest in report.guests}
     if not states:
         return
-    hosts = {instance.uuid: instance.host for instance in tools.database.instances.list({'uuid': list(states)})}
+    known_at = {instance.uuid: instance.host for instance in tools.database.instances.list({'uuid': list(states)})}
     pending = {cleanup.instance_uuid for cleanup in tools.database.cleanups.list(host=report.host)}
     elsewhere = [
         f'{uuid} ({states[uuid]}; database: {host})'
-        for uuid, host in sorted(hosts.items())
+        for uuid, host in sorted(known_at.items())
         if host != report.host and uuid not in moving | pending
     ]
     if elsewhere:
@@ -174,7 +158,7 @@ def _report_unknown_guests(tools: Tools, report: protocol.HostReport, moving: Se
             'which copy of each is right, and remove the other one.',
             {'host': report.host, 'guests': ', '.join(elsewhere)},
         )
-    known = hosts.keys() | {getattr(instance, 'uuid', '') for instance in report.adoptable}
+    known = known_at.keys() | {getattr(instance, 'uuid', '') for instance in report.adoptable}
     unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
     if unknown:
         LOG.warning(

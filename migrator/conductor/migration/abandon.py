@@ -183,8 +183,7 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     """Run the cleanup now. Defer it if the host has not finished while the operator waits."""
     now = m.tools.threads.clock.monotonic()
     since = m.ledger.of(CLEAN, other).since
-    frozen = hosts.newest_data(m)
-    data = base.from_primitive(frozen) if frozen else None
+    data = base.from_primitive(hosts.newest_data(m))
     verdict = hosts.retry(m, other, step, m.record(CLEAN), instance=m.guest, migrate_data=data)
     patience = m.tools.options.service_down_time
     if isinstance(verdict, Stuck):

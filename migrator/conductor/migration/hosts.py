@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
 from migrator.conductor.migration.ledger import Wait
-from migrator.objects import base, protocol
+from migrator.objects import Migration, base, protocol
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck
 
@@ -46,18 +46,28 @@ _RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source',
 Found = protocol.Report | Failed | Parked
 
 
-def command(m: context.MigrationContext, host: str, step: str) -> protocol.Command:
-    """Return the command that identifies a step to a host."""
+def header(row: Migration, step: str, owner: str, reply_to: str, boot_id: str) -> protocol.Command:
+    """Return the command that identifies a step of a migration to a host.
+
+    :param owner: the id of the conductor that owns the migration.
+    :param reply_to: the server name of that conductor.
+    :param boot_id: the boot of the host.
+    """
     return protocol.Command(
-        migration_uuid=m.row.uuid,
-        instance_uuid=m.row.instance_uuid,
+        migration_uuid=row.uuid,
+        instance_uuid=row.instance_uuid,
         step=step,
-        epoch=m.row.epoch,
-        owner=m.row.owner or m.tools.owner,
-        reply_to=m.tools.server,
-        boot_id=m.boots.get(host) or '',
-        tenure=m.row.tenure,
+        epoch=row.epoch,
+        owner=owner,
+        reply_to=reply_to,
+        boot_id=boot_id,
+        tenure=row.tenure,
     )
+
+
+def command(m: context.MigrationContext, host: str, step: str) -> protocol.Command:
+    """Return the command that identifies a step of the present owner to a host."""
+    return header(m.row, step, m.row.owner or m.tools.owner, m.tools.server, m.boots.get(host) or '')
 
 
 def reread_boots(m: context.MigrationContext) -> None:

@@ -203,6 +203,5 @@ def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
 def _undo(m: MigrationContext, host: str | None, step: str) -> Verdict:
     # Undos run one after the other, so the newest undo record belongs to this one. Two steps share an undo.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
-    found = hosts.newest_data(m)
-    data = base.from_primitive(found) if found else None
+    data = base.from_primitive(hosts.newest_data(m))
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
