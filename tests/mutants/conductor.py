@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     Mutant(
         'a-late-start-is-not-refused',
-        COLD_MIGRATE,
+        SETTLING,
         '        # The host refuses what is still on its way from now on.\n        m.raise_epoch()',
         '        # The host refuses what is still on its way from now on.\n        m.replies.settling = True',
         'A start that is still on its way to the destination is carried out after the guest is restored at its source.',

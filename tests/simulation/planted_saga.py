@@ -58,8 +58,8 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
     """
     retry = hosts.retry
 
-    def undone(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
-        found = retry(m, host, step, record, **payload)
+    def undone(m: MigrationContext, host: str, step: str, *more: Any, **payload: Any) -> Any:
+        found = retry(m, host, step, *more, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
             m.writes.instance['host'] = m.source
             m.commit()
@@ -77,8 +77,8 @@ def failing_post_step_is_swallowed() -> Iterator[object]:
     """
     carry_out = hosts.carry_out
 
-    def swallow(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
-        found = carry_out(m, host, step, record, **payload)
+    def swallow(m: MigrationContext, host: str, step: str, *more: Any, **payload: Any) -> Any:
+        found = carry_out(m, host, step, *more, **payload)
         if step in _POST and isinstance(found, protocol.Report):
             return found.replace(state=protocol.WorkState.DONE.value)
         return found
@@ -95,8 +95,8 @@ def failing_post_step_fails_the_migration() -> Iterator[object]:
     """
     retry = hosts.retry
 
-    def strict(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
-        found = retry(m, host, step, record, **payload)
+    def strict(m: MigrationContext, host: str, step: str, *more: Any, **payload: Any) -> Any:
+        found = retry(m, host, step, *more, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
             m.set(status=Status.ERROR.value)
             m.commit()
@@ -202,8 +202,8 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
     """A clean-up that raised left the instance migrating for ever; here what failed once stays failed."""
     retry = hosts.retry
 
-    def once(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
-        return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, record, **payload)
+    def once(m: MigrationContext, host: str, step: str, *more: Any, **payload: Any) -> Any:
+        return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, *more, **payload)
 
     with patched(hosts, 'retry', once) as there:
         yield there

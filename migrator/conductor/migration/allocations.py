@@ -204,7 +204,7 @@ def release_source_allocation(m: MigrationContext) -> Verdict:
     return Parked('Placement, where other writers were faster each time')
 
 
-def hold(m: MigrationContext) -> Verdict:
+def hold_source_allocation(m: MigrationContext) -> Verdict:
     """Let the migration hold the source's allocation: with doubled allocations the instance has held both.
 
     The strategy in the row changes with it, so that everything later sees a migration-owned allocation.

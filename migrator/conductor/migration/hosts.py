@@ -81,14 +81,18 @@ def reread_boots(m: context.MigrationContext) -> None:
     m.boots |= boots
 
 
-def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> Found:
+def check(m: context.MigrationContext, host: str | None, step: str, **payload: Any) -> Found:
     """Run a check at a host and return its report.
 
     Without a reply it is sent again, for as long as the host may still do it.
 
     :param step: the name of the check, in the journal and over RPC.
     """
-    answer = _send(m, host, step, payload)
+    assert host is not None
+    try:
+        answer = _send(m, host, step, payload)
+    except exception.ServiceTooOld as error:
+        return Failed(str(error))
     if isinstance(answer, exception.RPCTimeout):
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
@@ -142,13 +146,17 @@ def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed
     return Parked(f'{host} to end {step}')
 
 
-def carry_out(m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Found:
+def carry_out(
+    m: context.MigrationContext, host: str, step: str, record: log.StepRecord | None = None, **payload: Any
+) -> Found:
     """Send a step to a host, unless it is sent already, and return the report of its end.
 
     :param step: the name over RPC; reports carry it too.
-    :param record: the journal's record of the intent.
+    :param record: the journal's record of the intent; None: the record of the step itself.
     :returns: the report of work that has ended, or the verdict until then.
     """
+    record = record or m.record(step)
+    assert record is not None
     report = _known_report(m, host, step, record)
     if report is None and (host, step) not in m.replies.unsure:
         answer = _send(m, host, step, payload)
@@ -432,8 +440,10 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
         if m.replies.must_ask:
             if m.source not in m.replies.must_ask and _is_being_aborted(m):
                 return None
-            m.ledger.waits_on |= m.replies.must_ask
-            return wait_for_observation(m, *sorted(m.replies.must_ask))
+            known = m.ledger.waits_on
+            pause = wait_for_observation(m, *sorted(m.replies.must_ask))
+            m.ledger.waits_on |= known
+            return pause
     return None
 
 
@@ -447,6 +457,7 @@ def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | S
 
     It is stuck if a host has answered for a long time without reporting this guest.
     """
+    m.ledger.waits_on = set(hosts)
     for host in hosts:
         if m.replies.unresponsive_for(host) >= m.tools.options.service_down_time:
             return Stuck(
@@ -535,6 +546,20 @@ def _send(
     return Parked(f'{host} to be ready after its start')
 
 
+def begin(m: context.MigrationContext, host: str | None, step: str, what: str, **payload: Any) -> Failed | Parked:
+    """Have a host do the pivot. Settling finds out whether it has.
+
+    :param what: what a poll of the host shows.
+    """
+    assert host is not None
+    found = carry_out(m, host, step, **payload)
+    if isinstance(found, protocol.Report):
+        # It has ended before the first poll.
+        m.ledger.wake_now()
+        return Parked(f'a poll of {host} for {what}')
+    return found
+
+
 def done_with_data(found: Found) -> Done | Failed | Parked:
     """Return the verdict of a step whose data the journal keeps for the other host, or for a later step."""
     return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
@@ -546,10 +571,8 @@ def done_with_data(found: Found) -> Done | Failed | Parked:
 def prepare(m: context.MigrationContext) -> Found:
     """Prepare the destination. It fails if the destination is down."""
     assert m.destination is not None
-    record = m.record('pre_live_migration')
-    assert record is not None
     data = migrate_data(m, 'check_can_live_migrate_source')
-    found = carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
+    found = carry_out(m, m.destination, 'pre_live_migration', instance=m.instance, migrate_data=data)
     if isinstance(found, Parked) and m.tools.is_down(m.destination):
         return Failed(f'Host {m.destination} is down.')
     return found
@@ -557,22 +580,9 @@ def prepare(m: context.MigrationContext) -> Found:
 
 def queue(m: context.MigrationContext) -> Failed | Parked:
     """Queue the guest at the source. Settling finds out how its job ends."""
-    record = m.record('live_migration')
-    assert record is not None
-    found = carry_out(
-        m,
-        m.source,
-        'live_migration',
-        record,
-        instance=m.instance,
-        destination=m.destination,
-        migrate_data=migrate_data(m, 'pre_live_migration'),
-    )
-    if isinstance(found, protocol.Report):
-        # The job has ended before the first poll.
-        m.ledger.wake_now()
-        return Parked(f'a poll of {m.source} for how the job ended')
-    return found
+    data = migrate_data(m, 'pre_live_migration')
+    payload = {'instance': m.instance, 'destination': m.destination, 'migrate_data': data}
+    return begin(m, m.source, 'live_migration', 'how the job ended', **payload)
 
 
 def migrate_data(m: context.MigrationContext, step: str) -> Any:

@@ -60,7 +60,6 @@ def settle(m: MigrationContext) -> Settlement:
     while True:
         source = observe_source(m)
         if source.observed is Observed.MISSING:
-            m.ledger.waits_on = {m.source}
             return hosts.wait_for_observation(m, m.source)
         # The destination is polled after the source has answered, since the guest may move between the two polls.
         destination = hosts.look_at(m, m.destination) if m.destination else Host(Observed.ABSENT)
@@ -185,7 +184,6 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
         return None
     source = hosts.look_at(m, m.source)
     if source.observed is Observed.MISSING:
-        m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if source.observed in settle_table.JOB:
         m.ledger.waits_on = {m.source}
@@ -195,7 +193,6 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
         # The destination lacks the pages that the source still has to send.
         destination = hosts.look_at(m, m.destination)
         if destination.observed is Observed.MISSING:
-            m.ledger.waits_on = {m.destination}
             return hosts.wait_for_observation(m, m.destination)
         broken = destination.observed is Observed.BROKEN
         if destination.post_copy and not broken:
@@ -206,13 +203,63 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
     return None
 
 
-def is_active(m: MigrationContext, host: str) -> bool:
-    """Return whether a host has last reported the guest as running or paused there."""
+# --- the start of a guest at its destination -------------------------------------------------------------------------
+
+
+def settle_start(
+    m: MigrationContext,
+    step: str,
+    send: Callable[[MigrationContext], Failed | Parked],
+    when_down: Callable[[MigrationContext, Host], Settlement | None],
+) -> Settlement:
+    """Poll the destination for the guest, and decide whether a step has started it there.
+
+    It was not started if the destination does not run it and refuses every command that was sent before.
+
+    :param send: sends the step.
+    :param when_down: decides while the destination is down; None: poll it again in a new epoch.
+    """
+    host = m.destination
+    assert host is not None
+    while True:
+        found = hosts.look_at(m, host)
+        if found.observed is Observed.MISSING:
+            return hosts.wait_for_observation(m, host)
+        m.ledger.waits_on = {host}
+        is_there = found.observed is Observed.RUNS
+        down = found.observed is Observed.DOWN
+        settled = when_down(m, found) if down else _settle_start(m, host, step, is_there, send)
+        if settled is not None:
+            return settled
+        # The host refuses what is still on its way from now on.
+        m.raise_epoch()
+
+
+def _settle_start(
+    m: MigrationContext, host: str, step: str, is_there: bool, send: Callable[[MigrationContext], Failed | Parked]
+) -> Settlement | None:
+    report = m.replies.reports.get((host, step))
+    state = report.state if report is not None else None
+    if state == protocol.WorkState.RUNNING:
+        return Parked(f'{host} to start the guest')
+    is_done = state == protocol.WorkState.DONE
+    if is_there and is_done:
+        return Forward()
     seen = m.replies.seen.get(host)
-    return seen is not None and seen.guest.state in protocol.ACTIVE
+    if is_there and report is not None and seen is not None and seen.guest.state in protocol.ACTIVE:
+        return _start_again(m, report, send)
+    if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
+        # The host has lost the command, and may not have finished it; or it has lost what it had started.
+        m.replies.reports.pop((host, step), None)
+        sent = send(m)
+        return Parked(sent.reason) if is_there and isinstance(sent, Failed) else sent
+    if not m.replies.settling:
+        return None
+    why = report.reason if report is not None else 'it was not asked to'
+    return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)
 
 
-def start_again(
+def _start_again(
     m: MigrationContext, failed: protocol.Report, send: Callable[[MigrationContext], Failed | Parked]
 ) -> Parked:
     """Have a destination that has the guest, and has failed to finish its start, try that again.
@@ -318,13 +365,11 @@ def _see_running(m: MigrationContext, decision: Decision, source: Host, destinat
 
 def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
     """Wait for an event of the source, or poll a host without a valid answer again."""
-    m.ledger.waits_on = {m.source}
     missing = m.destination if destination.observed is Observed.MISSING else None
-    if missing:
-        m.ledger.waits_on = set(m.row.hosts)
-        found = hosts.wait_for_observation(m, missing)
-        if isinstance(found, Stuck):
-            return found
+    found = hosts.wait_for_observation(m, missing) if missing else None
+    m.ledger.waits_on = set(m.row.hosts) if missing else {m.source}
+    if isinstance(found, Stuck):
+        return found
     # The migration waits with the source down only while its hypervisor may still copy.
     alone = source.observed is Observed.DOWN and destination.observed is Observed.WAITING
     if alone:

@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrator import exception
-from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, destinations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
-from migrator.conductor.migration.settle import is_active, start_again
-from migrator.conductor.migration.settle_table import Observed
+from migrator.conductor.migration.settle import settle_start
+from migrator.conductor.migration.settle_table import Host, Observed
+from migrator.conductor.tasks import live_migrate
 from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol
 from migrator.objects.difference import POWER
 from migrator.saga import log
-from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
+from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
 
 def saga() -> Saga[MigrationContext]:
@@ -33,7 +32,7 @@ def saga() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         Step('move_allocation', compensatable, status=status_before_power_off,
-             intent=choose_destination, do=allocations.move_allocation,
+             intent=live_migrate.choose_destination, do=allocations.move_allocation,
              undo=allocations.return_allocation),
         # The checks change nothing.
         Step('check_can_migrate_source', compensatable,
@@ -89,12 +88,6 @@ def reverts() -> Saga[MigrationContext]:
 # --- 1 move_allocation -----------------------------------------------------------------------------------------------
 
 
-def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest."""
-    pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
-    return pause or allocations.next_candidate(m)
-
-
 def status_before_power_off(m: MigrationContext) -> str:
     """Return the status while nothing is powered off.
 
@@ -126,11 +119,7 @@ def check_can_migrate_destination(m: MigrationContext) -> Verdict:
 
 def check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateData) -> Verdict:
     """Run a check at a host, and return its verdict. The journal keeps the data that the host returns."""
-    assert host is not None
-    try:
-        return hosts.done_with_data(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
-    except exception.ServiceTooOld as error:
-        return Failed(str(error))
+    return hosts.done_with_data(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
 
 
 # --- 4 migrate_disk_and_power_off ------------------------------------------------------------------------------------
@@ -145,9 +134,7 @@ def note_state(m: MigrationContext) -> Mapping[str, Any]:
 
 def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
     """Have the source power the guest off, and copy the disks that the destination does not see."""
-    record = m.record('migrate_disk_and_power_off')
-    assert record is not None
-    found = hosts.carry_out(m, m.source, 'migrate_disk_and_power_off', record, **_guest(m))
+    found = hosts.carry_out(m, m.source, 'migrate_disk_and_power_off', **_guest(m))
     if not isinstance(found, protocol.Report):
         return found
     if found.state != protocol.WorkState.DONE:
@@ -165,7 +152,6 @@ def check_source_is_off(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """
     source = hosts.look_at(m, m.source)
     if source.observed is Observed.MISSING:
-        m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):
         return Failed(f'Source {m.source} {source.observed}, although it had powered the guest off.')
@@ -175,57 +161,27 @@ def check_source_is_off(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def finish_migration(m: MigrationContext) -> Failed | Parked:
     """Have the destination start the guest. Settling finds out whether it has."""
-    record = m.record('finish_migration')
-    assert record is not None
-    assert m.destination is not None
-    found = hosts.carry_out(m, m.destination, 'finish_migration', record, **_guest(m))
-    if isinstance(found, protocol.Report):
-        m.ledger.wake_now()
-        return Parked(f'a poll of {m.destination} for whether the guest is started')
-    return found
+    return hosts.begin(m, m.destination, 'finish_migration', 'whether the guest is started', **_guest(m))
 
 
 def settle(m: MigrationContext) -> Settlement:
     """Poll the host that was sent the last command, and decide whether the guest was started."""
     if m.record('finish_migration') is None:
         return _settle_at_source(m)
+    return settle_start(m, 'finish_migration', finish_migration, _when_destination_is_down)
+
+
+def _when_destination_is_down(m: MigrationContext, found: Host) -> Stuck | Back | None:
     host = m.destination
-    assert host is not None
-    while True:
-        found = hosts.look_at(m, host)
-        m.ledger.waits_on = {host}
-        if found.observed is Observed.MISSING:
-            return hosts.wait_for_observation(m, host)
-        if found.observed is Observed.DOWN and not found.forced_down:
-            return Stuck(
-                f'Destination {host} is down and may have started the guest: start its compute service. Or, if its '
-                'host is fenced, declare it forced down; then the guest is restored at its source.'
-            )
-        if found.observed is Observed.DOWN and not m.replies.settling:
-            # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
-            m.raise_epoch()
-            continue
-        if found.observed is Observed.DOWN:
-            return Back(f'Destination {host} was forced down before it had reported that it has started the guest.')
-        report = m.replies.reports.get((host, 'finish_migration'))
-        state = report.state if report is not None else None
-        if state == protocol.WorkState.RUNNING:
-            return Parked(f'{host} to start the guest')
-        is_there, is_done = found.observed is Observed.RUNS, state == protocol.WorkState.DONE
-        if is_there and is_done:
-            return Forward()
-        if is_there and report is not None and is_active(m, host):
-            return start_again(m, report, finish_migration)
-        if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
-            # The host has lost the command, and may not have finished it; or it has lost what it had started.
-            m.replies.reports.pop((host, 'finish_migration'), None)
-            sent = finish_migration(m)
-            return Parked(sent.reason) if is_there and isinstance(sent, Failed) else sent
-        if m.replies.settling:
-            why = report.reason if report is not None else 'it was not asked to'
-            return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)
-        # The host refuses what is still on its way from now on.
-        m.raise_epoch()
+    if not found.forced_down:
+        return Stuck(
+            f'Destination {host} is down and may have started the guest: start its compute service. Or, if its host is '
+            'fenced, declare it forced down; then the guest is restored at its source.'
+        )
+    if not m.replies.settling:
+        # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
+        return None
+    return Back(f'Destination {host} was forced down before it had reported that it has started the guest.')
 
 
 def _settle_at_source(m: MigrationContext) -> Settlement:
@@ -236,7 +192,6 @@ def _settle_at_source(m: MigrationContext) -> Settlement:
         if not m.replies.settling:
             m.raise_epoch()
         if hosts.look_at(m, m.source).observed is Observed.MISSING:
-            m.ledger.waits_on = {m.source}
             return hosts.wait_for_observation(m, m.source)
     return Back(m.abort_reason)
 
@@ -265,7 +220,6 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     assert m.destination is not None
     found = hosts.look_at(m, m.destination)
     if found.observed is Observed.MISSING:
-        m.ledger.waits_on = {m.destination}
         return hosts.wait_for_observation(m, m.destination)
     if found.observed is not Observed.RUNS:
         helps = f'start the compute service of {m.destination}. Or look' if found.observed is Observed.DOWN else 'look'
@@ -307,7 +261,6 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         host for host, found in ((m.source, source), (m.destination, destination)) if found.observed is Observed.MISSING
     ]
     if missing:
-        m.ledger.waits_on = set(missing)
         return hosts.wait_for_observation(m, *missing)
     if source.observed is not Observed.SHUT_OFF:
         helps = (

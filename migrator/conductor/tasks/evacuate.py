@@ -15,11 +15,11 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import LEFT_SHUT_OFF, NOW, MigrationContext, Status
-from migrator.conductor.migration.settle import is_active, start_again
-from migrator.conductor.migration.settle_table import Observed
-from migrator.objects import LiveMigrateData, protocol
+from migrator.conductor.migration.settle import settle_start
+from migrator.conductor.migration.settle_table import Host
+from migrator.objects import LiveMigrateData
 from migrator.saga import log
-from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
+from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
 
 def saga() -> Saga[MigrationContext]:
@@ -42,7 +42,7 @@ def saga() -> Saga[MigrationContext]:
              do=update_instance_host),
         # With doubled allocations the instance holds the source's until here.
         Step('hold_source_allocation', retriable,
-             intent=allocations.empty_intent, do=hold_source_allocation),
+             intent=allocations.empty_intent, do=allocations.hold_source_allocation),
         # The instance is free for the next task. The migration holds the source's allocation until the source has
         # cleaned up.
         Step('end_at_destination', retriable, status=Status.DONE,
@@ -65,13 +65,9 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def check_can_evacuate(m: MigrationContext) -> Verdict:
     """Check whether the destination can start the guest from its stored definition."""
-    assert m.destination is not None
     definition = m.tools.database.definitions.get(m.row.instance_uuid, m.source)
     data = LiveMigrateData(source=definition)
-    try:
-        found = hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data)
-    except exception.ServiceTooOld as error:
-        return Failed(str(error))
+    found = hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data)
     return hosts.done_with_data(found)
 
 
@@ -94,15 +90,9 @@ def note_queued(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def evacuate(m: MigrationContext) -> Failed | Parked:
     """Have the destination start the guest. Settling finds out whether it has."""
-    record = m.record('evacuate')
-    assert record is not None
-    assert m.destination is not None
     data = hosts.migrate_data(m, 'check_can_evacuate')
-    found = hosts.carry_out(m, m.destination, 'evacuate', record, instance=m.guest, migrate_data=data)
-    if isinstance(found, protocol.Report):
-        m.ledger.wake_now()
-        return Parked(f'a poll of {m.destination} for whether the guest is started')
-    return found
+    what = 'whether the guest is started'
+    return hosts.begin(m, m.destination, 'evacuate', what, instance=m.guest, migrate_data=data)
 
 
 def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
@@ -113,42 +103,17 @@ def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
 
 
 def settle(m: MigrationContext) -> Settlement:
-    """Poll the destination for the guest, and decide whether it was started.
-
-    It was not started if the destination does not run it and refuses every command that was sent before.
-    """
+    """Poll the destination for the guest, and decide whether it was started."""
     if m.record('evacuate') is None:
         return Back(m.abort_reason) if m.abort_reason is not None else GoOn()
-    host = m.destination
-    assert host is not None
-    while True:
-        found = hosts.look_at(m, host)
-        m.ledger.waits_on = {host}
-        if found.observed is Observed.MISSING:
-            return hosts.wait_for_observation(m, host)
-        if found.observed is Observed.DOWN:
-            return Stuck(
-                f'Destination {host} is down and may have started the guest: start its compute service. If the host is '
-                f'fenced, abandon the migration with the guest on {host}, and evacuate it from there.'
-            )
-        report = m.replies.reports.get((host, 'evacuate'))
-        if report is not None and report.state == protocol.WorkState.RUNNING:
-            return Parked(f'{host} to start the guest')
-        runs, done = found.observed is Observed.RUNS, report is not None and report.state == protocol.WorkState.DONE
-        if runs and done:
-            return Forward()
-        if runs and report is not None and is_active(m, host):
-            return start_again(m, report, evacuate)
-        if (runs and report is None) or (m.abort_reason is None and (report is None or done)):
-            # The host has lost the command, and may not have finished it; or it has lost what it had started.
-            m.replies.reports.pop((host, 'evacuate'), None)
-            sent = evacuate(m)
-            return Parked(sent.reason) if runs and isinstance(sent, Failed) else sent
-        if m.replies.settling:
-            why = report.reason if report is not None else 'it was not asked to'
-            return Back(m.abort_reason or f'Host {host} could not start the guest: {why}', another=True)
-        # The host refuses what is still on its way from now on.
-        m.raise_epoch()
+    return settle_start(m, 'evacuate', evacuate, _when_destination_is_down)
+
+
+def _when_destination_is_down(m: MigrationContext, _found: Host) -> Stuck:
+    return Stuck(
+        f'Destination {m.destination} is down and may have started the guest: start its compute service. If the host '
+        f'is fenced, abandon the migration with the guest on {m.destination}, and evacuate it from there.'
+    )
 
 
 # --- 4, 5, 6 the end -------------------------------------------------------------------------------------------------
@@ -168,11 +133,6 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     data = {'migrate_data': m.result('check_can_evacuate').get('migrate_data')}
     m.defer(m.source, 'post_evacuation_at_source', f'{m.source} was down when the guest was evacuated from it', data)
     return Done()
-
-
-def hold_source_allocation(m: MigrationContext) -> Verdict:
-    """Let the migration hold the source's allocation, if the instance still does."""
-    return allocations.hold(m)
 
 
 def end_at_destination(_m: MigrationContext) -> Verdict:

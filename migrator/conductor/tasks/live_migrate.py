@@ -85,7 +85,6 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
-    assert m.destination is not None
     wanted = {'block_migration': m.row.block_migration, 'disk_over_commit': m.row.disk_over_commit}
     step = 'check_can_live_migrate_destination'
     return hosts.done_with_data(hosts.check(m, m.destination, step, instance=m.instance, **wanted))

@@ -16,7 +16,7 @@ from typing import Any
 from migrator.conductor.migration import abandon, allocations, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
-from migrator.conductor.tasks import cold_migrate
+from migrator.conductor.tasks import cold_migrate, live_migrate
 from migrator.objects import RESIZED, LiveMigrateData, protocol
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
@@ -29,7 +29,7 @@ def saga() -> Saga[MigrationContext]:
     return Saga(
         # The migration holds the old flavor, and the instance the new one, both at this host.
         Step('move_allocation', compensatable, status=cold_migrate.status_before_power_off,
-             intent=cold_migrate.choose_destination, do=allocations.move_allocation,
+             intent=live_migrate.choose_destination, do=allocations.move_allocation,
              undo=allocations.return_allocation),
         # The check changes nothing.
         Step('check_can_resize', compensatable,
@@ -86,13 +86,7 @@ def check_can_resize(m: MigrationContext) -> Verdict:
 
 def resize(m: MigrationContext) -> Failed | Parked:
     """Have the host resize the guest. Settling finds out whether it has."""
-    record = m.record('resize')
-    assert record is not None
-    found = hosts.carry_out(m, m.source, 'resize', record, **_guest(m))
-    if isinstance(found, protocol.Report):
-        m.ledger.wake_now()
-        return Parked(f'a poll of {m.source} for whether the guest is resized')
-    return found
+    return hosts.begin(m, m.source, 'resize', 'whether the guest is resized', **_guest(m))
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -152,7 +146,6 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return cold_migrate.waits_for_its_user()
     found = hosts.look_at(m, m.source)
     if found.observed is Observed.MISSING:
-        m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if found.observed is Observed.ABSENT:
         return Stuck(f'Host {m.source} {found.observed}, so the resize is not confirmed: look at its hypervisor.')
@@ -175,7 +168,6 @@ def return_old_flavor(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """
     found = hosts.look_at(m, m.source)
     if found.observed is Observed.MISSING:
-        m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if found.observed in (Observed.DOWN, Observed.ABSENT):
         return Stuck(
