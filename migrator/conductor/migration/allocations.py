@@ -11,13 +11,14 @@ Every further try reads both consumers.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.migration import destinations, hosts, slots, waiting
+from migrator.conductor.migration import destinations, hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
-from migrator.db.slots import Bounds, Request
+from migrator.db.slots import Allowance, Bounds, Request, Waiter
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
@@ -43,7 +44,7 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     # A destination that refuses the allocation uses up a retry, so an old list is for unlimited retries alone.
     asked_after = None if tools.options.migrate_max_retries < 0 else tools.candidates.sent()
     try:
-        allowance = slots.allowance(m, bounds) if bounds is not None else None
+        allowance = _allowance(m, bounds) if bounds is not None else None
         if allowance is not None:
             allowance.check(m.row.requested_host)
         chosen = destinations.choose(
@@ -55,7 +56,10 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
             asked_after,
         )
     except exception.NoSlot as error:
-        return slots.wait(m, error)
+        # The end of another migration or a poll wakes it.
+        m.ledger.candidates, m.ledger.wake_at = error.kwargs.get('candidates', ()), math.inf
+        waiting.note_waiting(m, error.message)
+        return Parked(error.message.removeprefix('for '), patient=True, hosts=())
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
@@ -66,6 +70,14 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     if bounds is not None:
         m.writes.slots = Request(bounds, tools.slots.was_full)
     return dataclasses.asdict(chosen)
+
+
+def _allowance(m: MigrationContext, bounds: Bounds) -> Allowance:
+    """Return what a migration may take now."""
+    tools = m.tools
+    found = tools.database.slots.read(bounds, m.source)
+    tools.slots.note(found, tools.options.poll_interval)
+    return found.allowance_of(Waiter.of(m.row), tools.slots.was_full)
 
 
 def empty_intent(_m: MigrationContext) -> Mapping[str, Any]:
