@@ -10,7 +10,6 @@ wrong. Trust only a finding that two audits agree on.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -169,7 +168,9 @@ class _Audit:
         # Compare with the nearest legal state: during a migration, the side on which the instance holds something.
         wanted = max(legal, key=lambda one: len(set(one) & set(held)))
         if not held:
-            self._missing(instance, *next(iter(wanted.items())))
+            host, resources = next(iter(wanted.items()))
+            why = f'instance {instance.name} is on {host} and has no allocation'
+            self._find(instance.uuid, self._roots.get(host, ''), MISSING, why, self._set(instance, host), resources)
         elif not set(wanted) & set(held):
             self._elsewhere(instance, held, [*wanted], WRONG_HOST)
         elif set(held) - {*wanted, None}:
@@ -189,20 +190,6 @@ class _Audit:
         if migration.strategy == Strategy.DOUBLED:
             return [{source: old}, {destination: new}, {source: old, destination: new}]
         return [{source: old}, {destination: new}]
-
-    def _missing(self, instance: Instance, host: str, resources: Mapping[str, int]) -> None:
-        self._findings.append(
-            Finding(
-                consumer=instance.uuid,
-                consumer_type=allocation_state.INSTANCE,
-                provider=self._roots.get(host, ''),
-                resources=dict(resources),
-                verdict=MISSING,
-                reason=f'instance {instance.name} is on {host} and has no allocation',
-                since=None,
-                remedy=self._set(instance, host),
-            )
-        )
 
     def _elsewhere(self, instance: Instance, held: _ByHost, wanted: Sequence[str], verdict: str) -> None:
         besides = f'where it holds {_amounts(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
@@ -252,20 +239,9 @@ class _Audit:
     def _missing_claim(self, migration: Migration) -> None:
         source, instance = migration.source_compute, self._instances[migration.instance_uuid]
         flavor = migration.flavors(instance.flavor)[0].resources()
-        if not flavor:
-            return
-        self._findings.append(
-            Finding(
-                consumer=migration.uuid,
-                consumer_type=allocation_state.MIGRATION,
-                provider=self._roots.get(source, ''),
-                resources=flavor,
-                verdict=MISSING,
-                reason=f'migration {migration.id} is done, and {source} has not cleaned up: it must hold this there',
-                since=None,
-                remedy=_HEAL,
-            )
-        )
+        if flavor:
+            why = f'migration {migration.id} is done, and {source} has not cleaned up: it must hold this there'
+            self._find(migration.uuid, self._roots.get(source, ''), MISSING, why, _HEAL, flavor)
 
     def _judge_claim(self, migration: Migration) -> None:
         instance = self._instances.get(migration.instance_uuid)
@@ -292,13 +268,15 @@ class _Audit:
             self._find(migration.uuid, provider, verdict, why, remedy)
 
     def _leaked(self, migration: Migration) -> None:
+        state = f'has ended ({migration.status})'
+        if migration.status == MigrationStatus.DONE:
+            state = 'is done, its instance was deleted,'
+        remedy = _command('delete', migration.uuid)
+        # Nothing changes a migration after its end.
+        since = migration.updated_at.isoformat() if migration.updated_at else None
         for provider in self._observed.held[migration.uuid]:
-            where = _name(self._host_of.get(provider))
-            state = f'has ended ({migration.status})'
-            if migration.status == MigrationStatus.DONE:
-                state = 'is done, its instance was deleted,'
-            why = f'migration {migration.id} {state} and holds this on {where}'
-            self._find(migration.uuid, provider, LEAKED, why, _command('delete', migration.uuid), _ended_at(migration))
+            why = f'migration {migration.id} {state} and holds this on {_name(self._host_of.get(provider))}'
+            self._find(migration.uuid, provider, LEAKED, why, remedy, since=since)
 
     def _unknown_consumer(self, consumer: str) -> None:
         why = 'it is neither an instance nor a migration that migrator knows'
@@ -324,14 +302,21 @@ class _Audit:
         )
 
     def _find(
-        self, consumer: str, provider: str, verdict: str, reason: str, remedy: str, since: str | None = None
+        self,
+        consumer: str,
+        provider: str,
+        verdict: str,
+        reason: str,
+        remedy: str,
+        missing: Mapping[str, int] | None = None,
+        since: str | None = None,
     ) -> None:
         self._findings.append(
             Finding(
                 consumer=consumer,
                 consumer_type=self._type_of(consumer),
                 provider=provider,
-                resources=dict(self._observed.held[consumer][provider]),
+                resources=dict(self._observed.held[consumer][provider] if missing is None else missing),
                 verdict=verdict,
                 reason=reason,
                 since=since,
@@ -361,12 +346,6 @@ def _amounts(resources: Mapping[str, int]) -> str:
 
 def _name(host: str | None) -> str:
     return host or 'no compute host'
-
-
-def _ended_at(migration: Migration) -> str | None:
-    # Nothing changes it any more after the end.
-    changed: datetime.datetime | None = migration.updated_at
-    return changed.isoformat() if changed else None
 
 
 def _command(verb: str, *words: str) -> str:

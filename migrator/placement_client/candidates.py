@@ -67,13 +67,13 @@ def get_candidates(
     :raises PlacementRefused: a resource class is unknown, or no resources are requested.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    found = _request(client, resource_groups, limit, group_policy, in_tree)
+    found = _candidates_of(_read(client, resource_groups, limit, group_policy, in_tree))
     if in_tree is None:
         return found
     if not found:
         # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply mixes
         # the tree's candidates with all others, so this request has no limit that could cut them off.
-        found = _request(client, resource_groups, None, group_policy, None)
+        found = _candidates_of(_read(client, resource_groups, None, group_policy, None))
     mine = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]
     return mine if limit is None else mine[:limit]
 
@@ -124,16 +124,6 @@ def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate
         if len(candidate.compute_roots) == 1:
             grouped.setdefault(candidate.compute_roots[0], []).append(candidate)
     return grouped
-
-
-def _request(
-    client: PlacementClient,
-    resource_groups: Mapping[str, Mapping[str, int]],
-    limit: int | None,
-    group_policy: str,
-    in_tree: str | None,
-) -> list[Candidate]:
-    return _candidates_of(_read(client, resource_groups, limit, group_policy, in_tree))
 
 
 def _candidates_of(found: Mapping[str, Any]) -> list[Candidate]:
