@@ -81,8 +81,8 @@ def reread_boots(m: context.MigrationContext) -> None:
     m.boots |= boots
 
 
-def check(m: context.MigrationContext, host: str | None, step: str, **payload: Any) -> Found:
-    """Run a check at a host and return its report.
+def check(m: context.MigrationContext, host: str | None, step: str, **payload: Any) -> Done | Failed | Parked:
+    """Run a check at a host, and return its verdict. The journal keeps what the host returns.
 
     Without a reply it is sent again, for as long as the host may still do it.
 
@@ -90,7 +90,7 @@ def check(m: context.MigrationContext, host: str | None, step: str, **payload: A
     """
     assert host is not None
     try:
-        answer = _send(m, host, step, payload)
+        answer = _send(m, host, step, {'instance': m.instance, **payload})
     except exception.ServiceTooOld as error:
         return Failed(str(error))
     if isinstance(answer, exception.RPCTimeout):
@@ -108,7 +108,7 @@ def check(m: context.MigrationContext, host: str | None, step: str, **payload: A
         return _still_checking(m, host, step)
     if answer.report.state != protocol.WorkState.DONE:
         return Failed(answer.report.reason or f'Host {host} failed in {step} without a reason.')
-    return answer.report
+    return done_with_data(answer.report)
 
 
 def _unanswered(m: context.MigrationContext, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:

@@ -108,18 +108,14 @@ def check_can_migrate_source(m: MigrationContext) -> Verdict:
         refused = destinations.refusal_of_cold_migration(source, m.row.migration_type)
         if refused is not None:
             return Failed(f'Source {m.source} cannot take part: {refused}')
-    return check(m, m.source, 'check_can_migrate_source', LiveMigrateData(new_flavor=m.row.new_flavor))
+    data = LiveMigrateData(new_flavor=m.row.new_flavor)
+    return hosts.check(m, m.source, 'check_can_migrate_source', migrate_data=data)
 
 
 def check_can_migrate_destination(m: MigrationContext) -> Verdict:
     """Check whether the destination can start the guest."""
     data = hosts.migrate_data(m, 'check_can_migrate_source')
-    return check(m, m.destination, 'check_can_migrate_destination', data)
-
-
-def check(m: MigrationContext, host: str | None, step: str, data: LiveMigrateData) -> Verdict:
-    """Run a check at a host, and return its verdict. The journal keeps the data that the host returns."""
-    return hosts.done_with_data(hosts.check(m, host, step, instance=m.instance, migrate_data=data))
+    return hosts.check(m, m.destination, 'check_can_migrate_destination', migrate_data=data)
 
 
 # --- 4 migrate_disk_and_power_off ------------------------------------------------------------------------------------

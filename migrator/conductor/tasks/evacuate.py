@@ -66,9 +66,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 def check_can_evacuate(m: MigrationContext) -> Verdict:
     """Check whether the destination can start the guest from its stored definition."""
     definition = m.tools.database.definitions.get(m.row.instance_uuid, m.source)
-    data = LiveMigrateData(source=definition)
-    found = hosts.check(m, m.destination, 'check_can_evacuate', instance=m.instance, migrate_data=data)
-    return hosts.done_with_data(found)
+    return hosts.check(m, m.destination, 'check_can_evacuate', migrate_data=LiveMigrateData(source=definition))
 
 
 # --- 3 evacuate ------------------------------------------------------------------------------------------------------

@@ -86,15 +86,13 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
     wanted = {'block_migration': m.row.block_migration, 'disk_over_commit': m.row.disk_over_commit}
-    step = 'check_can_live_migrate_destination'
-    return hosts.done_with_data(hosts.check(m, m.destination, step, instance=m.instance, **wanted))
+    return hosts.check(m, m.destination, 'check_can_live_migrate_destination', **wanted)
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Run the check at the source, with the destination's reply."""
     data = hosts.migrate_data(m, 'check_can_live_migrate_destination')
-    step = 'check_can_live_migrate_source'
-    return hosts.done_with_data(hosts.check(m, m.source, step, instance=m.instance, migrate_data=data))
+    return hosts.check(m, m.source, 'check_can_live_migrate_source', migrate_data=data)
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def reverts() -> Saga[MigrationContext]:
 def check_can_resize(m: MigrationContext) -> Verdict:
     """Check whether the guest can be resized at its host. The journal keeps how."""
     data = LiveMigrateData(new_flavor=m.row.new_flavor)
-    return cold_migrate.check(m, m.source, 'check_can_resize', data)
+    return hosts.check(m, m.source, 'check_can_resize', migrate_data=data)
 
 
 # --- 3 resize --------------------------------------------------------------------------------------------------------
