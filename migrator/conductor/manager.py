@@ -100,7 +100,8 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
             options=_options(conf),
             tracer=tracer,
         )
-        self.runner = Runner(threads, pool, sagas().__getitem__, functools.partial(takeover.reload, self.tools))
+        every, reload = sagas(), functools.partial(takeover.reload, self.tools)
+        self.runner = Runner(threads, pool, lambda subject: every[subject.row.task], reload)
         self.tools.hosts.on_free = self.runner.wake
         own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
         super().__init__(Drains(self.tools, mover or own, self._poll_pool))

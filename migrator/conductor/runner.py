@@ -63,7 +63,7 @@ class Runner:
     """The runs of one conductor.
 
     :param pool: runs them.
-    :param saga_of: returns the saga of a name.
+    :param saga_of: returns the saga of a migration as its row is now. The choice of its destination may change it.
     :param reload: reads a migration again as its owner. It returns None if this conductor no longer owns the migration,
         or if it has ended.
     """
@@ -72,7 +72,7 @@ class Runner:
         self,
         threads: executors.Threads,
         pool: executors.BoundedExecutor,
-        saga_of: Callable[[str], Saga[MigrationContext]],
+        saga_of: Callable[[MigrationContext], Saga[MigrationContext]],
         reload: Callable[[str], MigrationContext | None],
     ) -> None:
         self._threads = threads
@@ -211,7 +211,7 @@ class Runner:
             subject.tools.broker.check()
             pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
-                pause = SagaExecutor(self._saga_of(subject.row.task), subject, self._saga_of_task).run()
+                pause = SagaExecutor(self._saga_of, subject).run()
             self._after(run, pause)
             run.errors = run.in_a_row = 0
         except exception.NotOwner as error:
@@ -243,10 +243,6 @@ class Runner:
             LOG.exception('Unexpected error in migration %s; it is tried again', uuid)
             self._try_later(run)
             self._count(run, error)
-
-    def _saga_of_task(self, subject: MigrationContext) -> Saga[MigrationContext]:
-        """Return the saga of a migration as its row is now: the choice of its destination may change it."""
-        return self._saga_of(subject.row.task)
 
     def _count(self, run: _Run, error: Exception) -> None:
         """Count an unexpected error, and write it as the stuck reason if it persists."""

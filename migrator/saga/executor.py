@@ -106,11 +106,10 @@ class SagaExecutor(Generic[T]):
 
     The only state between two runs is the journal. Any executor can continue where another one stopped.
 
-    :param saga_of: returns the saga before each step, for a subject whose steps decide which saga it follows.
+    :param saga_of: returns the saga of a subject before each step, since a step may decide which saga it follows.
     """
 
-    def __init__(self, saga: Saga[T], subject: T, saga_of: Callable[[T], Saga[T]] | None = None) -> None:
-        self.saga = saga
+    def __init__(self, saga_of: Callable[[T], Saga[T]], subject: T) -> None:
         self._saga_of = saga_of
         self.subject = subject
         self._buffer = _Buffer()
@@ -121,7 +120,7 @@ class SagaExecutor(Generic[T]):
         :returns: what the saga waits for, why it is stuck, or None when it has ended.
         """
         while not self.subject.ended:
-            self.saga = self._saga_of(self.subject) if self._saga_of is not None else self.saga
+            self.saga = self._saga_of(self.subject)
             outcome = self._buffer.outcome or self.subject.outcome
             if self.subject.is_abandoned:
                 pause = self.saga.abandon(self.subject)

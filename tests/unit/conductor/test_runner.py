@@ -91,7 +91,7 @@ class Scene:
         step = Step('act', Kind.PIVOT, do=self.do)
         saga: Saga[Any] = Saga(step, settle=lambda subject: Parked('nothing'))
         pool = executors.BoundedExecutor(8, self.threads)
-        self.runner = Runner(self.threads, pool, lambda kind: saga, self.reload)
+        self.runner = Runner(self.threads, pool, lambda _subject: saga, self.reload)
 
     def subject(self, uuid: str = 'm1') -> Subject:
         return Subject(self.threads.clock, uuid)

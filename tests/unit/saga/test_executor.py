@@ -37,7 +37,7 @@ class TestForward:
         world = World()
         world.scripts['do prepare'] = [Parked('a little')]
         subject = toy.Subject(world)
-        runs = executor.SagaExecutor(toy.toy(), subject)
+        runs = executor.SagaExecutor(lambda _subject: toy.toy(), subject)
         while runs.run() is not None:
             pass
         names = [step.name for step in toy.toy().steps]
@@ -455,9 +455,9 @@ class TestCrashes:
 def test_executor_keeps_no_state_between_runs_except_the_journal() -> None:
     world = World()
     world.scripts['do ask'] = [Parked('one'), Parked('two')]
-    one = executor.SagaExecutor(toy.toy(), toy.Subject(world))
+    one = executor.SagaExecutor(lambda _subject: toy.toy(), toy.Subject(world))
     assert one.run() == Parked('one')
-    other = executor.SagaExecutor(toy.toy(), toy.Subject(world))
+    other = executor.SagaExecutor(lambda _subject: toy.toy(), toy.Subject(world))
     assert other.run() == Parked('two')
     assert other.run() == Parked('the leap')
     assert toy.run_once(world) is None

@@ -292,7 +292,7 @@ def toy() -> Saga[Subject]:
 
 def run_once(world: World) -> Parked | Stuck | None:
     """Run the saga with a new executor and a new subject, as after a restart."""
-    return executor.SagaExecutor(toy(), Subject(world)).run()
+    return executor.SagaExecutor(lambda _subject: toy(), Subject(world)).run()
 
 
 def run(world: World, lives: int = 20) -> World:
