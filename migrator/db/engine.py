@@ -265,17 +265,18 @@ def translated() -> Iterator[None]:
         raise exception.DatabaseUnreachable(reason=_first_line(error)) from None
     except (DBError, sa.exc.DBAPIError) as error:
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
-        if _number(inner) == _LOCK_WAIT_TIMEOUT:
+        original = getattr(inner, 'orig', None) or inner
+        if _number(original) == _LOCK_WAIT_TIMEOUT:
             # oslo.db takes this for a deadlock. Each retry would wait as long again, and the lease would run out.
             raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
         if isinstance(error, (DBDuplicateEntry, DBDeadlock)):
             raise
-        if _sqlstate(inner) == _SERIALIZATION_FAILURE:
+        if _sqlstate(original) == _SERIALIZATION_FAILURE:
             # oslo.db has no class for this error. The remedy is the same as for a deadlock: a retry.
             raise DBDeadlock(inner) from error
-        if _is_read_only(inner):
+        if _is_read_only(original):
             raise exception.DatabaseReadOnly(reason=_first_line(inner)) from None
-        if _is_away(inner) or _sqlstate(inner) == _LOCK_NOT_AVAILABLE:
+        if type(original).__name__ == 'OperationalError' or _sqlstate(original) == _LOCK_NOT_AVAILABLE:
             raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
         raise
 
@@ -301,29 +302,22 @@ def _has_input(connection: Any) -> bool:
         return True
 
 
-def _is_away(error: BaseException) -> bool:
-    original = getattr(error, 'orig', None) or error
-    return type(original).__name__ == 'OperationalError'
-
-
 def _number(error: BaseException) -> Any:
     """Return MariaDB's code of an error."""
-    original = getattr(error, 'orig', None) or error
-    return original.args[0] if original.args else None
+    return error.args[0] if error.args else None
 
 
 def _is_read_only(error: BaseException) -> bool:
-    original, number = getattr(error, 'orig', None) or error, _number(error)
+    number = _number(error)
     if number == _OPTION_FORBIDS:
-        return re.search('read.only', str(original), re.IGNORECASE) is not None
-    file_is_read_only = str(getattr(original, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
+        return re.search('read.only', str(error), re.IGNORECASE) is not None
+    file_is_read_only = str(getattr(error, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
     return file_is_read_only or number in _READ_ONLY_NUMBERS or _sqlstate(error) == _READ_ONLY
 
 
 def _sqlstate(error: BaseException) -> str | None:
     """Return PostgreSQL's code of an error; psycopg2 and psycopg have different names for it."""
-    original = getattr(error, 'orig', None) or error
-    return getattr(original, 'pgcode', None) or getattr(original, 'sqlstate', None)
+    return getattr(error, 'pgcode', None) or getattr(error, 'sqlstate', None)
 
 
 def _first_line(error: BaseException) -> str:
