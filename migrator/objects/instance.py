@@ -124,10 +124,6 @@ class Instance(base.Versioned):
         """Whether a user has locked it against actions."""
         return self.locked_by is not None
 
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that name it in a log line or an RPC."""
-        return {'uuid': self.uuid, 'name': self.name}
-
 
 def stand_in(uuid: str, host: str) -> Instance:
     """Return a substitute for a deleted instance, with what a host needs to clean up after it."""

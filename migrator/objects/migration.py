@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from typing import Any
 
 from migrator import exception
 from migrator.objects import base
@@ -324,7 +323,3 @@ class Migration(base.Versioned):
     def waits_for_slot(self) -> bool:
         """Whether it waits for a slot before anything is prepared."""
         return (self.waits_for or '').startswith(WAITS_FOR_SLOT)
-
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that name it in a log line."""
-        return {'uuid': self.uuid, 'instance_uuid': self.instance_uuid, 'epoch': self.epoch}

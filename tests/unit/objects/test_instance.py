@@ -60,7 +60,6 @@ def test_instance_with_locked_by_is_locked(locked_by: str | None, locked: bool) 
         locked_by=locked_by,
     )  # fmt: skip
     assert one.locked == locked
-    assert one.identity() == {'uuid': 'i', 'name': 'n'}
 
 
 class TestGibToCopy:
