@@ -8,9 +8,10 @@ committed before the migration is requested. So the next owner finds that migrat
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
@@ -76,7 +77,7 @@ class _Run:
         self._store, self._engine, self.drain = store, engine, drain
         self._now = store.now()
         self._members = {member.instance_uuid: member for member in store.read_members(drain.uuid)}
-        self._moves: Mapping[str, Move] = {}
+        self._moves: dict[str, Move] = collections.defaultdict(lambda: Move(MoveState.UNKNOWN))
         self._changed: dict[str, Member] = {}
         self._fields: dict[str, Any] = {}
         self._events: list[tuple[str, dict[str, Any]]] = []
@@ -143,9 +144,9 @@ class _Run:
     def look(self) -> None:
         """Copy the states of the requested migrations into the members."""
         moving = self._with(_M.MOVING)
-        self._moves = self._engine.look(moving) if moving else {}
+        self._moves |= self._engine.look(moving) if moving else {}
         for member in moving:
-            self._take(member, self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)))
+            self._take(member, self._moves[member.instance_uuid])
 
     def _take(self, member: Member, move: Move) -> None:
         match move.state:
@@ -239,7 +240,7 @@ class _Run:
         """Cancel the members without a migration, and request the abort of the migrations in progress."""
         self._cancel_waiting('The drain was cancelled.')
         for member in self._with(_M.MOVING):
-            state = self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state
+            state = self._moves[member.instance_uuid].state
             if state is MoveState.UNKNOWN:
                 self._change(member, status=_M.CANCELLED.value, reason='The drain was cancelled.')
             elif state is MoveState.PENDING or self.drain.cancel_running:
@@ -254,11 +255,8 @@ class _Run:
     def request_migrations(self) -> None:
         """Request the migrations that are due, after a commit of their marks."""
         drain = self.drain
-        again = [
-            member
-            for member in self._with(_M.MOVING)
-            if self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)).state is MoveState.UNKNOWN
-        ]
+        moving = self._with(_M.MOVING)
+        again = [member for member in moving if self._moves[member.instance_uuid].state is MoveState.UNKNOWN]
         passed = drain.deadline if drain.deadline is not None and self._now >= drain.deadline else None
         if drain.paused or passed is not None:
             # Their requests were lost. A repetition would be a further migration.
@@ -319,7 +317,7 @@ class _Run:
         recently = self._later(-SPACING)
         if len(moving) >= 2 and any(member.began_at is not None and member.began_at > recently for member in moving):
             return 0
-        moves = [self._moves.get(member.instance_uuid, Move(MoveState.UNKNOWN)) for member in moving]
+        moves = [self._moves[member.instance_uuid] for member in moving]
         stuck = sum(move.is_stuck for move in moves)
         on_its_way = [move for move in moves if move.state is not MoveState.RUNNING]
         pending = sum(not move.is_stuck and not move.waits_for_slot for move in on_its_way)
@@ -374,7 +372,7 @@ class _Run:
         moving, waiting = self._with(_M.MOVING), self._with(_M.WAITING)
         if self.drain.cancel_requested_at is not None:
             return f'The migrations in progress have to end first: {len(moving)}.'
-        moves = {one.instance_uuid: self._moves.get(one.instance_uuid, Move(MoveState.UNKNOWN)) for one in moving}
+        moves = self._moves
         held = [one for one in moving if moves[one.instance_uuid].is_stuck or moves[one.instance_uuid].waits_for_slot]
         if len(held) < len(moving) or (self.drain.paused and not moving):
             return None
