@@ -7,14 +7,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
-from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
-from migrator.objects.difference import Difference
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.objects.times import moment
 
 
@@ -34,48 +33,29 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
         deferred[cleanup.host].append(cleanup)
     differing = database.differences.list()
     sources = database.takeovers.sources()
-    found = database.services.list(binary=binary, host=host)
-    documents = [
-        _document(
-            service,
-            incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
-            deferred[service.host] if service.binary == COMPUTE_BINARY else [],
-            [one for one in differing if service.binary == COMPUTE_BINARY and service.host in one.hosts],
-            sources,
-            now,
-            lease,
-        )
-        for service in sorted(found, key=lambda service: (service.binary, service.host))
-    ]
+    documents: list[dict[str, Any]] = []
+    for service in sorted(database.services.list(binary=binary, host=host), key=lambda one: (one.binary, one.host)):
+        is_compute = service.binary == COMPUTE_BINARY
+        cleanups = deferred[service.host] if is_compute else []
+        leases = incarnations[service.host] if service.binary == CONDUCTOR_BINARY else []
+        living = [one for one in leases if one.lease_until > now]
+        newest = next(iter(living or leases), None)
+        shown = None
+        if newest is not None:
+            shown = dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
+        found = dataclasses.asdict(service)
+        del found['disabled']
+        found |= {
+            'status': 'disabled' if service.disabled else 'enabled',
+            'state': 'up' if service.is_up(now, lease) else 'down',
+            'lease': shown,
+            'debts': len(cleanups),
+            'alarms': sum(cleanup.blocked_because is not None for cleanup in cleanups),
+            'differences': [one.as_dict() for one in differing if is_compute and service.host in one.hosts],
+        }
+        documents.append(found)
     no_reports_because = why_no_reports([one for known in incarnations.values() for one in known], now)
     return {'services': documents, 'now': now, 'unheard': no_reports_because}
-
-
-def _document(
-    service: Service,
-    incarnations: Sequence[Incarnation],
-    deferred: Sequence[Cleanup],
-    differences: Sequence[Difference],
-    sources: Mapping[str, int],
-    now: datetime.datetime,
-    lease_seconds: float,
-) -> dict[str, Any]:
-    found = dataclasses.asdict(service)
-    del found['disabled']
-    living = [one for one in incarnations if one.lease_until > now]
-    newest = next(iter(living or incarnations), None)
-    return found | {
-        'status': 'disabled' if service.disabled else 'enabled',
-        'state': 'up' if service.is_up(now, lease_seconds) else 'down',
-        'lease': (
-            dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
-            if newest is not None
-            else None
-        ),
-        'debts': len(deferred),
-        'alarms': sum(cleanup.blocked_because is not None for cleanup in deferred),
-        'differences': [difference.as_dict() for difference in differences],
-    }
 
 
 def why_no_reports(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:

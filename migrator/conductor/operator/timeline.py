@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -450,11 +451,10 @@ def statuses(facts: Facts) -> list[dict[str, Any]]:
     """Return each status of a migration with its time, its seconds, and the conductor that wrote it."""
     found = []
     history = saga_log.history(facts.entries)
-    for number, entry in enumerate(history):
+    last = facts.now if facts.migration.in_progress else None
+    for entry, following in itertools.zip_longest(history, history[1:]):
         at = datetime.datetime.fromisoformat(entry['at'])
-        until = datetime.datetime.fromisoformat(history[number + 1]['at']) if number + 1 < len(history) else None
-        if until is None and facts.migration.in_progress:
-            until = facts.now
+        until = datetime.datetime.fromisoformat(following['at']) if following else last
         found.append(
             {
                 'status': entry['status'],
