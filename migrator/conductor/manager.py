@@ -345,8 +345,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
         :raises migrator.exception.BootReplaced: another boot of the host was recorded meanwhile. Nothing was changed
             for this one, and the live boot calls again.
         """
-        replaces = takeover.known_boot(self.tools, report.host)
-        assignments, raised = takeover.compute_started(self.tools, report, replaces)
+        assignments, raised = takeover.compute_started(self.tools, report)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
         if report.node is not None:

@@ -89,21 +89,14 @@ def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds:
         )
 
 
-def known_boot(tools: Tools, host: str) -> str | None:
-    """Return the boot_id of a host in the database, or None."""
-    found = tools.database.services.list(binary=COMPUTE_BINARY, host=host)
-    return found[0].boot_id if found else None
-
-
-def compute_started(
-    tools: Tools, report: protocol.HostReport, replaces: str | None
-) -> tuple[list[protocol.Assignment], list[str]]:
+def compute_started(tools: Tools, report: protocol.HostReport) -> tuple[list[protocol.Assignment], list[str]]:
     """Store a host's new boot, and raise the epoch of every migration in progress at the host.
 
-    :param replaces: the boot_id in the database when the host called, or None.
     :returns: the host's assignments in queued_at order, and the uuids of the migrations whose owners must be woken.
     :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
     """
+    known = tools.database.services.list(binary=COMPUTE_BINARY, host=report.host)
+    replaces = known[0].boot_id if known else None
     found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
     _report_unknown_guests(tools, report, {entry.owned.migration.instance_uuid for entry in found})
     assignments = []

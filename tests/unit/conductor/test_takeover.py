@@ -70,8 +70,7 @@ class TestComputeStarted:
 
     def started(self, still: Stage, host: str, *guests: protocol.Guest) -> list[protocol.Assignment]:
         report = protocol.HostReport(host=host, boot_id='new boot', version=4, guests=list(guests))
-        known = takeover.known_boot(still.tools, host)
-        assignments, _ = still.do(lambda: takeover.compute_started(still.tools, report, known))
+        assignments, _ = still.do(lambda: takeover.compute_started(still.tools, report))
         return assignments
 
     def test_queued_migration_is_assigned_to_the_source_in_the_new_epoch(self, still: Stage) -> None:
