@@ -182,8 +182,7 @@ class Saga(Generic[S]):
         for step in self.steps:
             if step.kind is Kind.RETRIABLE:
                 return None
-            record = journal.find(attempt, step.name)
-            if record is None or record.state != log.StepState.DONE:
+            if not _is(journal, attempt, step, log.DO, log.StepState.DONE):
                 return step
         return None
 
