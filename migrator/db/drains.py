@@ -312,11 +312,11 @@ class Drains:
         :param enables: whether the restore has to enable the host, also if it brings no guest back.
         """
         mine = _P.c.drain == drain.uuid
+        waits = {'status': MemberStatus.WAITING.value, 'attempts': 0, 'tried': [], 'mark': None, 'reason': None}
+        waits |= {'began_at': None, 'ended_at': None, 'not_before': None}
         if drain.direction == Direction.BACK:
             # An earlier restore has not brought these back. They are still where the drain has put them.
             again = _P.c.status.in_([status.value for status in (MemberStatus.CANCELLED, *_NOT_BACK)])
-            waits = {'status': MemberStatus.WAITING.value, 'attempts': 0, 'tried': [], 'mark': None, 'reason': None}
-            waits |= {'began_at': None, 'ended_at': None, 'not_before': None}
             if session.execute(sa.update(_P).where(mine, again).values(**waits)).rowcount:
                 return
         there = sa.and_(_P.c.status == MemberStatus.MOVED, _P.c.destination != drain.host)
@@ -331,8 +331,7 @@ class Drains:
             sa.update(_P).where(mine, sa.not_(there)).values(status=MemberStatus.GONE.value, reason=NOT_MOVED)
         )
         # MariaDB assigns in the order of the columns: the source has the destination before that is cleared.
-        waits = {'status': MemberStatus.WAITING.value, 'source': _P.c.destination, 'destination': None, 'attempts': 0}
-        waits |= {'tried': [], 'mark': None, 'reason': None, 'began_at': None, 'ended_at': None, 'not_before': None}
+        waits |= {'source': _P.c.destination, 'destination': None}
         session.execute(sa.update(_P).where(mine, _P.c.status == MemberStatus.MOVED).values(**waits))
 
     # --- readers -----------------------------------------------------------------------------------------------------
