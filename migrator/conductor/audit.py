@@ -191,13 +191,7 @@ class Watch:
     :param clock: the clock for the end and the duration of an audit.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        client: PlacementClient,
-        clock: executors.Clock,
-        metrics: Audits,
-    ) -> None:
+    def __init__(self, database: Database, client: PlacementClient, clock: executors.Clock, metrics: Audits) -> None:
         self._database = database
         self._client = client
         self._clock = clock

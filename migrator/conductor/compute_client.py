@@ -39,11 +39,7 @@ class Hosts:
     """
 
     def __init__(
-        self,
-        api: ComputeAPI,
-        threads: executors.Threads,
-        poll_timeout: Callable[[], float],
-        reached: broker.Broker,
+        self, api: ComputeAPI, threads: executors.Threads, poll_timeout: Callable[[], float], reached: broker.Broker
     ) -> None:
         self.api = api
         self._threads = threads

@@ -393,13 +393,7 @@ class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
 
     @rpc.expose
     def live_migration_timed_out(
-        self,
-        context: RequestContext,
-        host: str,
-        boot_id: str,
-        migration_uuid: str,
-        action: str,
-        seconds: float,
+        self, context: RequestContext, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
     ) -> None:
         """Commit the request of a source whose migration takes longer than allowed.
 

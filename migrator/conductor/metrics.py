@@ -234,9 +234,7 @@ class Audits:
             registry=registry,
         )
         self._duration = prometheus_client.Gauge(
-            'migrator_placement_audit_duration_seconds',
-            'Duration of the last complete audit.',
-            registry=registry,
+            'migrator_placement_audit_duration_seconds', 'Duration of the last complete audit.', registry=registry
         )
         self._audits = prometheus_client.Counter(
             'migrator_placement_audits',

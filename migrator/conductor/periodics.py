@@ -32,14 +32,7 @@ _content = operator.attrgetter(
 _UNREACHABLE_INTERVAL = 5.0
 #: Seconds between two runs of a stuck migration: its other host may have the guest by now.
 _STUCK_INTERVAL = 30.0
-_FIGURES = (
-    'memory_total',
-    'memory_processed',
-    'memory_remaining',
-    'disk_total',
-    'disk_processed',
-    'disk_remaining',
-)
+_FIGURES = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
 #: How many of the migrations that wait in the queue of a host one poll names: the first of them, which may have begun,
 #: and those that were polled longest ago.
 _FIRST_QUEUED, _OTHER_QUEUED = 8, 8
@@ -311,11 +304,7 @@ def _named(subjects: list[MigrationContext]) -> list[MigrationContext]:
 
 
 def _take_answer(
-    tools: Tools,
-    runs: runner.Runner,
-    subject: MigrationContext,
-    host: str,
-    answer: protocol.Observation | None,
+    tools: Tools, runs: runner.Runner, subject: MigrationContext, host: str, answer: protocol.Observation | None
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:

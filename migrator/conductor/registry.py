@@ -74,10 +74,7 @@ def create_instance(database: Database, client: PlacementClient, instance: Insta
 
 
 def adopt_instances(
-    database: Database,
-    client: PlacementClient,
-    report: protocol.HostReport,
-    stopping: executors.Event,
+    database: Database, client: PlacementClient, report: protocol.HostReport, stopping: executors.Event
 ) -> list[str]:
     """Adopt the guests that a host reports and the database does not know.
 
@@ -200,10 +197,7 @@ def _claim(client: PlacementClient, instance: Instance, root: str) -> None:
 
 
 def _is_there(
-    client: PlacementClient,
-    instance: Instance,
-    held: allocation_state.ConsumerAllocations,
-    root: str,
+    client: PlacementClient, instance: Instance, held: allocation_state.ConsumerAllocations, root: str
 ) -> bool:
     """Return whether an instance holds the resources of its flavor, anywhere in the tree of its host."""
     total: dict[str, int] = {}
@@ -215,12 +209,7 @@ def _is_there(
     return set(allocation_state.normal(held.allocations)) <= {one.uuid for one in providers.read_tree(client, root)}
 
 
-def _claim_all(
-    client: PlacementClient,
-    instance: Instance,
-    wanted: allocation_state.Allocations,
-    root: str,
-) -> None:
+def _claim_all(client: PlacementClient, instance: Instance, wanted: allocation_state.Allocations, root: str) -> None:
     consumer = consumer_of(instance)
     try:
         allocations.claim(client, consumer, wanted, generation=None)

@@ -279,8 +279,7 @@ class Runner:
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
             LOG.info(
-                'Migration is no longer stuck: %(migration)s waits for %(what)s',
-                {'migration': uuid, 'what': pause.why},
+                'Migration is no longer stuck: %(migration)s waits for %(what)s', {'migration': uuid, 'what': pause.why}
             )
         elif pause is not None:
             what = pause.why if isinstance(pause, Parked) else pause.reason

@@ -58,13 +58,7 @@ class Engine:
 
     reads_only = False
 
-    def __init__(
-        self,
-        connection: str,
-        threads: executors.Threads,
-        lease: float = 15.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, connection: str, threads: executors.Threads, lease: float = 15.0, **options: Any) -> None:
         self._threads = threads
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()

@@ -489,12 +489,7 @@ class Migrations:
         same_boot = sa.exists().where(
             table.c.host == host, table.c.binary == COMPUTE_BINARY, table.c.boot_id == boot_id
         )
-        open_ = [
-            _T.c.uuid.in_(builtins.list(uuids)),
-            _T.c.source_compute == host,
-            _IN_PROGRESS,
-            _T.c.outcome.is_(None),
-        ]
+        open_ = [_T.c.uuid.in_(builtins.list(uuids)), _T.c.source_compute == host, _IN_PROGRESS, _T.c.outcome.is_(None)]
         with self._engine.writer() as session:
             services.write_stopped(session, host, COMPUTE_BINARY, table.c.boot_id == boot_id)
             session.execute(

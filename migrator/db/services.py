@@ -341,10 +341,7 @@ class Services:
             return models.node(row)
 
     def places(
-        self,
-        instance_uuid: str,
-        uuids: Sequence[str] | None = None,
-        host: str | builtins.list[str] | None = None,
+        self, instance_uuid: str, uuids: Sequence[str] | None = None, host: str | builtins.list[str] | None = None
     ) -> builtins.list[Place]:
         """Return compute hosts as possible destinations of an instance.
 

@@ -101,10 +101,7 @@ def held_by_provider(
 
 
 def compare(
-    observed: Snapshot,
-    roots: Mapping[str, str],
-    instances: Iterable[Instance],
-    migrations: Iterable[Migration],
+    observed: Snapshot, roots: Mapping[str, str], instances: Iterable[Instance], migrations: Iterable[Migration]
 ) -> list[Finding]:
     """Compare the allocations with the database, as a pure function.
 

@@ -113,12 +113,7 @@ class PlacementClient:
                 rate_semaphore=_UNLIMITED,
                 headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'},
             )
-        except (
-            Unauthorized,
-            Forbidden,
-            AuthorizationFailure,
-            AuthPluginException,
-        ) as error:
+        except (Unauthorized, Forbidden, AuthorizationFailure, AuthPluginException) as error:
             raise exception.PlacementUnauthorized(reason=public(error)) from error
         except (ClientException, requests.exceptions.RequestException, OSError) as error:
             raise exception.PlacementUnreachable(reason=public(error)) from error

@@ -202,9 +202,7 @@ def release_source_allocation(m: MigrationContext) -> Verdict:
                 return _unknown(m, reading)
             m.commit()
             strategy.release(
-                pair,
-                instance_generation=reading.instance.generation,
-                migration_generation=reading.migration.generation,
+                pair, instance_generation=reading.instance.generation, migration_generation=reading.migration.generation
             )
         except exception.PlacementConflict:
             fresh = False

@@ -65,10 +65,7 @@ def notification(migration: Migration, instance: Instance, phase: Phase, server:
         priority='ERROR' if phase.phase == ERROR else 'INFO',
         payload=_object(name, version, data),
         context=RequestContext(
-            user_id=migration.user_id,
-            project_id=migration.project_id,
-            request_id=migration.request_id,
-            overwrite=False,
+            user_id=migration.user_id, project_id=migration.project_id, request_id=migration.request_id, overwrite=False
         ),
     )
 
