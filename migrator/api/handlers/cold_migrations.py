@@ -12,7 +12,7 @@ from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import live_migrations, server_migrations, services
 from migrator.api.handlers.derived import flavors
-from migrator.api.policies.server_actions import CONFIRM_RESIZE, MIGRATE, MIGRATE_HOST, RESIZE, REVERT_RESIZE
+from migrator.api.policies.nova import CONFIRM_RESIZE, MIGRATE, MIGRATE_HOST, RESIZE, REVERT_RESIZE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 from migrator.db import actions

@@ -12,7 +12,7 @@ import webob
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import live_migrations, services
-from migrator.api.policies.server_actions import EVACUATE
+from migrator.api.policies.nova import EVACUATE
 from migrator.api.request import Request, accepted, answer
 from migrator.api.schemas import server_actions
 from migrator.db import actions

@@ -16,7 +16,15 @@ from oslo_utils import uuidutils
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers.services import is_up
-from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS, SHOW, STATISTICS, UPTIME
+from migrator.api.policies.nova import (
+    HYPERVISORS_LIST,
+    HYPERVISORS_LIST_DETAIL,
+    HYPERVISORS_SEARCH,
+    HYPERVISORS_SERVERS,
+    HYPERVISORS_SHOW,
+    HYPERVISORS_STATISTICS,
+    HYPERVISORS_UPTIME,
+)
 from migrator.api.request import Request, answer
 from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 
@@ -28,18 +36,18 @@ _AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
 
 def index(request: Request) -> webob.Response:
     """List the hypervisors by name."""
-    return _list(request, LIST, detailed=False)
+    return _list(request, HYPERVISORS_LIST, detailed=False)
 
 
 def detail(request: Request) -> webob.Response:
     """List the hypervisors with details."""
-    return _list(request, LIST_DETAIL, detailed=True)
+    return _list(request, HYPERVISORS_LIST_DETAIL, detailed=True)
 
 
 def show(request: Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor."""
     given = request.given
-    request.authorize(SHOW)
+    request.authorize(HYPERVISORS_SHOW)
     node = _find(request, _valid(request, hypervisor_id))
     views = _Views.of(request, [node])
     view = views.view(node, True, _is_true(given, 'with_servers'))
@@ -50,7 +58,7 @@ def show(request: Request, hypervisor_id: str) -> webob.Response:
 
 def statistics(request: Request) -> webob.Response:
     """Sum up all hypervisors."""
-    request.authorize(STATISTICS)
+    request.authorize(HYPERVISORS_STATISTICS)
     nodes = request.services.database.services.list_nodes()
     views = _Views.of(request, nodes)
     counted = [*(views.amounts(node) for node in nodes)]
@@ -61,7 +69,7 @@ def statistics(request: Request) -> webob.Response:
 
 def uptime(request: Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor with the uptime of its host."""
-    request.authorize(UPTIME)
+    request.authorize(HYPERVISORS_UPTIME)
     node = _find(request, _valid(request, hypervisor_id))
     view = _Views.of(request, [node]).view(node, False, False)
     if view['state'] != 'up':
@@ -82,12 +90,12 @@ def _uptime(request: Request, node: ComputeNode) -> str | None:
 
 def search(request: Request, hypervisor_id: str) -> webob.Response:
     """Find hypervisors by a part of their name. From 2.53 on a parameter of the list replaces this."""
-    return _matching(request, SEARCH, hypervisor_id, with_servers=False)
+    return _matching(request, HYPERVISORS_SEARCH, hypervisor_id, with_servers=False)
 
 
 def servers(request: Request, hypervisor_id: str) -> webob.Response:
     """List the servers of hypervisors found by a part of their name."""
-    return _matching(request, SERVERS, hypervisor_id, with_servers=True)
+    return _matching(request, HYPERVISORS_SERVERS, hypervisor_id, with_servers=True)
 
 
 def _list(request: Request, rule: str, detailed: bool) -> webob.Response:

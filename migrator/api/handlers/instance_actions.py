@@ -11,7 +11,7 @@ import webob
 from migrator import exception
 from migrator.api import common
 from migrator.api.handlers import migrations
-from migrator.api.policies.instance_actions import DETAILS, EVENTS, LIST, SHOW
+from migrator.api.policies.nova import ACTIONS_DETAILS, ACTIONS_EVENTS, ACTIONS_LIST, ACTIONS_SHOW
 from migrator.api.request import Request, answer
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
 from migrator.objects import Instance, Migration
@@ -30,7 +30,7 @@ _RESULTS = {'done': 'Success', 'failed': 'Error'}
 def index(request: Request, server_id: str) -> webob.Response:
     """List a server's actions, the newest first."""
     instance = common.get_instance(request, server_id)
-    request.authorize(LIST, common.target(instance))
+    request.authorize(ACTIONS_LIST, common.target(instance))
     database = request.services.database
     if not request.since(58):
         found = database.actions.list(instance.uuid)
@@ -47,17 +47,17 @@ def index(request: Request, server_id: str) -> webob.Response:
 def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     """Show the action of one request, with its events."""
     instance = common.get_instance(request, server_id)
-    request.authorize(SHOW, common.target(instance))
+    request.authorize(ACTIONS_SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)
     view = _views(request, instance, [action])[0]
-    everything = request.can(EVENTS, common.target(instance))
+    everything = request.can(ACTIONS_EVENTS, common.target(instance))
     if everything or request.since(51):
         view['events'] = [_event(request, instance, event, everything) for event in _events(request, instance, action)]
     return answer({'instanceAction': view})
 
 
 def _views(request: Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
-    may_see = request.can(EVENTS, common.target(instance))
+    may_see = request.can(ACTIONS_EVENTS, common.target(instance))
     messages = common.without_hosts(request, instance.uuid, [action.message for action in found], may_see)
     views = []
     for action, message in zip(found, messages, strict=True):
@@ -127,6 +127,6 @@ def _event(request: Request, instance: Instance, event: dict[str, Any], everythi
         view['hostId'] = common.host_id(instance.project_id, event['host'])
         if everything:
             view['host'] = event['host']
-    if request.since(84) and request.can(DETAILS, common.target(instance)):
+    if request.since(84) and request.can(ACTIONS_DETAILS, common.target(instance)):
         (view['details'],) = common.without_hosts(request, instance.uuid, [event['traceback']], everything)
     return view

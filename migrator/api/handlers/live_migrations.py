@@ -12,8 +12,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.policies.server_actions import MIGRATE_LIVE, MIGRATE_LIVE_HOST
-from migrator.api.policies.server_migrations import INDEX_HOST
+from migrator.api.policies.nova import MIGRATE_LIVE, MIGRATE_LIVE_HOST, SERVER_MIGRATIONS_INDEX_HOST
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 from migrator.db import actions
@@ -100,7 +99,7 @@ def _check_queue(request: Request, instance: Instance, queued: int) -> None:
     limit = request.services.conf.api.max_queued_live_migrations
     if queued >= limit:
         error = exception.TooManyQueued(host=instance.host, queued=queued, limit=limit)
-        if request.can(INDEX_HOST, common.target(instance)):
+        if request.can(SERVER_MIGRATIONS_INDEX_HOST, common.target(instance)):
             raise error
         raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
 
@@ -182,7 +181,7 @@ def _is_decided(request: Request, migration: Migration) -> bool:
         )
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
-        may_see = request.can(INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
+        may_see = request.can(SERVER_MIGRATIONS_INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
         (reason,) = common.without_hosts(request, row.instance_uuid, [row.failure], may_see)
         raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
     # A wait for a slot may last long, and the checks begin only afterwards.

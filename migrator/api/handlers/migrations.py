@@ -12,7 +12,7 @@ from oslo_utils import strutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HOST
+from migrator.api.policies.nova import MIGRATIONS_INDEX, MIGRATIONS_INDEX_ALL_PROJECTS, MIGRATIONS_INDEX_HOST
 from migrator.api.request import Request, answer
 from migrator.objects import Flavor, Migration, MigrationType
 
@@ -23,20 +23,20 @@ _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type
 def index(request: Request) -> webob.Response:
     """List migrations, the newest first."""
     given = request.given
-    request.authorize(INDEX)
-    shows_hosts = request.can(INDEX_HOST)
+    request.authorize(MIGRATIONS_INDEX)
+    shows_hosts = request.can(MIGRATIONS_INDEX_HOST)
     if not shows_hosts and ('host' in given or 'source_compute' in given):
         # A filter by host would show the caller where a guest was.
-        raise exception.Forbidden(action=INDEX_HOST)
+        raise exception.Forbidden(action=MIGRATIONS_INDEX_HOST)
     filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
     # As in nova, a value that is neither true nor false means false.
     filters['hidden'] = strutils.bool_from_string(given.get('hidden', ''))
     marker_project = None
-    if not request.can(INDEX_ALL_PROJECTS):
+    if not request.can(MIGRATIONS_INDEX_ALL_PROJECTS):
         own = request.context.project_id
         marker_project = own or ''
         if filters.setdefault('project_id', own) != own:
-            raise exception.Forbidden(action=INDEX_ALL_PROJECTS)
+            raise exception.Forbidden(action=MIGRATIONS_INDEX_ALL_PROJECTS)
     paged = request.since(59)
     size = common.page_size(request) if paged else None
     since, before = times(given)

@@ -11,7 +11,7 @@ import webob
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import cold_migrations, evacuations, live_migrations, not_served
-from migrator.api.policies.server_actions import LOCK, RESET_STATE, UNLOCK, UNLOCK_OVERRIDE
+from migrator.api.policies.nova import LOCK, RESET_STATE, UNLOCK, UNLOCK_OVERRIDE
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 

@@ -12,7 +12,13 @@ from oslo_log import log as logging
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import migrations
-from migrator.api.policies.server_migrations import DELETE, FORCE_COMPLETE, INDEX, INDEX_HOST, SHOW
+from migrator.api.policies.nova import (
+    SERVER_MIGRATIONS_DELETE,
+    SERVER_MIGRATIONS_FORCE_COMPLETE,
+    SERVER_MIGRATIONS_INDEX,
+    SERVER_MIGRATIONS_INDEX_HOST,
+    SERVER_MIGRATIONS_SHOW,
+)
 from migrator.api.request import Request, accepted, answer
 from migrator.api.schemas import server_migrations
 from migrator.objects import ABORTS_QUEUED, Instance, Migration, MigrationStatus, MigrationType
@@ -32,8 +38,8 @@ COMPLETABLE = [_S.RUNNING.value]
 def index(request: Request, server_id: str) -> webob.Response:
     """List a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
-    request.authorize(INDEX, common.target(instance))
-    shows_hosts = request.can(INDEX_HOST, common.target(instance))
+    request.authorize(SERVER_MIGRATIONS_INDEX, common.target(instance))
+    shows_hosts = request.can(SERVER_MIGRATIONS_INDEX_HOST, common.target(instance))
     found = request.services.database.migrations.list(
         {'instance_uuid': instance.uuid, 'migration_type': _LIVE, 'hidden': False}, in_progress=True
     )
@@ -43,7 +49,7 @@ def index(request: Request, server_id: str) -> webob.Response:
 def show(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Show one of a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
-    request.authorize(SHOW, common.target(instance))
+    request.authorize(SERVER_MIGRATIONS_SHOW, common.target(instance))
     migration = _find(request, instance, migration_id)
     if not migration.in_progress:
         raise exception.MigrationNotFound(
@@ -55,7 +61,7 @@ def show(request: Request, server_id: str, migration_id: str) -> webob.Response:
 def delete(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Abort a live migration. The request is committed before the answer, and the owner acts on it."""
     instance = common.get_instance(request, server_id)
-    request.authorize(DELETE, common.target(instance))
+    request.authorize(SERVER_MIGRATIONS_DELETE, common.target(instance))
     common.check_unlocked(request, instance)
     # Nova checks task_state first. Its answer for a migration of another server then depends on the state of this one.
     migration = _find(request, instance, migration_id)
@@ -75,7 +81,7 @@ def act(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Force the completion of a running live migration, whatever it has still to copy."""
     schemas.body(request, server_migrations.FORCE_COMPLETE)
     instance = common.get_instance(request, server_id)
-    request.authorize(FORCE_COMPLETE, common.target(instance))
+    request.authorize(SERVER_MIGRATIONS_FORCE_COMPLETE, common.target(instance))
     common.check_unlocked(request, instance)
     for attr, wanted in (('vm_state', 'active'), ('task_state', 'migrating')):
         _check_state(request, instance, attr, wanted, 'force_complete', migration_id)

@@ -11,8 +11,7 @@ from typing import Any
 
 from migrator.api import common
 from migrator.api.handlers import services
-from migrator.api.policies.flavors import EXTRA_SPECS
-from migrator.api.policies.servers import EXTENDED_ATTRIBUTES, HOST_STATUS
+from migrator.api.policies.nova import EXTENDED_ATTRIBUTES, EXTRA_SPECS, HOST_STATUS
 from migrator.api.request import Request
 from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Instance, Service
 

@@ -18,7 +18,13 @@ from oslo_utils import strutils
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import server_views
-from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
+from migrator.api.policies.nova import (
+    SERVERS_DETAIL,
+    SERVERS_DETAIL_ALL,
+    SERVERS_INDEX,
+    SERVERS_INDEX_ALL,
+    SERVERS_SHOW,
+)
 from migrator.api.request import Request, answer
 from migrator.api.schemas.servers import IGNORED_SORT_KEYS, REFUSED, SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
 from migrator.objects import MIGRATABLE_VM_STATES, Instance
@@ -83,13 +89,13 @@ class Wanted:
 
 def index(request: Request) -> webob.Response:
     """List servers by name."""
-    found, body = _list(request, INDEX, INDEX_ALL)
+    found, body = _list(request, SERVERS_INDEX, SERVERS_INDEX_ALL)
     return answer({'servers': [server_views.basic(request, instance) for instance in found], **body})
 
 
 def detail(request: Request) -> webob.Response:
     """List servers with details."""
-    found, body = _list(request, DETAIL, DETAIL_ALL)
+    found, body = _list(request, SERVERS_DETAIL, SERVERS_DETAIL_ALL)
     details = server_views.Details.of(request, found)
     return answer({'servers': [details.view(instance) for instance in found], **body})
 
@@ -97,7 +103,7 @@ def detail(request: Request) -> webob.Response:
 def show(request: Request, server_id: str) -> webob.Response:
     """Show one server."""
     instance = common.get_instance(request, server_id)
-    request.authorize(SHOW, common.target(instance))
+    request.authorize(SERVERS_SHOW, common.target(instance))
     details = server_views.Details.of(request, [instance], alone=True)
     return answer({'server': details.view(instance)})
 

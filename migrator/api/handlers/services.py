@@ -13,7 +13,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.policies.services import DELETE, LIST, UPDATE
+from migrator.api.policies.nova import SERVICES_DELETE, SERVICES_LIST, SERVICES_UPDATE
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service
@@ -25,7 +25,7 @@ ZONE, INTERNAL = 'nova', 'internal'
 def index(request: Request) -> webob.Response:
     """List the services."""
     given = request.given
-    request.authorize(LIST)
+    request.authorize(SERVICES_LIST)
     database = request.services.database
     now = database.services.now()
     found = database.services.list(binary=given.get('binary'), host=given.get('host'))
@@ -38,7 +38,7 @@ def update(request: Request, service_id: str) -> webob.Response:
         return _update_by_action(request, service_id)
     _check_id(request, service_id)  # first: a body that is right for another version is not what is wrong
     wanted = schemas.body(request, services.UPDATE)
-    request.authorize(UPDATE)
+    request.authorize(SERVICES_UPDATE)
     service = _find(request, service_id)
     if service.binary != COMPUTE_BINARY:
         raise exception.Invalid(
@@ -54,7 +54,7 @@ def update(request: Request, service_id: str) -> webob.Response:
 
 def delete(request: Request, service_id: str) -> webob.Response:
     """Have a conductor delete a service that is down, with its hypervisor and its providers."""
-    request.authorize(DELETE)
+    request.authorize(SERVICES_DELETE)
     service = _find(request, service_id)
     request.services.conductor.delete_service(request.context, service.uuid)
     return webob.Response(status=204)
@@ -96,7 +96,7 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _update_by_action(request: Request, action: str) -> webob.Response:
     wanted = schemas.body(request, services.UPDATE)
-    request.authorize(UPDATE)
+    request.authorize(SERVICES_UPDATE)
     needed = {'enable': None, 'disable': None, 'disable-log-reason': 'disabled_reason'}
     if request.since(11):
         needed['force-down'] = 'forced_down'

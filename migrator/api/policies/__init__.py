@@ -7,39 +7,14 @@ from __future__ import annotations
 from oslo_config import cfg
 from oslo_policy import policy
 
-from migrator.api.policies import (
-    availability_zones,
-    base,
-    flavors,
-    groups,
-    hypervisors,
-    instance_actions,
-    migrations,
-    server_actions,
-    server_migrations,
-    servers,
-    services,
-)
+from migrator.api.policies import base, nova
 
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return every policy with its default, for the generator of the sample file."""
     from migrator.api.own import routes  # here, because its modules import this package
 
-    return [
-        *base.RULES,
-        *availability_zones.RULES,
-        *flavors.RULES,
-        *groups.RULES,
-        *hypervisors.RULES,
-        *instance_actions.RULES,
-        *migrations.RULES,
-        *server_actions.RULES,
-        *server_migrations.RULES,
-        *servers.RULES,
-        *services.RULES,
-        *routes.RULES,
-    ]
+    return [*base.RULES, *nova.RULES, *routes.RULES]
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:

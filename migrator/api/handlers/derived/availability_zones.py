@@ -11,21 +11,21 @@ import webob
 
 from migrator.api import common
 from migrator.api.handlers import services
-from migrator.api.policies.availability_zones import DETAIL, LIST
+from migrator.api.policies.nova import ZONES_DETAIL, ZONES_LIST
 from migrator.api.request import Request, answer
 from migrator.objects import Service
 
 
 def index(request: Request) -> webob.Response:
     """List the zones of compute hosts."""
-    request.authorize(LIST)
+    request.authorize(ZONES_LIST)
     found = [_view(zone, bool(enabled), None) for zone, enabled in _zones(request) if zone != services.INTERNAL]
     return answer({'availabilityZoneInfo': found})
 
 
 def detail(request: Request) -> webob.Response:
     """List all zones, each with the services that are enabled there."""
-    request.authorize(DETAIL)
+    request.authorize(ZONES_DETAIL)
     now = request.services.database.services.now()
     found = []
     for zone, enabled in _zones(request):

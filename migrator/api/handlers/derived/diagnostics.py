@@ -12,7 +12,7 @@ import webob
 from migrator import exception
 from migrator.api import common
 from migrator.api.handlers import services
-from migrator.api.policies.servers import DIAGNOSTICS
+from migrator.api.policies.nova import DIAGNOSTICS
 from migrator.api.request import Request, answer
 from migrator.objects import COMPUTE_BINARY, GuestState, Instance
 

@@ -17,7 +17,7 @@ import webob
 from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.handlers import servers
-from migrator.api.policies.flavors import EXTRA_SPEC, EXTRA_SPECS
+from migrator.api.policies.nova import EXTRA_SPEC, EXTRA_SPECS
 from migrator.api.request import Request, answer
 from migrator.api.schemas import flavors
 from migrator.objects import Flavor

@@ -9,7 +9,7 @@ from typing import NoReturn
 import webob
 
 from migrator import exception
-from migrator.api.policies.groups import AGGREGATES, SERVER_GROUPS, SERVER_GROUPS_ALL
+from migrator.api.policies.nova import AGGREGATES, SERVER_GROUPS, SERVER_GROUPS_ALL
 from migrator.api.request import Request, answer
 
 

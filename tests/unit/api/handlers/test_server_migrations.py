@@ -5,7 +5,12 @@
 import pytest
 
 from migrator import exception
-from migrator.api.policies.server_migrations import DELETE, FORCE_COMPLETE, INDEX, SHOW
+from migrator.api.policies.nova import (
+    SERVER_MIGRATIONS_DELETE,
+    SERVER_MIGRATIONS_FORCE_COMPLETE,
+    SERVER_MIGRATIONS_INDEX,
+    SERVER_MIGRATIONS_SHOW,
+)
 from migrator.objects import migration
 
 PROGRESS = sorted(migration.IN_PROGRESS)
@@ -105,10 +110,10 @@ def test_missing_role_returns_403_and_other_project_404(roles):
     before = roles.rows()
     listing = f'/servers/{one.instance_uuid}/migrations'
     for method, url, rule, who in (
-        ('GET', listing, INDEX, 'member'),
-        ('GET', path(one), SHOW, 'manager'),
-        ('DELETE', path(one), DELETE, 'member'),
-        ('POST', f'{path(one)}/action', FORCE_COMPLETE, 'member'),
+        ('GET', listing, SERVER_MIGRATIONS_INDEX, 'member'),
+        ('GET', path(one), SERVER_MIGRATIONS_SHOW, 'manager'),
+        ('DELETE', path(one), SERVER_MIGRATIONS_DELETE, 'member'),
+        ('POST', f'{path(one)}/action', SERVER_MIGRATIONS_FORCE_COMPLETE, 'member'),
     ):
         body = {'force_complete': None} if method == 'POST' else None
         response = roles.ask(method, url, body, token=f'{who}:eve:blue')
