@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from migrator.runtime.process import Process
 
 if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.conductor.drains.periodic import Mover
+    from migrator.conductor.manager import ConductorManager
     from migrator.conductor.notifications.periodic import Send
     from migrator.db.api import Database
     from migrator.executors import Threads
@@ -54,7 +56,7 @@ def begin(process: Process) -> None:
     probe = client.client_from_conf(conf)
     process.monitor.watch('Placement', lambda: check_placement(probe), needed=False)
     database = process.database(engine)
-    rpc: Any = _Watched(process.rpc(transport))
+    rpc = process.rpc(transport)
     mover = None
     if uses_nova(conf):
         mover = make_mover(client_from_conf(conf), placement, database, process.threads, conf.drain.spread)
@@ -63,6 +65,7 @@ def begin(process: Process) -> None:
     if tracer is not None:
         placement.adapter = tracing.TracedAdapter(placement.adapter, tracer)
     manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover, send, tracer)
+    watch_boots(manager)
     process.monitor.registry.register(manager.metrics.registry)
     try:
         process.wait_for('The database', manager.start)
@@ -158,40 +161,21 @@ class Boots:
         return True
 
 
-class _Watched:
-    """An RPC whose server watches the boots of compute services."""
+def watch_boots(manager: ConductorManager) -> None:
+    """Have a conductor log that two compute services have one name; see :class:`Boots`."""
+    boots, register = Boots(), manager.compute_started
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    @functools.wraps(register)
+    def compute_started(context: Any, report: protocol.HostReport) -> Any:
+        if boots.began(report.host, report.boot_id):
+            LOG.error(
+                'Two compute services have the name %s, and neither is reliable: stop one of them, or give it a '
+                'name of its own ([DEFAULT] host)',
+                report.host,
+            )
+        return register(context, report=report)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def serve(self, target: Any, endpoint: Any) -> Any:
-        return self._inner.serve(target, _WatchedEndpoint(endpoint))
-
-
-class _WatchedEndpoint:
-    def __init__(self, endpoint: Any) -> None:
-        self._endpoint = endpoint
-        self._boots = Boots()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._endpoint, name)
-        if name != 'compute_started':
-            return method
-
-        def compute_started(context: Any, report: protocol.HostReport) -> Any:
-            if self._boots.began(report.host, report.boot_id):
-                LOG.error(
-                    'Two compute services have the name %s, and neither is reliable: stop one of them, or give it a '
-                    'name of its own ([DEFAULT] host)',
-                    report.host,
-                )
-            return method(context, report=report)
-
-        compute_started.__dict__.update(getattr(method, '__dict__', {}))
-        return compute_started
+    manager.compute_started = compute_started  # type: ignore[method-assign]  # only a service of its own watches
 
 
 KIND = service.Kind('migrator-conductor', register, begin)

@@ -3,12 +3,13 @@
 
 import signal
 import socket
+import types
 
 import pytest
 import requests
 from prometheus_client import parser
 
-from migrator import exception, executors
+from migrator import exception, executors, rpc
 from migrator.cmd import conductor
 from migrator.db.api import Database
 from migrator.runtime import process, settings
@@ -169,3 +170,17 @@ def test_two_computes_with_one_name_are_reported_and_a_late_boot_is_not():
     assert [boots.began('h', boot) for boot in 'aabbab'] == [False, False, False, False, False, True]
     assert not boots.began('h', 'a')
     assert not any(boots.began('other', boot) for boot in ('a', 'b', 'a'))
+
+
+def test_report_of_two_computes_does_not_keep_a_conductor_from_serving_them(caplog):
+    class Manager:
+        @rpc.expose
+        def compute_started(self, context, report):
+            return [report.boot_id]
+
+    manager = Manager()
+    conductor.watch_boots(manager)
+    register = rpc.handler(manager, rpc.Target('conductor', 'here'), 'compute_started')
+    reports = [types.SimpleNamespace(host='twin', boot_id=boot) for boot in 'abab']
+    assert [register(None, report=report) for report in reports] == [['a'], ['b'], ['a'], ['b']]
+    assert [record.getMessage() for record in caplog.records if 'have the name twin' in record.getMessage()]
