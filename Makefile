@@ -77,8 +77,8 @@ test: lint
 	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=10 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
 	    -m 'not slow' tests/unit tests/functional $(SHORT) $(ARGS)
 
-# Whatever strikes wherever, everything ends in order. First the tests that make test leaves out, since they simulate many
-# minutes or many faults, or start a process for each command.
+# Whichever fault is injected where, everything ends in order. First the tests that make test leaves out, since they
+# simulate many minutes or many faults, or start a process for each command.
 # Where there is no browser the tests of the page are left out, saying so; with CI=true they fail.
 test-simulation:
 	-@tools/packages.sh test

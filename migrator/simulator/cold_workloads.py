@@ -52,15 +52,15 @@ def _round(dice: random.Random, begin: float, whom: int, hosts: list[str]) -> tu
     if dice.random() < 0.3:
         # Another user answers at the same time.
         deeds.append(Deed(begin, 'decide later', whom, (dice.choice(_ANSWERS), wait)))
-    struck = begin + dice.choice((dice.uniform(0, 1), dice.uniform(0, 6), wait + dice.uniform(0, 6)))
+    fault_at = begin + dice.choice((dice.uniform(0, 1), dice.uniform(0, 6), wait + dice.uniform(0, 6)))
     if dice.random() < 0.5:
         calls = (*dice.sample(_CALLS, dice.choice((1, 1, 2))),)
         host = dice.choice(hosts)
-        deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
-        deeds.append(Deed(struck + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
+        deeds.append(Deed(fault_at, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
+        deeds.append(Deed(fault_at + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
     if dice.random() < 0.5:
         process = dice.choice((*hosts, *hosts, 'conductor1', 'conductor2', 'api'))
-        deeds.append(Deed(struck + dice.uniform(0, 2), 'kill', process, dice.choice((0.5, 3.0, 20.0, 75.0, 110.0))))
+        deeds.append(Deed(fault_at + dice.uniform(0, 2), 'kill', process, dice.choice((0.5, 3.0, 20.0, 75.0, 110.0))))
     if dice.random() < 0.4:
         host, lasts = dice.choice(hosts), dice.choice((5.0, 40.0, 110.0))
         lost = begin + dice.choice((dice.uniform(0, 8), wait + dice.uniform(0, 8)))
@@ -70,7 +70,7 @@ def _round(dice: random.Random, begin: float, whom: int, hosts: list[str]) -> tu
             deeds.append(Deed(declared, 'force down', host, dice.random() < 0.8))
     if dice.random() < 0.15:
         lasts = dice.choice((3.0, 12.0, 90.0))
-        deeds.append(Deed(struck, 'broker away', 'broker', (dice.choice(('lose', 'refuse')), lasts)))
+        deeds.append(Deed(fault_at, 'broker away', 'broker', (dice.choice(('lose', 'refuse')), lasts)))
     return begin + wait + dice.choice((dice.uniform(0, 5), dice.uniform(5, 120))), deeds
 
 

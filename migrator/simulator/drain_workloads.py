@@ -53,10 +53,10 @@ def _drain(dice: random.Random, host: str, hosts: list[str]) -> list[Deed]:
         status = dice.choice(({'status': 'enabled'}, {'status': 'disabled', 'disabled_reason': 'broken fan'}))
         deeds.append(Deed(dice.uniform(0, begin + 20), 'set the service', host, status))
     if dice.random() < 0.4:
-        struck, calls = begin + dice.uniform(-1, 6), (dice.choice(_DRAINING),)
+        fault_at, calls = begin + dice.uniform(-1, 6), (dice.choice(_DRAINING),)
         where, how = dice.choice(hosts), dice.choice(('hypervisor fails', 'hypervisor fails', 'hypervisor hangs'))
-        deeds.append(Deed(struck, how, where, calls))
-        deeds.append(Deed(struck + dice.choice((3.0, 30.0, 120.0)), 'hypervisor answers', where))
+        deeds.append(Deed(fault_at, how, where, calls))
+        deeds.append(Deed(fault_at + dice.choice((3.0, 30.0, 120.0)), 'hypervisor answers', where))
     return deeds
 
 

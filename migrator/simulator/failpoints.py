@@ -68,7 +68,7 @@ class Supervisor(Protocol):
         """Call a function after some seconds."""
 
 
-class Strike(Protocol):
+class Injection(Protocol):
     """A fault that a hook returns."""
 
     def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
@@ -88,7 +88,7 @@ class Strike(Protocol):
 
 
 fake_fault = faults.Fault
-Hook = Callable[[Boundary], Strike | None]
+Hook = Callable[[Boundary], Injection | None]
 
 
 class Failpoints:
@@ -111,7 +111,7 @@ class Failpoints:
         self._simulation = cloud.simulation
         self._counts: dict[tuple[str, str], int] = {}
         #: Thread -> the fault that the hook returned at its checkpoint, for the call that crosses the checkpoint.
-        self._pending: dict[object, Strike] = {}
+        self._pending: dict[object, Injection] = {}
         self._install()
 
     # --- boundaries --------------------------------------------------------------------------------------------------
@@ -138,16 +138,16 @@ class Failpoints:
         boundary = self._boundary(process.name, label)
         if label == 'commit begin' and self._simulation.time < self._refused_until:
             raise exception.DatabaseUnreachable(reason='planned: it is away')
-        strike = self.hook(boundary)
-        if strike is None:
+        injection = self.hook(boundary)
+        if injection is None:
             return
-        self._pending[self._simulation.scheduler.current] = strike
-        strike.on_process(self, boundary, process)
+        self._pending[self._simulation.scheduler.current] = injection
+        injection.on_process(self, boundary, process)
 
     def _at_message(self, message: Message) -> Fault:
         sender = message.sender.partition(':')[2]
-        strike = self.hook(self._boundary(sender, f'message {message.method} {message.kind}'))
-        return strike.on_message(message) if strike is not None else None
+        injection = self.hook(self._boundary(sender, f'message {message.method} {message.kind}'))
+        return injection.on_message(message) if injection is not None else None
 
     def _at_commit(self, what: str) -> None:
         process = self._acting()
@@ -160,8 +160,8 @@ class Failpoints:
             if process.is_world:
                 return request(url, method, **kwargs)
             label = f'placement {method} {_UUID.sub("UUID", url.partition("?")[0])}'
-            strike = self._cross(process, label)
-            fault = strike.on_request() if strike is not None else None
+            injection = self._cross(process, label)
+            fault = injection.on_request() if injection is not None else None
             if fault is not None:
                 self.cloud.adapter.inject(fault)
             answer = request(url, method, **kwargs)
@@ -175,8 +175,8 @@ class Failpoints:
 
         def crossed(phase: str, instance_uuid: str | None, *, after: bool) -> fake_fault | None:
             process = self._acting()
-            strike = self._cross(process, f'driver {host} {phase}{" done" if after else ""}')
-            fault = strike.on_driver(self, phase) if strike is not None else None
+            injection = self._cross(process, f'driver {host} {phase}{" done" if after else ""}')
+            fault = injection.on_driver(self, phase) if injection is not None else None
             return fault or take(phase, instance_uuid, after=after)
 
         return crossed
@@ -187,7 +187,7 @@ class Failpoints:
         process: Any = self._simulation.scheduler.me().acting
         return process  # type: ignore[no-any-return]  # the scheduler's protocol has only a part of SimThreads
 
-    def _cross(self, process: SimThreads, label: str) -> Strike | None:
+    def _cross(self, process: SimThreads, label: str) -> Injection | None:
         me = self._simulation.scheduler.me()
         self._pending.pop(me, None)
         process.checkpoint(label)

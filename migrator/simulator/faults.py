@@ -48,20 +48,20 @@ class Fault:
     later: tuple[str, ...] = ()
 
     def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-        """Apply the fault to a process; see :class:`~migrator.simulator.failpoints.Strike`."""
+        """Apply the fault to a process; see :class:`~migrator.simulator.failpoints.Injection`."""
         if self.process is not None:
             self.process(failpoints, boundary, process)
 
     def on_message(self, message: bus.Message) -> bus.Fault:
-        """Return the fault of a message; see :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a message; see :class:`~migrator.simulator.failpoints.Injection`."""
         return self.message
 
     def on_request(self) -> placement_faults.Fault | None:
-        """Return the fault of a request; see :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a request; see :class:`~migrator.simulator.failpoints.Injection`."""
         return self.request
 
     def on_driver(self, failpoints: Failpoints, phase: str) -> faults.Fault | None:
-        """Return the fault of a driver call; see :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a driver call; see :class:`~migrator.simulator.failpoints.Injection`."""
         return self.driver(failpoints, phase) if self.driver is not None else None
 
 

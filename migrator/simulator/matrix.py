@@ -37,7 +37,7 @@ from migrator.testing.simulation.sim_thread import Livelock
 _STANDBY = 'conductor2'
 #: The limit of thread switches at one moment. A path needs some hundred at most.
 _MOST_PASSES = 3_000
-_STRIKE = re.compile(r'(?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
+_FAULT = re.compile(r'(?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,18 +67,18 @@ class Cell:
         :raises ValueError: the text is not the name of a cell.
         """
         path, _, faults_text = name.partition(' | ')
-        found = [_STRIKE.fullmatch(one) for one in faults_text.split(' & ')]
-        struck = [
+        found = [_FAULT.fullmatch(one) for one in faults_text.split(' & ')]
+        injected = [
             (Boundary(one['process'], one['label'], int(one['nth'])), one['fault'])
             for one in found
             if one is not None and one['fault'] in faults.BY_NAME
         ]
-        if path not in scenarios.BY_NAME or len(struck) != len(found) or len(struck) > 2:
+        if path not in scenarios.BY_NAME or len(injected) != len(found) or len(injected) > 2:
             raise ValueError(
                 f'{name!r} is no cell: use PATH | PROCESS: LABEL #N | FAULT, optionally followed by'
                 ' & PROCESS: LABEL #N | FAULT'
             )
-        return cls(path, *struck[0], then=struck[1] if len(struck) == 2 else None)
+        return cls(path, *injected[0], then=injected[1] if len(injected) == 2 else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Result:
     """The result of one run.
 
     :ivar violations: the violations of invariants.
-    :ivar struck: whether every fault was injected.
+    :ivar injected: whether every fault was injected.
     :ivar statuses: the statuses of the migrations, the oldest first.
     :ivar digest: a digest of all events in their order.
     :ivar seconds: the length of the run on the cloud's clock.
     """
 
     violations: tuple[check.Violation, ...]
-    struck: bool
+    injected: bool
     statuses: tuple[str, ...]
     digest: str
     seconds: float
@@ -173,7 +173,7 @@ class _Run:
         try:
             return Result(
                 violations=self._violations(),
-                struck=not self._left,
+                injected=not self._left,
                 statuses=tuple(row.status for row in self.cloud.migrations()),
                 digest=hashlib.sha256(repr(simulation.trace).encode()).hexdigest()[:16],
                 seconds=simulation.time,
@@ -270,9 +270,9 @@ def main(arguments: list[str]) -> int:
     with backend() as shared:
         for name in arguments:
             result = run(shared, Cell.parse(name))
-            wrong += bool(result.violations) or not result.struck
+            wrong += bool(result.violations) or not result.injected
             ended = f'{", ".join(result.statuses)} after {result.seconds:.1f} s'
-            what = ended if result.struck else 'the run never reached the boundary'
+            what = ended if result.injected else 'the run never reached the boundary'
             print(f'{name}: {what}, {len(result.violations)} violations')
             for violation in result.violations:
                 print(f'  {violation}')

@@ -64,7 +64,7 @@ _NUMBER = re.compile(r'\d+(\.\d+)?')
 class Run:
     """The result of a plan.
 
-    :ivar struck: the injected faults with their boundaries.
+    :ivar injected: the injected faults with their boundaries.
     :ivar states: the log lines of the services without uuids and numbers. Rare ones show what the seeds reach.
     :ivar digest: a digest of all events in their order.
     :ivar seconds: the length of the run on the cloud's clock.
@@ -72,7 +72,7 @@ class Run:
 
     seed: int
     violations: tuple[str, ...]
-    struck: tuple[tuple[Boundary, str], ...]
+    injected: tuple[tuple[Boundary, str], ...]
     statuses: tuple[str, ...]
     strategies: tuple[str, ...]
     states: frozenset[str]
@@ -90,7 +90,7 @@ def run(
     :param beside: called before the first action, to start something that runs in parallel. Its arguments are the
         cloud and a function that returns True when the parallel work must end.
     """
-    struck: list[tuple[Boundary, str]] = []
+    injected: list[tuple[Boundary, str]] = []
     choose = plan.chooser()
     over = [False]
 
@@ -100,7 +100,7 @@ def run(
         fault = choose(boundary)
         if fault is None or not operator.supervisor.may(fault.name, faults.victim(boundary)):
             return None
-        struck.append((boundary, fault.name))
+        injected.append((boundary, fault.name))
         return fault
 
     cloud = SimulatedCloud(
@@ -136,7 +136,7 @@ def run(
         return Run(
             seed=plan.seed,
             violations=violations,
-            struck=tuple(struck),
+            injected=tuple(injected),
             statuses=tuple(row.status for row in cloud.migrations()),
             strategies=tuple(row.strategy for row in cloud.migrations()),
             states=frozenset(_states(monitor)),
@@ -184,7 +184,7 @@ def _states(monitor: Monitor) -> Iterator[str]:
 def shorten(backend: backends.Backend, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
     """Return the shortest found plan that breaks the same invariant, and its result."""
     wanted = {_id(violation) for violation in failed.violations}
-    best, found = dataclasses.replace(plan, struck=failed.struck), failed
+    best, found = dataclasses.replace(plan, injected=failed.injected), failed
     left = _SHORTENING
 
     def still(candidate: workloads.Plan) -> bool:
@@ -202,7 +202,7 @@ def shorten(backend: backends.Backend, plan: workloads.Plan, failed: Run) -> tup
     shorter = True
     while shorter and left > 0:
         shorter = False
-        for name in ('struck', 'deeds', 'guests'):
+        for name in ('injected', 'deeds', 'guests'):
             items = getattr(best, name)
             for index in reversed(range(len(items))):
                 if left <= 0 or (name == 'guests' and index != len(getattr(best, name)) - 1):
@@ -229,7 +229,7 @@ def described(plan: workloads.Plan, result: Run) -> str:
     ]
     lines += [f'  guest {number}: {guest}' for number, guest in enumerate(plan.guests)]
     lines += [f'  {deed}' for deed in plan.deeds]
-    lines += [f'  {fault} at {boundary}' for boundary, fault in result.struck]
+    lines += [f'  {fault} at {boundary}' for boundary, fault in result.injected]
     lines += [f'  ended {", ".join(result.statuses) or "nothing"} after {result.seconds:.1f} s']
     lines += [f'  BROKEN {violation}' for violation in result.violations]
     return '\n'.join(lines)
@@ -255,7 +255,7 @@ class Tally:
     def add(self, result: Run, failure: str | None) -> None:
         """Count one run."""
         self.runs += 1
-        self.faults += len(result.struck)
+        self.faults += len(result.injected)
         self.migrations.update(result.statuses)
         self.states.update(result.states)
         if failure is not None:

@@ -106,8 +106,8 @@ class Plan:
     :ivar most_faults: the highest number of faults.
     :ivar versions: compute host -> its service version at the start. The default is the version of this release.
     :ivar horizon: seconds within which faults are injected.
-    :ivar struck: the faults with their boundaries. None: random faults, from the seed and ``rate``.
-    :ivar struck_at: random faults are injected only at boundaries whose labels contain this.
+    :ivar injected: the faults with their boundaries. None: random faults, from the seed and ``rate``.
+    :ivar inject_at: random faults are injected only at boundaries whose labels contain this.
     :ivar placement_seconds: how long each request of a service to Placement takes.
     :ivar flavors: those that guests can be resized to.
     """
@@ -123,22 +123,22 @@ class Plan:
     in_order: bool = False
     versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
     horizon: float = HORIZON
-    struck: tuple[tuple[Boundary, str], ...] | None = None
-    struck_at: str = ''
+    injected: tuple[tuple[Boundary, str], ...] | None = None
+    inject_at: str = ''
     placement_seconds: float = 0.0
     flavors: tuple[Flavor, ...] = ()
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
         """Return a function that returns the fault for a boundary, or None."""
-        if self.struck is not None:
-            planned = dict(self.struck)
+        if self.injected is not None:
+            planned = dict(self.injected)
             return lambda boundary: faults.BY_NAME[planned[boundary]] if boundary in planned else None
         dice = random.Random(f'faults of {self.seed}')  # noqa: S311 -- a run must be repeatable, and not secret
         left = self.most_faults
 
         def choose(boundary: Boundary) -> faults.Fault | None:
             nonlocal left
-            if not left or self.struck_at not in boundary.label or dice.random() >= self.rate:
+            if not left or self.inject_at not in boundary.label or dice.random() >= self.rate:
                 return None
             possible = [fault for fault in faults.FAULTS if fault.where(boundary)]
             if not possible:
@@ -336,7 +336,7 @@ def of_an_emptied_host(seed: int) -> Plan:
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
         knobs={**plan.knobs, 'link': 4096.0, **({'vcpus': room} if others else {})},
         rate=dice.choice((0.0, 0.1, 0.5)),
-        struck_at=dice.choice(('placement POST', 'placement POST', 'placement', '')),
+        inject_at=dice.choice(('placement POST', 'placement POST', 'placement', '')),
         placement_seconds=dice.choice((0.1, 0.5, 2.0)),
     )
 
@@ -355,16 +355,16 @@ def _trouble(dice: random.Random, begin: float, source: str, destination: str) -
     """Return the time of the next request, and actions that make a migration fail in a random place."""
     failures, leftovers = dice.choice(_FAILURES), dice.sample(_LEFTOVERS, dice.choice((1, 1, 2)))
     deeds = [Deed(begin, 'hypervisor fails', source, failures)]
-    struck = begin + dice.choice((dice.uniform(0.2, 1), dice.uniform(0.2, 5)))
+    fault_at = begin + dice.choice((dice.uniform(0.2, 1), dice.uniform(0.2, 5)))
     for host in (source, destination):
         if dice.random() < 0.7:
-            deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, (*leftovers,)))
+            deeds.append(Deed(fault_at, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, (*leftovers,)))
     if dice.random() < 0.5:
-        deeds.append(Deed(dice.uniform(struck, struck + 3), dice.choice(_INTERFERES), 0))
+        deeds.append(Deed(dice.uniform(fault_at, fault_at + 3), dice.choice(_INTERFERES), 0))
     away = dice.choice((0.5, 3.0, 70.0, 80.0, 110.0))
     if dice.random() < 0.7:
-        deeds.append(Deed(struck, 'kill', dice.choice((source, source, destination)), away))
-    again = struck + away + dice.uniform(0, 8)
+        deeds.append(Deed(fault_at, 'kill', dice.choice((source, source, destination)), away))
+    again = fault_at + away + dice.uniform(0, 8)
     return again, [*deeds, Deed(again, 'hypervisor works', source, failures)]
 
 
@@ -504,9 +504,9 @@ def _loss(dice: random.Random, begin: float, hosts: list[str], guests: int) -> t
             deeds.append(Deed(asked + dice.uniform(0, 1), 'evacuate soon', number, (named, force, declares, clears)))
     if dice.random() < 0.5:
         host, calls = dice.choice(hosts), (*dice.sample(_EVACUATING, dice.choice((1, 1, 2))),)
-        struck = asked + dice.uniform(-1, 4)
-        deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
-        deeds.append(Deed(struck + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
+        fault_at = asked + dice.uniform(-1, 4)
+        deeds.append(Deed(fault_at, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
+        deeds.append(Deed(fault_at + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
     if dice.random() < 0.5:
         process = dice.choice((*hosts, 'conductor1', 'conductor2', 'api'))
         deeds.append(Deed(asked + dice.uniform(0, 4), 'kill', process, dice.choice((0.5, 3.0, 20.0, 75.0))))

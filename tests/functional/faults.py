@@ -46,7 +46,7 @@ class AtCommit:
 
     def __init__(self, cloud, number, moment, act):
         self.left = number
-        self.struck = False
+        self.injected = False
         self._cloud = cloud
         self._moment = moment
         self._act = act
@@ -59,5 +59,5 @@ class AtCommit:
             return
         self.left -= 1
         if not self.left:
-            self.struck = True
+            self.injected = True
             self._act()

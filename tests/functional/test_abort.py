@@ -356,7 +356,7 @@ def test_abort_at_any_commit_leads_to_one_end_state(cloud, number):
     ask = Asks(cloud, instance)
     at = AtCommit(cloud, number, ('begin', 'committed')[number % 2], ask)
     before = migrate(cloud, instance)
-    cloud.simulation.run_until(lambda: at.struck and ask.taken)
+    cloud.simulation.run_until(lambda: at.injected and ask.taken)
     cloud.wait()
     judge(cloud, instance, before, ask.taken)
 
@@ -425,7 +425,7 @@ def test_action_shows_whether_the_abort_or_the_failure_came_first(cloud, number)
     ask = Asks(cloud, instance)
     at = AtCommit(cloud, number, 'committed', ask)
     before = migrate(cloud, instance)
-    cloud.simulation.run_until(lambda: at.struck and ask.taken)
+    cloud.simulation.run_until(lambda: at.injected and ask.taken)
     cloud.wait()
     row = cloud.migrations(instance)[-1]
     assert state.everything(cloud) == before

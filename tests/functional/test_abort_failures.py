@@ -270,8 +270,8 @@ def test_abort_is_finished_when_conductor_is_killed_at_any_commit(cloud, status,
     victim = cloud.processes['conductor1']
     at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
     assert migration_requests.abort(cloud, instance).status_int == 202
-    cloud.simulation.run_until(lambda: at.struck or cloud.migrations(instance)[-1].ended)
-    if at.struck:
+    cloud.simulation.run_until(lambda: at.injected or cloud.migrations(instance)[-1].ended)
+    if at.injected:
         del cloud.conductors['conductor1']
         cloud.start_conductor('conductor2')
     end(cloud, instance, within=LONG)
@@ -301,16 +301,16 @@ def test_a_conductor_that_slept_past_its_lease_while_it_was_aborted_undoes_nothi
 def test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_back(cloud, status, down_for):
     """What runs goes on without its service; what waited is not queued again, for it is unwound."""
     instance, other, before = begin(cloud, status)
-    struck = []
+    injected = []
 
-    def strike(message):
-        if message.method == 'live_migration_abort' and not struck:
-            struck.append(message)
+    def inject(message):
+        if message.method == 'live_migration_abort' and not injected:
+            injected.append(message)
             cloud.world.threads.start(lambda: state.kill(cloud, 'host1'), name='power')
 
-    cloud.bus.faults = strike
+    cloud.bus.faults = inject
     assert migration_requests.abort(cloud, instance).status_int == 202
-    cloud.simulation.run_until(lambda: struck and 'host1' not in cloud.processes)
+    cloud.simulation.run_until(lambda: injected and 'host1' not in cloud.processes)
     cloud.simulation.advance(down_for)
     state.restart(cloud, 'host1')
     end(cloud, instance, within=LONG)

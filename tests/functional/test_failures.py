@@ -452,7 +452,7 @@ def test_migration_completes_if_any_commit_fails_or_its_reply_is_lost(cloud, num
     at = AtCommit(cloud, number, moment, refuse)
     migrate(cloud, instance)
     cloud.wait()
-    assert at.struck
+    assert at.injected
     assert state.migration(cloud, instance)['status'] == 'completed'
     state.completed(cloud, instance, state.host_of(cloud, instance))
 
@@ -466,7 +466,7 @@ def test_rollback_is_complete_if_any_commit_fails_or_its_reply_is_lost(cloud, nu
     at = AtCommit(cloud, number, moment, refuse)
     before = migrate(cloud, instance)
     cloud.wait()
-    assert at.struck
+    assert at.injected
     state.failed(cloud, instance, before, '')
 
 
@@ -483,5 +483,5 @@ def test_unexpected_error_delays_a_migration_by_a_few_seconds_only(cloud, number
     at = AtCommit(cloud, number, 'begin', surprise)
     migrate(cloud, instance)
     cloud.wait()
-    assert at.struck
+    assert at.injected
     state.completed(cloud, instance, state.host_of(cloud, instance))

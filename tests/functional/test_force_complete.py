@@ -240,7 +240,7 @@ def test_force_complete_of_a_failing_migration_shows_the_failure(cloud, number):
 
     at = AtCommit(cloud, number, 'committed', ask)
     before = migrate(cloud, instance)
-    cloud.simulation.run_until(lambda: at.struck and taken)
+    cloud.simulation.run_until(lambda: at.injected and taken)
     cloud.wait()
     assert state.everything(cloud) == before
     if taken == [202]:

@@ -189,7 +189,7 @@ def test_a_service_that_is_stopped_twice_is_stopped(cloud):
 
 
 def unresponsive(cloud, fault, *methods):
-    """Have a fault strike what the host sends of some methods; of all, if none is named."""
+    """Inject a fault into what the host sends: of some methods, or of all if none is named."""
     cloud.bus.faults = lambda message: (
         fault if message.sender == 'compute:host1' and (not methods or message.method in methods) else None
     )

@@ -109,7 +109,7 @@ def bring_back(cloud, instance):
     cloud.world.hypervisors['host1'].shut_off(instance.uuid)
 
 
-def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
+def test_a_force_complete_that_hangs_does_not_pause_the_next_migration(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096, dirty_rate=2000.0)
     hang = faults(cloud, 'host1').stall('live_migration_force_complete')
     faults(cloud, 'host1').stall('copying', sticky=True)

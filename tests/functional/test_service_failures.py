@@ -130,13 +130,13 @@ def kill_conductor_at(cloud, number, moment):
     victim = cloud.processes['conductor1']
     at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
 
-    def strike_and_take_over():
-        cloud.simulation.run_until(lambda: at.struck)
+    def inject_and_take_over():
+        cloud.simulation.run_until(lambda: at.injected)
         del cloud.conductors['conductor1']
         cloud.start_conductor('conductor2')
         cloud.wait(LONG)
 
-    return strike_and_take_over
+    return inject_and_take_over
 
 
 @pytest.mark.nova_bug(1397153, 'accepted-without-conductor')

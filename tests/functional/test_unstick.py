@@ -431,8 +431,8 @@ def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_sam
     instance = lost_power(cloud)
     at = AtCommit(cloud, number, moment, lambda: state.kill(cloud, 'conductor1'))
     cloud.database.requests.request_abandon(row(cloud, instance), host, 'ada')
-    cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
-    assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
+    cloud.simulation.run_until(lambda: at.injected or row(cloud, instance).ended, timeout=60)
+    assert at.injected or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
     cloud.database.engine.boundary = lambda what: None
     cloud.start_conductor('conductor2')
     cloud.wait(LONG)

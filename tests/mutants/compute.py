@@ -46,14 +46,14 @@ MUTANTS = (
         RUNNER,
         'guest.calls or others - {migration_uuid}:',
         'guest.calls:',
-        'An abort of an ended migration strikes the next migration of the guest.',
+        'An abort of an ended migration aborts the next migration of the guest.',
     ),
     Mutant(
         'work-does-not-wait-for-another-migrations-call',
         WORK,
         'or first.begun or any(migration != first.uuid for _, migration in self.calls)',
         'or first.begun',
-        'A force-complete that hangs in the driver strikes the next migration of the guest.',
+        'A force-complete that hangs in the driver pauses the next migration of the guest.',
     ),
     Mutant(
         'command-of-a-lower-epoch-accepted',

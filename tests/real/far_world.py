@@ -54,7 +54,7 @@ class FarFaults:
         return FarStall(self._client, self._host, self._client.stall(self._host, phase, **options))
 
     def clear(self, phase: str | None = None) -> None:
-        """Take away what has not struck yet."""
+        """Remove the faults that were not injected yet."""
         self._client.clear(self._host, phase)
 
 

@@ -19,7 +19,7 @@ from tests.real.users import User
 
 MOVES = 100
 GUESTS = 16
-#: MiB; and MiB/s of the link: the copy takes some seconds, so that most are struck in its middle.
+#: MiB; and MiB/s of the link: the copy takes some seconds, so that most are killed in its middle.
 MEMORY, LINK = 512, 256
 LEASE = 4
 #: How often each process is killed, and how often paused, at least.
@@ -95,7 +95,7 @@ class Killer:
             self._note_owned(name)
         self.processes[name].kill()
         time.sleep(self._dice.choice((0, 0, 0.5, 2)))
-        # Not waited for: what is struck while it starts is struck, too.
+        # The start is not awaited: a service may be killed while it starts.
         service = self.processes[name]
         service.start(wait=name in ('rabbitmq', 'postgresql', 'placement'))
 

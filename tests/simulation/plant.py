@@ -68,7 +68,7 @@ patched = mock.patch.object
 
 
 def parse(name: str) -> Cell:
-    """Return the cell of a name, or of a path's name the cell in which nothing strikes.
+    """Return the cell of a name, or of a path's name the cell without a fault.
 
     :raises ValueError: it is neither.
     """
@@ -80,7 +80,7 @@ def parse(name: str) -> Cell:
 def caught(backend: backends.Backend, name: str) -> str | None:
     """Return the first thing that is wrong in a cell, or None.
 
-    Where nothing strikes, a path that ends otherwise than it should is wrong too.
+    Without a fault, a path that ends otherwise than it should is wrong too.
 
     :param name: of a cell, of a path, or of a random run.
     """

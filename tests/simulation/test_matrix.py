@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The crash matrix: whatever strikes wherever on a path, everything ends in order.
+"""The crash matrix: whichever fault is injected where on a path, everything ends in order.
 
 ``make test`` leaves out the paths that are neither of the seven nor of evacuations and cold migrations.
 MIGRATOR_CELLS=N takes every Nth cell only of the seven paths, and every N*N-th of OTHER_SAGAS;
@@ -49,7 +49,7 @@ SLICES = 4 if SPACING < 20 else 1
 OTHERS = int(os.environ.get('MIGRATOR_OTHER_CELLS', '12'))
 
 
-#: Faults that delay a migration and change nothing else, wherever they strike.
+#: Faults that delay a migration and change nothing else, wherever they are injected.
 DELAYS = frozenset(
     fault.name
     for fault in faults.FAULTS
@@ -86,7 +86,7 @@ def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
     wrong = []
     for cell in chosen:
         result = matrix.run(backend, cell)
-        if not result.struck:
+        if not result.injected:
             wrong.append(f'{cell}: never came there')
         wrong += [f'{cell}: {violation}' for violation in result.violations]
         ends = scenarios.BY_NAME[path].ends
@@ -125,12 +125,12 @@ def test_a_cell_has_a_name_that_is_read_again(cells):
         assert matrix.Cell.parse(str(cell)) == cell
 
 
-def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(backend, cells):
+def test_a_cell_may_have_a_second_fault_after_the_first(backend, cells):
     one, *_, other = [cell for cell in cells('success') if cell.fault == 'message doubled']
     both = dataclasses.replace(one, then=(other.boundary, other.fault))
     assert matrix.Cell.parse(str(both)) == both
-    assert matrix.run(backend, both).struck
-    assert not matrix.run(backend, dataclasses.replace(other, then=(one.boundary, one.fault))).struck
+    assert matrix.run(backend, both).injected
+    assert not matrix.run(backend, dataclasses.replace(other, then=(one.boundary, one.fault))).injected
 
 
 @pytest.mark.parametrize(

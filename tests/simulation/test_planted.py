@@ -60,7 +60,7 @@ def test_the_recorded_cells_are_cells_of_the_matrix(backend, cells):
     others = {name: recorded[name] for name, cell in alone.items() if str(cell) not in there}
     assert [name for name, cell in others.items() if not failpoints.LOOKS.search(cell.boundary.label)] == []
     doubtful = others | {name: cell for name, cell in recorded.items() if cell.then is not None}
-    assert [name for name, cell in doubtful.items() if not matrix.run(backend, cell).struck] == []
+    assert [name for name, cell in doubtful.items() if not matrix.run(backend, cell).injected] == []
 
 
 @pytest.mark.parametrize('name', _RECORDED)

@@ -33,14 +33,14 @@ def were_red():
 
 
 def green(backend, seeds, record_property):
-    struck = 0
+    injected = 0
     for seed in seeds:
         plan = workloads.of(seed)
         found = runs.run(backend, plan)
-        struck += len(found.struck)
+        injected += len(found.injected)
         assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))
-    record_property('faults', struck)
+    record_property('faults', injected)
 
 
 @pytest.mark.parametrize('first', range(FIRST, FIRST + SEEDS, CHUNK))
@@ -97,7 +97,7 @@ def test_a_failure_is_made_short(backend, monkeypatch):
     shorter, still = runs.shorten(backend, plan, found)
     assert still.violations
     assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
-    assert shorter.struck == ()
+    assert shorter.injected == ()
     assert 'was aborted' in runs.described(shorter, still)
 
 

@@ -43,6 +43,7 @@ WORDS = {
     r'hears?|(un)?heard|hearing': 'receive',
     r'promises?|promised': 'guarantee',
     r'speaks?|spoken': 'send, write, use',
+    r'strikes?|struck|striking': 'inject',
     r'life(?!")': 'incarnation, boot, run',
     r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
     r'person|people': 'operator, user, caller',
@@ -66,7 +67,21 @@ NAMES = frozenset(
     | {'wished', 'tells', 'told', 'hears', 'heard', 'somebody', 'nobody', 'whoever', 'mute', 'silent'}
     | {'crowd', 'story', 'stories', 'tale', 'books', 'seam', 'seams', 'baton', 'museum', 'specimen'}
     | {'shepherd', 'ghost', 'face', 'watcher', 'director', 'grounds', 'alarm', 'alarms', 'alarmed', 'unheard'}
-    | {'door', 'doors', 'wing', 'wings', 'person', 'promise', 'promises', 'speak', 'speaks', 'life'}
+    | {
+        'door',
+        'doors',
+        'wing',
+        'wings',
+        'person',
+        'promise',
+        'promises',
+        'speak',
+        'speaks',
+        'life',
+        'strike',
+        'strikes',
+    }
+    | {'struck'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')
@@ -255,6 +270,7 @@ BREACHES = (
     'it was heard',
     'it promises',
     'it speaks',
+    'a fault strikes',
     'an earlier life',
     'nobody knows',
     'a person',

@@ -22,7 +22,7 @@ T = TypeVar('T')
 
 
 def phase(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Decorate a driver method so that the faults planted for its name strike, and its acts are recorded."""
+    """Decorate a driver method, so that its faults are injected and its acts are recorded."""
 
     @functools.wraps(method)
     def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -19,7 +19,7 @@ A phase is the name of a driver method or one of these phases of a job, or of th
 ``booting``  the hypervisor has received the request to start a guest, and has not started it
 ============ ==========================================================================================
 
-Several faults of one phase strike one after the other. A fault strikes once, or each time if it is ``sticky``.
+Several faults of one phase are injected one after the other, each of them once, or each time if it is ``sticky``.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Stall:
 class Fault:
     """One planted fault.
 
-    :ivar after: the fault strikes after the effect, and not before it.
-    :ivar instance_uuid: the fault strikes only for this guest; None means any guest.
-    :ivar count: the number of times it has struck.
+    :ivar after: the fault is injected after the effect, and not before it.
+    :ivar instance_uuid: the fault is injected only for this guest; None means any guest.
+    :ivar count: the number of times it was injected.
     """
 
     phase: str
@@ -106,7 +106,7 @@ class Faults:
 
     @property
     def planted(self) -> list[Fault]:
-        """The faults that will still strike."""
+        """The faults that are not injected yet, or are sticky."""
         return list(self._planted)
 
     def fail(
@@ -155,21 +155,21 @@ class Faults:
                 fault.stall.release()
 
     def around(self, phase: str, instance_uuid: str | None, call: Callable[[], T]) -> T:
-        """Return ``call()``, and let the faults of ``phase`` strike before and after it.
+        """Return ``call()``, and inject the faults of ``phase`` before and after it.
 
         :raises migrator.exception.DriverError: a fault makes the phase fail.
         """
-        self._strike(phase, instance_uuid, self.take(phase, instance_uuid, after=False))
+        self._inject(phase, instance_uuid, self.take(phase, instance_uuid, after=False))
         truth = call()
         fault = self.take(phase, instance_uuid, after=True)
         if fault is not None and fault.lies:
             lie: T = fault.lie(truth) if callable(fault.lie) else fault.lie
             return lie
-        self._strike(phase, instance_uuid, fault)
+        self._inject(phase, instance_uuid, fault)
         return truth
 
     def take(self, phase: str, instance_uuid: str | None, *, after: bool) -> Fault | None:
-        """Return the fault that strikes now, and remove it unless it is sticky."""
+        """Return the fault to inject now, and remove it unless it is sticky."""
         with self._lock:
             for fault in self._planted:
                 mine = fault.instance_uuid in (None, instance_uuid)
@@ -189,7 +189,7 @@ class Faults:
             self._planted.append(fault)
         return fault
 
-    def _strike(self, phase: str, instance_uuid: str | None, fault: Fault | None) -> None:
+    def _inject(self, phase: str, instance_uuid: str | None, fault: Fault | None) -> None:
         if fault is None:
             return
         if fault.stall is not None:

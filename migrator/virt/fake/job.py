@@ -272,7 +272,7 @@ class Job:
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _phase(self, phase: str) -> None:
-        """Let a fault that is planted for this phase strike."""
+        """Inject a fault that is planted for this phase."""
         fault = self.source.faults.take(phase, self.guest.instance_uuid, after=False)
         if fault is None:
             return

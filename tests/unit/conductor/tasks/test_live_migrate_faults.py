@@ -20,7 +20,7 @@ POST_SOURCE = 'post_live_migration_at_source'
 POST_DESTINATION = 'post_live_migration_at_destination'
 #: A guest that dirties its memory faster than the link carries it, where nothing throttles it.
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
-#: How many boundaries are struck here; all of them are the crash matrix's business.
+#: How many boundaries get a fault here. The crash matrix has all of them.
 SAMPLES = 5
 
 

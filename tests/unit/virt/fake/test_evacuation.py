@@ -75,7 +75,7 @@ def test_host_that_has_the_guest_refuses_the_check(bench: FakeBench) -> None:
 
 @pytest.mark.parametrize('method', ['check_can_evacuate', 'evacuate'])
 @pytest.mark.parametrize('after', [False, True])
-def test_planted_fault_strikes_before_or_after_the_start(bench: FakeBench, method: str, after: bool) -> None:
+def test_planted_fault_is_injected_before_or_after_the_start(bench: FakeBench, method: str, after: bool) -> None:
     data = checked(bench)
     bench.beta.faults.fail(method, 'disk full', after=after)
     with pytest.raises(exception.DriverError, match='disk full'):

@@ -10,7 +10,7 @@ from tests.unit.virt.fake_bench import FakeBench
 
 
 class TestFaults:
-    def test_fault_strikes_once_or_each_time_before_or_after_the_effect(self, bench: FakeBench) -> None:
+    def test_fault_is_injected_once_or_each_time_before_or_after_the_effect(self, bench: FakeBench) -> None:
         uuid = bench.instance.uuid
         bench.beta.faults.fail('check_can_live_migrate_destination', after=True)
         with pytest.raises(exception.DriverError, match='planted'):
