@@ -138,7 +138,7 @@ def measure(site: databases.Site, size: Size) -> Iterator[Figure]:
     for name, goal, here in _counts(site):
         yield Figure(name, goal, here)
     if size.rounds:
-        _say('CPU time, memory')
+        _report('CPU time, memory')
         yield Figure('one migration alone: CPU, of fixed work', None, alone.cpu(site), exact=False, may_not_grow=True)
         yield Figure('durable step: CPU ms', 1, 1000 * alone.durable_step(site), exact=False)
         kib = alone.queued_kib(size.queued)
@@ -152,16 +152,16 @@ def measure(site: databases.Site, size: Size) -> Iterator[Figure]:
     yield from _with_hosts(site, size)
     yield from _with_history(site, size)
     if size.rounds:
-        _say('plan')
+        _report('plan')
         cpu = _plan_cpu(site)
         yield Figure(f'plan of {_PLANNED} of {_SITE:,} hosts, {_SITE * _EACH:,} guests: CPU s', 2, cpu, exact=False)
-    _say('makespan')
+    _report('makespan')
     for case in makespan.FULL if size.rounds else makespan.QUICK:
         yield Figure(f'makespan, of the shortest: {case}', makespan.GOAL, makespan.makespan(case) / case.shortest)
 
 
 def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
-    _say('one migration, one abort')
+    _report('one migration, one abort')
     # Decision 0045 says why no fewer requests do.
     goals = {'messages': 17, 'statements': 28, 'commits': 9, 'requests': 4}
     for what, here in alone.migration(site).items():
@@ -177,14 +177,14 @@ def _counts(site: databases.Site) -> Iterator[tuple[str, float, float]]:
 
 
 def _with_conductors(site: databases.Site, size: Size) -> Iterator[Figure]:
-    _say(f'{", ".join(map(str, conductors.NUMBERS))} conductors')
+    _report(f'{", ".join(map(str, conductors.NUMBERS))} conductors')
     for name, goal, here, exact in conductors.measure(site, _LEAVING, size.rounds):
         yield Figure(name, goal, here, exact)
 
 
 def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
     small, large = size.hosts
-    _say(f'{small} hosts, {large} hosts')
+    _report(f'{small} hosts, {large} hosts')
     pair = _Pair(site, size, [crowded.Crowded(site, hosts, 0) for hosts in size.hosts])
     growth = f'{small} to {large} hosts'
     for name, prepare in (
@@ -212,7 +212,7 @@ def _with_hosts(site: databases.Site, size: Size) -> Iterator[Figure]:
 
 def _with_history(site: databases.Site, size: Size) -> Iterator[Figure]:
     small, large = size.ended
-    _say(f'{small} ended, {large} ended')
+    _report(f'{small} ended, {large} ended')
     pair = _Pair(site, size, [crowded.Crowded(site, size.hosts[0], ended) for ended in size.ended])
     growth = f'{small} to {large} ended'
     for name, prepare in (
@@ -328,7 +328,7 @@ def _ratio(counted: list[int]) -> float:
     return counted[1] / counted[0] if counted[0] else float(max(1, counted[1]))
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()
 

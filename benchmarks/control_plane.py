@@ -60,20 +60,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     if asked.on in ('sqlite', 'both'):
         found['sqlite'] = {
-            guests: runs.run(in_process.bench, guests, size, lambda text: say(f'sqlite: {text}'))
+            guests: runs.run(in_process.bench, guests, size, lambda text: report(f'sqlite: {text}'))
             for guests in asked.guests
         }
     if asked.on in ('services', 'both'):
         with on_services.servers() as bench:
             found['services'] = {
-                guests: runs.run(bench, guests, size, lambda text: say(f'services: {text}')) for guests in asked.guests
+                guests: runs.run(bench, guests, size, lambda text: report(f'services: {text}'))
+                for guests in asked.guests
             }
     json.dump(found, sys.stdout, indent=2)
     sys.stdout.write('\n')
     return 0
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print the progress on stderr."""
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()

@@ -199,19 +199,19 @@ def _peak_kib(pid: int) -> int:
 
 def run(workspace: process.Workspace, hosts: int, guests: int, emptied: int) -> bool:
     """Run the benchmark, print what it has found, and return whether the goals are met."""
-    _say(f'starting {hosts} hosts with {hosts * guests} guests')
+    _report(f'starting {hosts} hosts with {hosts * guests} guests')
     began = time.monotonic()
     site = LargeSite(workspace, hosts, guests)
     names = site.cloud.site.hosts
-    _say(f'{time.monotonic() - began:.0f} s; idle for {IDLE:g} s')
+    _report(f'{time.monotonic() - began:.0f} s; idle for {IDLE:g} s')
     idle = {name: used / IDLE for name, used in site.measured(lambda: time.sleep(IDLE)).items()}
     number = min(ALONE, guests)
-    _say(f'{number} guests, one after the other')
+    _report(f'{number} guests, one after the other')
     alone = {
         name: used / number for name, used in site.measured(lambda: site.migrate_alone(names[-1], number), idle).items()
     }
     leaving = names[:emptied]
-    _say(f'{emptied} hosts are emptied')
+    _report(f'{emptied} hosts are emptied')
     began, left = time.monotonic(), 0
 
     def empty() -> None:
@@ -221,7 +221,7 @@ def run(workspace: process.Workspace, hosts: int, guests: int, emptied: int) -> 
     used = site.measured(empty, idle)
     took = time.monotonic() - began
     each = {name: value / left for name, value in used.items()}
-    _say('audit')
+    _report('audit')
     until = time.monotonic() + 120
     while (wrong := site.wrong(leaving)) and time.monotonic() < until:
         time.sleep(2)
@@ -239,7 +239,7 @@ def run(workspace: process.Workspace, hosts: int, guests: int, emptied: int) -> 
     return not wrong and many / one <= GOAL
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()
 

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         pairs = _measure(libvirt_runs, asked.runs)
     except KeyboardInterrupt:
-        say(f'{PROG}: interrupted; nothing of it is left')
+        report(f'{PROG}: interrupted; nothing of it is left')
         return 130
     found = summary(pairs)
     if asked.json:
@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(libvirt_runs: Any, runs: int) -> list[dict[str, Any]]:
     pairs: list[dict[str, Any]] = []
-    say('starting PostgreSQL, RabbitMQ, Placement, two libvirt hosts, and the services')
+    report('starting PostgreSQL, RabbitMQ, Placement, two libvirt hosts, and the services')
     with libvirt_runs.servers() as bench:
-        say('one of each that does not count')
+        report('one of each that does not count')
         bench.by_virsh()
         bench.by_migrator()
         for number in range(1, runs + 1):
@@ -83,7 +83,7 @@ def _measure(libvirt_runs: Any, runs: int) -> list[dict[str, Any]]:
             for name, move in ways if number % 2 else reversed(ways):
                 pair[name] = move()
             pairs.append(pair)
-            say(f'pair {number} of {runs}: {_line(pair)}')
+            report(f'pair {number} of {runs}: {_line(pair)}')
     return pairs
 
 
@@ -91,7 +91,7 @@ def _stop(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print the progress on stderr."""
     sys.stderr.write(f'{text}\n')
     sys.stderr.flush()

@@ -115,26 +115,26 @@ def request_of(method: str, url: str, status: int) -> str:
     return f'{method} {_UUID.sub("{uuid}", url.partition("?")[0])} {status}'
 
 
-def run(make: Maker, guests: int, size: Size, say: Callable[[str], None]) -> dict[str, Any]:
+def run(make: Maker, guests: int, size: Size, report: Callable[[str], None]) -> dict[str, Any]:
     """Return what was found out, as JSON has it.
 
     :param make: starts a cloud whose hosts have room for twice that number of guests each.
     :param guests: on each of the two hosts that guests leave.
     """
-    say(f'{guests} guests on the source: starting')
+    report(f'{guests} guests on the source: starting')
     with make(guests) as bench:
         runner = _Runner(bench, guests)
-        say(f'{guests} guests on the source: idle for {size.idle:g} s')
+        report(f'{guests} guests on the source: idle for {size.idle:g} s')
         found: dict[str, Any] = {'idle': runner.idle(size.idle)}
-        say(f'{guests} guests on the source: {size.migrations} migrations, one at a time')
+        report(f'{guests} guests on the source: {size.migrations} migrations, one at a time')
         found['one_at_a_time'] = runner.one_at_a_time(size.migrations)
-        say(f'{guests} guests on the source: aborts')
+        report(f'{guests} guests on the source: aborts')
         found['abort_latency'] = {'running': runner.abort_running(size.aborts)}
         queue = min(guests, size.together)
         found['abort_latency']['queued'] = runner.abort_queued(queue, min(size.aborts, queue))
         found['together'] = None
         if queue > 1:
-            say(f'{guests} guests on the source: {queue} leave together')
+            report(f'{guests} guests on the source: {queue} leave together')
             found['together'] = runner.together(queue)
         return found
 

@@ -136,7 +136,7 @@ class _OncePerOutage(Filter):
         return silence > self.SILENCE
 
 
-def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
+def log_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
     """Make oslo.messaging log a broker outage once instead of at each attempt.
 
     Only a command calls this, because the log belongs to it. Each connection logs its recovery at level INFO.

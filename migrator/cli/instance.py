@@ -169,26 +169,26 @@ def reconcile(asked: Asked) -> int:
     asks = not (given.yes or given.dry_run or given.json) and sys.stdin.isatty()
     yes, now = given.yes and not given.dry_run, cases
     if asks and any(case.act for case in cases):
-        _show(cases, {case.uuid: case.says() for case in cases})
+        _show(cases, {case.uuid: case.advice() for case in cases})
         yes = input('Carry out each line that begins with "To do"? [y/N] ').strip().lower() in ('y', 'yes')
         if yes:  # the operator may have taken long
             now, unanswered = _compare(asked)
-    done, says = dict[str, bool](), dict[str, str]()
+    done, texts = dict[str, bool](), dict[str, str]()
     for case in cases:
         if yes and case.act is not None:
             done[case.uuid], text = _act(case, now)
-            says[case.uuid] = f'Done: {text}' if done[case.uuid] else f'Left alone: {text}'
+            texts[case.uuid] = f'Done: {text}' if done[case.uuid] else f'Left alone: {text}'
         else:
-            says[case.uuid] = case.says()
+            texts[case.uuid] = case.advice()
     documents = [
         {'uuid': case.uuid, 'name': case.name, **case.shown}
-        | {'done': done.get(case.uuid, False), 'says': says[case.uuid]}
+        | {'done': done.get(case.uuid, False), 'says': texts[case.uuid]}
         for case in cases
     ]
     if given.json:
         asked.answer({'dry_run': not yes, 'guests': documents, 'unanswered': unanswered}, '')
     else:
-        _show(cases, says)
+        _show(cases, texts)
         for host, why in sorted(unanswered.items()):
             print(command.printable(f'Host {host} did not list its guests: {why}'))
         print(_result(cases, unanswered, sum(done.values()), yes))
@@ -226,10 +226,10 @@ def _act(case: Case, now: Sequence[Case]) -> tuple[bool, str]:
         return False, f'it may or may not be done ({error.message.rstrip(".")}): run this command again'
 
 
-def _show(cases: Sequence[Case], says: Mapping[str, str]) -> None:
+def _show(cases: Sequence[Case], texts: Mapping[str, str]) -> None:
     for case in cases:
         print(command.printable(f'{case.name} ({case.uuid})'))
-        for line in [*(f'{who}: {what}' for who, what in case.shown.items()), f'{says[case.uuid].rstrip(".")}.']:
+        for line in [*(f'{who}: {what}' for who, what in case.shown.items()), f'{texts[case.uuid].rstrip(".")}.']:
             print(f'  {command.printable(line)}')
         print(flush=True)
 

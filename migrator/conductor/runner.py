@@ -270,12 +270,12 @@ class Runner:
         else:
             subject.ledger.last = None
         asked = subject.row.retry_requested_at is not None
-        says_stuck = asked or subject.row.stuck_reason is not None
+        was_stuck = asked or subject.row.stuck_reason is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration is stuck: %(migration)s: %(reason)s', {'migration': uuid, 'reason': pause.reason})
-        elif isinstance(pause, Parked) and says_stuck and not (replies.unreported or replies.polls.are_cut_short):
+        elif isinstance(pause, Parked) and was_stuck and not (replies.unreported or replies.polls.are_cut_short):
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
             LOG.info(

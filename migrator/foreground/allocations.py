@@ -53,17 +53,17 @@ def heal(asked: Session) -> int:
     without_finding = sorted(named.difference(*(one.holders for one in findings)))
     healed, consumers = 0, []
     for finding in findings:
-        may, says = repairable(finding, named)
+        may, text = repairable(finding, named)
         if not given.json:
             # Printed before the write, so that the output is complete if the write fails.
             print(command.printable_lines([*_lines(finding), *(_request(finding) if may else ())]), flush=True)
         if may and given.yes:
-            may, says = _heal(asked, finding, named)
+            may, text = _heal(asked, finding, named)
         healed += may
-        consumers.append({'consumer': finding.consumer, 'healed': may and given.yes, 'says': says})
+        consumers.append({'consumer': finding.consumer, 'healed': may and given.yes, 'says': text})
         if not given.json:
             prefix = 'Not corrected' if not may else 'Done' if given.yes else 'Would be done'
-            print(command.printable_lines([f'  {prefix}: {says.rstrip(".")}.', '']), flush=True)
+            print(command.printable_lines([f'  {prefix}: {text.rstrip(".")}.', '']), flush=True)
     left = len(findings) - healed
     unknown = [uuid for uuid in without_finding if not _is_known(asked, uuid)]
     lines = [f'{uuid}: {_UNKNOWN if uuid in unknown else _RIGHT}' for uuid in without_finding]

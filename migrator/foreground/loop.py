@@ -85,10 +85,10 @@ def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
         except (Left, Exception):
             if interrupts.left is None:
                 raise
-            running.say_how_to_go_on('The command has left.')
+            running.print_how_to_go_on('The command has left.')
             return interrupts.left.status
         if status == INTERRUPTED:
-            running.say_how_to_go_on('It is paused.')
+            running.print_how_to_go_on('It is paused.')
         return status
 
 
@@ -147,7 +147,7 @@ class _Running:
         while threads.clock.monotonic() < until and self._interrupts.has_come == had_come:
             threads.sleep(_SLICE)
 
-    def say_how_to_go_on(self, why: str) -> None:
+    def print_how_to_go_on(self, why: str) -> None:
         """Print how many migrations are in progress, and the commands that go on with the drain and end it."""
         moving, prefix = self._moving(), self._asked.command
         left = f'Nova goes on with {base.count(moving, "migration")}' if moving else 'No migration is in progress'

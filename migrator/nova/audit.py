@@ -399,9 +399,9 @@ def heal(nova: Nova, placement: PlacementClient, finding: Finding, named: Collec
     :returns: whether it was done; and what was done, or why not.
     :raises migrator.exception.PlacementUnreachable: the write may or may not have been done: audit again.
     """
-    may, says = repairable(finding, named)
+    may, text = repairable(finding, named)
     if not may:
-        return False, says
+        return False, text
     reading = _Audit(nova, placement)
     if judge(reading.case(finding.consumer, finding.holders), reading.hosts) != finding:
         return False, 'it has changed since the audit: audit again'
@@ -413,7 +413,7 @@ def heal(nova: Nova, placement: PlacementClient, finding: Finding, named: Collec
         return False, 'another client has written it since the audit: audit again'
     except exception.PlacementRefused as error:
         return False, f'Placement refuses it: {error}'
-    return True, says
+    return True, text
 
 
 def repairable(finding: Finding, named: Collection[str]) -> tuple[bool, str]:

@@ -152,7 +152,7 @@ class Process:
 
         rpc.close_lost_connections()
         made = rpc.get_transport(self.conf)
-        rpc.say_outages_once()
+        rpc.log_outages_once()
         self.on_stop(made.cleanup)
         return made
 

@@ -75,19 +75,19 @@ class Cloud:
         command = [str(BIN / client), *map(str, words)]
         return commands.client(command, env)
 
-    def say(self, client, what, *words, version='2.80'):
-        """Have a client say something that is taken."""
+    def carry_out(self, client, what, *words, version='2.80'):
+        """Have a client send a request that is accepted."""
         ended = self.run(client, *WORDS[client][what], *words, version=version)
         assert ended.returncode == 0, ended.stderr
 
     def begin(self, client, server, status):
         """Have a client migrate a server, and return the migration when it has a status."""
-        self.say(client, 'migrate', server['id'])
+        self.carry_out(client, 'migrate', server['id'])
         return self.when(server, status)
 
     def cancel(self, client, server, migration, **version):
         """Have a client abort a migration, and assert that its server is as it was."""
-        self.say(client, 'abort', server['id'], migration['id'], **version)
+        self.carry_out(client, 'abort', server['id'], migration['id'], **version)
         self.when(server, 'cancelled')
         self.as_it_was(server)
 

@@ -174,7 +174,7 @@ class Piece:
                 self.glance()
                 look = now + LOOK
             if now >= line:
-                self._say(now - began)
+                self._report(now - began)
                 line = now + LINE
             if now >= rest:
                 self.rest()
@@ -182,7 +182,7 @@ class Piece:
                 self._go_on()
             time.sleep(0.5)
         self.rest()
-        self._say(time.monotonic() - began)
+        self._report(time.monotonic() - began)
         self.journal.write('end', seconds=round(time.monotonic() - began, 1), findings=len(self.findings))
 
     def _close(self) -> None:
@@ -246,7 +246,7 @@ class Piece:
                 self.journal.write('finding', sort=one.sort, what=one.what)
                 print(f'FOUND {one.sort}: {one.what}', flush=True)
 
-    def _say(self, seconds: float) -> None:
+    def _report(self, seconds: float) -> None:
         done = collections.Counter(target_of(entry) for entry in self.faults.done)
         late = measures.quantile(self.takeovers.took, 0.99)
         drains = sum((operator.ends for operator in self.operators), collections.Counter())

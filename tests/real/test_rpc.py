@@ -268,8 +268,8 @@ def test_an_outage_is_said_once_and_the_next_one_again():
     logger = logging.getLogger('oslo.messaging._drivers.impl_rabbit')
     before = list(logger.filters)
     moment = 0.0
-    rpc.say_outages_once(clock=lambda: moment)
-    rpc.say_outages_once(clock=lambda: moment)
+    rpc.log_outages_once(clock=lambda: moment)
+    rpc.log_outages_once(clock=lambda: moment)
     (added,) = [one for one in logger.filters if one not in before]
     try:
         seen = []

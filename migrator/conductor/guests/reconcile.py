@@ -45,7 +45,7 @@ class Case:
     plan: str
     act: Callable[[], tuple[bool, str]] | None
 
-    def says(self) -> str:
+    def advice(self) -> str:
         """Return the plan as an operator reads it."""
         return f'To do: {self.plan}' if self.act is not None else f'Left alone: {self.plan}'
 

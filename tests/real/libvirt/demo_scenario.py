@@ -132,15 +132,17 @@ class Scenario:
 
     :param cloud: its computes are up, and it has adopted the guests.
     :param those: the guests.
-    :param say: shows the spectator what happens besides the migrations themselves.
+    :param report: shows the spectator what happens besides the migrations themselves.
     """
 
-    def __init__(self, cloud: demo_cloud.LibvirtCloud, those: list[guests.Guest], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cloud: demo_cloud.LibvirtCloud, those: list[guests.Guest], report: Callable[[str], None]
+    ) -> None:
         self._cloud = cloud
         self._source = cloud.lab.hosts[demo_cloud.SOURCE]
         self._destination = cloud.lab.hosts[demo_cloud.DESTINATION]
         self._guests = {guest.uuid: guest for guest in those}
-        self._say = say
+        self._report = report
         self._moves: dict[str, Move] = {}
         self._wrong: list[str] = []
 
@@ -204,10 +206,10 @@ class Scenario:
         """Stop a move behind the back of migrator, or have it end by post-copy, as an operator does."""
         move.at_mib = copied
         if move.plan == 'failed':
-            self._say(f'the move of {move.guest.name} is stopped by virsh, with {copied} MiB copied')
+            self._report(f'the move of {move.guest.name} is stopped by virsh, with {copied} MiB copied')
             _undisturbed(lambda: self._source.virsh('domjobabort', move.guest.name))
             return
-        self._say(f'{move.guest.name} writes faster than it is copied: it is to complete by post-copy')
+        self._report(f'{move.guest.name} writes faster than it is copied: it is to complete by post-copy')
         path = f'/servers/{move.guest.uuid}/migrations/{move.migration.id}/action'
         answer = _undisturbed(lambda: self._cloud.request('POST', path, {'force_complete': None}))
         if answer.status_int != 202:
@@ -216,7 +218,7 @@ class Scenario:
     # --- what came of it ---------------------------------------------------------------------------------------------
 
     def _judge(self, drain: dict[str, Any]) -> None:
-        self._say('Looking at what every guest has said, at its pages, and at the allocations')
+        self._report('Looking at what every guest has said, at its pages, and at the allocations')
         if drain['status'] != DrainStatus.COMPLETED:
             self._wrong.append(f'the drain is {drain["status"]}: {drain["message"] or drain["waits_for"]}')
         wanted = {'moved': _S.COMPLETED, 'post-copy': _S.COMPLETED, 'failed': _S.FAILED}

@@ -89,23 +89,23 @@ class StandIns:
             case ('GET', 'v3', 'auth', 'tokens'):
                 valid = request.headers.get('X-Subject-Token') == TOKEN
                 return (
-                    self._token_of_user() if valid else self._say(404, error={'code': 404, 'message': 'no such token'})
+                    self._token_of_user() if valid else self._json(404, error={'code': 404, 'message': 'no such token'})
                 )
             case ('GET', ''):
-                return self._say(300, versions={'values': [self._version('v3.14', '/v3/')]})
+                return self._json(300, versions={'values': [self._version('v3.14', '/v3/')]})
             case ('GET', 'v3'):
-                return self._say(200, version=self._version('v3.14', '/v3/'))
+                return self._json(200, version=self._version('v3.14', '/v3/'))
             case ('GET', 'image'):
-                return self._say(300, versions=[self._version('v2.15', '/image/v2/')])
+                return self._json(300, versions=[self._version('v2.15', '/image/v2/')])
             case ('GET', 'image', 'v2', 'images', str(image)) if image == IMAGE:
-                return self._say(200, **PICTURE)
+                return self._json(200, **PICTURE)
             case ('GET', 'image', 'v2', 'schemas', 'image'):
-                return self._say(200, name='image', properties={key: {} for key in PICTURE})
+                return self._json(200, name='image', properties={key: {} for key in PICTURE})
             case ('GET', 'network'):
-                return self._say(200, versions=[self._version('v2.0', '/network/v2.0/')])
+                return self._json(200, versions=[self._version('v2.0', '/network/v2.0/')])
             case ('GET', 'network', 'v2.0', str(plural)):
-                return self._say(200, **{plural.replace('-', '_'): []})
-        return self._say(
+                return self._json(200, **{plural.replace('-', '_'): []})
+        return self._json(
             404, error={'code': 404, 'message': f'the stand-in has no {request.method} {request.path_info}'}
         )
 
@@ -148,12 +148,12 @@ class StandIns:
             'audit_ids': [USER],
             'catalog': catalog,
         }
-        answer = self._say(200, token=token)
+        answer = self._json(200, token=token)
         answer.headers['X-Subject-Token'] = TOKEN
         return answer
 
-    def _say(self, status: int, /, **body: Any) -> webob.Response:
+    def _json(self, status: int, /, **body: Any) -> webob.Response:
         return webob.Response(json=body, status=status)
 
     def _refuse(self, status: int, message: str) -> webob.Response:
-        return self._say(status, error={'code': status, 'message': message})
+        return self._json(status, error={'code': status, 'message': message})

@@ -444,13 +444,13 @@ def test_commands_show_what_they_read_and_change(served, cli):
 
 
 @pytest.mark.parametrize(
-    ('words', 'says'),
+    ('words', 'reason'),
     [
         ('server migration show moving 1', 'No ServerMigration found'),  # it asks for server 1
         ('host list', 'migrator does not serve GET /v2.1/os-hosts'),
     ],
 )
-def test_openstack_commands_that_fail_say_why(served, cli, words, says):
+def test_openstack_commands_that_fail_say_why(served, cli, words, reason):
     one = served.migration(served.guest('moving'))
     assert one.id == 1
-    assert says in cli(*words.split(), fails=True)
+    assert reason in cli(*words.split(), fails=True)

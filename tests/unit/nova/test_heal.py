@@ -173,8 +173,8 @@ def test_write_that_placement_refuses_is_left(cloud):
     found = cloud.placement.read(url)
     found['inventories']['VCPU']['max_unit'] = found['inventories']['VCPU']['min_unit'] = 2
     cloud.placement.put(url, found)
-    done, says = cloud.heal(finding)
-    assert (done, 'Placement refuses it' in says) == (False, True)
+    done, text = cloud.heal(finding)
+    assert (done, 'Placement refuses it' in text) == (False, True)
     assert cloud.hosts_of(guests[0], migrations[0]) == [['host2'], ['host1']]
 
 
@@ -184,8 +184,8 @@ def test_guest_in_error_after_its_move_is_repaired_once_it_is_named(cloud):
     row = cloud.move(guest, 9)
     (finding,) = cloud.audit().findings
     assert (finding.verdict, finding.consumer) == (audit.LEAKED, guest)
-    done, says = cloud.heal(finding)
-    assert (done, 'the server is ERROR' in says) == (False, True)
+    done, text = cloud.heal(finding)
+    assert (done, 'the server is ERROR' in text) == (False, True)
     assert cloud.heal(finding, row['uuid'])[0]
     assert cloud.hosts_of(guest, row['uuid']) == [['host2'], []]
 

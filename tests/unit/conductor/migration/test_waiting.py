@@ -22,7 +22,7 @@ ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 OBSERVED, STUCK = 60 + 45, 300 + 60
 
 
-def says_and_is_stuck(stage: Stage, migration: Any, whom: str) -> str:
+def waits_and_is_stuck(stage: Stage, migration: Any, whom: str) -> str:
     """Assert that a migration reports its wait in a minute, and is stuck within five; return why."""
     stage.until(lambda: stage.row(migration).waits_for or stage.row(migration).stuck_reason, OBSERVED)
     why = stage.until_stuck(migration, STUCK)
@@ -35,7 +35,7 @@ def test_a_driver_call_that_hangs_in_its_start(build: Callable[..., Stage]) -> N
     stall = stage.host('host1').faults.stall('live_migration')
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
-    why = says_and_is_stuck(stage, migration, 'host1')
+    why = waits_and_is_stuck(stage, migration, 'host1')
     assert 'look at the hypervisor of host1' in why
     stall.release()
     assert stage.end(migration).status == 'completed'
@@ -53,7 +53,7 @@ def test_an_abort_that_hangs_or_always_fails(build: Callable[..., Stage], hangs:
     else:
         faults.fail('live_migration_abort', sticky=True)
     stage.abort(migration)
-    assert 'host1 to abort' in says_and_is_stuck(stage, migration, 'host1')
+    assert 'host1 to abort' in waits_and_is_stuck(stage, migration, 'host1')
     faults.clear('live_migration_abort')
     if hangs:
         stall.release()
@@ -178,7 +178,7 @@ def test_post_copy_without_last_pages_is_stuck(build: Callable[..., Stage]) -> N
     stage.until_status(migration, 'running')
     stage.database.requests.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
     stage.until(stall.reached.is_set, 120)
-    assert 'the last pages to leave host1' in says_and_is_stuck(stage, migration, 'host1')
+    assert 'the last pages to leave host1' in waits_and_is_stuck(stage, migration, 'host1')
     stage.host('host1').faults.clear('postcopy')
     stall.release()
     assert stage.end(migration).status == 'completed'
