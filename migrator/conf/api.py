@@ -9,6 +9,7 @@ import ipaddress
 from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import sections
 
 API_OPTS = [
     cfg.StrOpt(
@@ -84,18 +85,7 @@ time-outs of the clients and of the proxies in front of the API.
     ),
 ]
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the section ``[api]``.
-
-    :param conf: the configuration for :func:`migrator.api.app.make_app`.
-    """
-    conf.register_opts(API_OPTS, group='api')
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by section, for the generator of the sample file."""
-    return [('api', API_OPTS)]
+register_opts, list_opts = sections.of(api=API_OPTS)
 
 
 def check_bind(conf: cfg.ConfigOpts, address: str) -> None:

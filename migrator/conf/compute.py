@@ -10,7 +10,7 @@ import socket
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import values
+from migrator.conf import sections, values
 
 _LIMIT = cfg.IntOpt(
     'max_concurrent_live_migrations',
@@ -183,19 +183,7 @@ class Timeout:
     action: str
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of a compute host.
-
-    :param conf: the configuration for a :class:`migrator.compute.manager.ComputeManager`.
-    """
-    conf.register_opts(DEFAULT_OPTS)
-    conf.register_opts(COMPUTE_OPTS, group='compute')
-    conf.register_opts(LIBVIRT_OPTS, group='libvirt')
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by section, for the generator of the sample file."""
-    return [('DEFAULT', DEFAULT_OPTS), ('compute', COMPUTE_OPTS), ('libvirt', LIBVIRT_OPTS)]
+register_opts, list_opts = sections.of(DEFAULT=DEFAULT_OPTS, compute=COMPUTE_OPTS, libvirt=LIBVIRT_OPTS)
 
 
 def check(conf: cfg.ConfigOpts) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from migrator.conf import sections
+
 default_opts: list[cfg.Opt] = [
     cfg.IntOpt(
         'migrate_max_retries',
@@ -144,17 +146,7 @@ drain_opts: list[cfg.Opt] = [
     ),
 ]
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register these options on a ConfigOpts."""
-    conf.register_opts(default_opts)
-    conf.register_opts(conductor_opts, group='conductor')
-    conf.register_opts(drain_opts, group='drain')
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by section, for the generator of the sample file."""
-    return [('DEFAULT', default_opts), ('conductor', conductor_opts), ('drain', drain_opts)]
+register_opts, list_opts = sections.of(DEFAULT=default_opts, conductor=conductor_opts, drain=drain_opts)
 
 
 def uses_nova(conf: cfg.ConfigOpts) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 from oslo_config import cfg, types
 
+from migrator.conf import sections
+
 
 class _Ratio(types.Float):
     """An allocation ratio. Nova writes 0.0 for an unset one."""
@@ -256,16 +258,4 @@ post-copy with more than one.
     ),
 ]
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of :class:`migrator.virt.libvirt.driver.LibvirtDriver`.
-
-    :param conf: the configuration for the driver.
-    """
-    conf.register_opts(DEFAULT_OPTS)
-    conf.register_opts(LIBVIRT_OPTS, group='libvirt')
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by section, for the generator of the sample file."""
-    return [('DEFAULT', DEFAULT_OPTS), ('libvirt', LIBVIRT_OPTS)]
+register_opts, list_opts = sections.of(DEFAULT=DEFAULT_OPTS, libvirt=LIBVIRT_OPTS)

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from oslo_config import cfg
 
-GROUP = 'notifications'
+from migrator.conf import sections
 
 OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
@@ -37,12 +35,4 @@ queue TOPIC.info, or TOPIC.error for an error. [oslo_messaging_notifications] to
     ),
 ]
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the options for the sample configuration."""
-    return [(GROUP, OPTS)]
+register_opts, list_opts = sections.of(notifications=OPTS)

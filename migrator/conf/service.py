@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from migrator.conf import sections
+
 DEFAULT_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'concurrency_backend',
@@ -140,27 +142,10 @@ in its own process. No other host can reach that one, and it ends with the servi
     ),
 ]
 
-_SECTIONS: tuple[tuple[str, list[cfg.Opt]], ...] = (
-    ('DEFAULT', DEFAULT_OPTS),
-    ('api', API_OPTS),
-    ('compute', COMPUTE_OPTS),
-    (
-        'conductor',
-        _monitor_opts('migrator-conductor', 'Each conductor on one machine needs a port of its own.'),
-    ),
-    ('fake', FAKE_OPTS),
+register_opts, list_opts = sections.of(
+    DEFAULT=DEFAULT_OPTS,
+    api=API_OPTS,
+    compute=COMPUTE_OPTS,
+    conductor=_monitor_opts('migrator-conductor', 'Each conductor on one machine needs a port of its own.'),
+    fake=FAKE_OPTS,
 )
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the processes.
-
-    :param conf: the configuration of a service in a process of its own.
-    """
-    for group, options in _SECTIONS:
-        conf.register_opts(options, group=None if group == 'DEFAULT' else group)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by section, for the generator of the sample file."""
-    return list(_SECTIONS)

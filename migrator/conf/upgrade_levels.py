@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import sections
 
 GROUP = 'upgrade_levels'
 #: The version follows from the service version that each service reports.
@@ -36,15 +37,7 @@ auto, or a version such as 1.0; default auto, the newest that this release knows
     ),
 ]
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the options for the sample configuration."""
-    return [(GROUP, OPTS)]
+register_opts, list_opts = sections.of(upgrade_levels=OPTS)
 
 
 def pin(conf: cfg.ConfigOpts, of: str, known: Sequence[str]) -> str | None:
