@@ -22,47 +22,6 @@ ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 
 class TestTheMove:
-    @pytest.mark.parametrize('phase', ['live_migration', 'starting', 'copying', 'cutover'])
-    @pytest.mark.parametrize('leave_paused', [False, True])
-    def test_a_driver_that_fails_is_unwound_and_the_guest_runs_where_it_was(
-        self, build: Callable[..., Stage], phase: str, leave_paused: bool
-    ) -> None:
-        stage = build(leave_paused=leave_paused)
-        stage.host('host1').faults.fail(phase, 'the link is down')
-        migration = stage.begin()
-        row = stage.end(migration)
-        assert row.status == 'failed'
-        assert row.failure
-        assert stage.host('host1').guests[stage.instance.uuid].state == 'running'
-        stage.check(migration, 'host1')
-
-    def test_a_guest_that_its_user_shuts_off_while_it_is_copied_stays_where_it_is_shut_off(
-        self, build: Callable[..., Stage]
-    ) -> None:
-        stage = build(**ENDLESS)
-        migration = stage.begin()
-        stage.until_status(migration, 'running')
-        stage.host('host1').shut_off(stage.instance.uuid)
-        assert stage.end(migration).status == 'failed'
-        assert stage.host('host1').guests[stage.instance.uuid].state == 'shutdown'
-        assert stage.host('host2').residue(stage.instance.uuid) == []
-
-    def test_post_copy_records_guest_at_destination_at_once(self, build: Callable[..., Stage]) -> None:
-        stage = build(post_copy=True, **ENDLESS)
-        stall = stage.host('host1').faults.stall('postcopy')
-        migration = stage.begin()
-        stage.until_status(migration, 'running')
-        stage.host('host1').jobs[stage.instance.uuid].force_complete()
-        stage.until(stall.reached.is_set)
-        stage.simulation.advance(10)
-        assert stage.row(migration).status == 'running (post-copy)'
-        assert stage.database.instances.get(stage.instance.uuid).host == 'host2'
-        assert stage.host('host1').residue(stage.instance.uuid) != []
-        stall.release()
-        assert stage.end(migration).status == 'completed'
-        assert stage.statuses(migration)[-3:] == ['running (post-copy)', 'post-migrating', 'completed']
-        stage.check(migration, 'host2')
-
     def test_an_abort_in_post_copy_is_too_late_at_once(self, build: Callable[..., Stage]) -> None:
         stage = build(post_copy=True, **ENDLESS)
         stall = stage.host('host1').faults.stall('postcopy')
@@ -104,21 +63,6 @@ class TestTheMove:
         assert stage.end(migration).status == 'completed'
         stage.check(migration, 'host2')
 
-    def test_migration_completes_though_answer_to_move_is_lost(self, stage: Stage) -> None:
-        lost: list[Any] = []
-
-        def fault(message: Any) -> Any:
-            if message.method == 'live_migration' and not lost:
-                lost.append(message)
-                return 'lose_answer'
-            return None
-
-        stage.cloud.bus.faults = fault
-        migration = stage.begin()
-        assert stage.end(migration).status == 'completed'
-        assert len(stage.cloud.world.effects('job started', stage.instance.uuid)) == 1
-        stage.check(migration, 'host2')
-
     def test_move_command_after_unwind_starts_no_job(self, build: Callable[..., Stage]) -> None:
         """Also in the epoch of an adopter: what it has sent itself it must fence before it decides against it."""
         stage = build(conductors=2)
@@ -145,12 +89,6 @@ class TestTheMove:
         assert stage.cloud.world.effects('job started', stage.instance.uuid) == []
         stage.check(migration, 'host1')
 
-    def test_no_event_at_all_and_it_still_arrives(self, stage: Stage) -> None:
-        stage.cloud.bus.faults = lambda message: 'lose' if message.kind == 'cast' else None
-        migration = stage.begin()
-        assert stage.end(migration).status == 'completed'
-        stage.check(migration, 'host2')
-
     def test_every_message_doubled_and_it_moves_once(self, stage: Stage) -> None:
         stage.cloud.bus.faults = lambda message: 'duplicate' if message.kind != 'reply' else None
         migration = stage.begin()
@@ -176,17 +114,6 @@ class TestTheMove:
 
 
 class TestAfterTheMove:
-    @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
-    @pytest.mark.parametrize('after', [False, True])
-    def test_a_post_step_that_fails_is_done_again_until_it_is_done(
-        self, stage: Stage, step: str, host: str, after: bool
-    ) -> None:
-        for _ in range(3):
-            stage.host(host).faults.fail(step, 'busy', after=after)
-        migration = stage.begin()
-        assert stage.end(migration).status == 'completed'
-        stage.check(migration, 'host2')
-
     @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
     def test_post_step_that_always_fails_is_deferred(self, stage: Stage, step: str, host: str) -> None:
         stage.host(host).faults.fail(step, 'busy', sticky=True)
@@ -239,42 +166,18 @@ class TestAfterTheMove:
 
 
 class TestBack:
-    def test_destination_that_cannot_be_cleaned_defers_its_cleanup(self, build: Callable[..., Stage]) -> None:
-        stage = build(options={'conductor.post_max_attempts': 2})
-        stage.host('host1').faults.fail('copying')
-        stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy', sticky=True)
-        migration = stage.begin()
-        assert stage.end(migration, 900).status == 'failed'
-        stage.check(migration, 'host1', debris=('host2',))
-
-    def test_a_rollback_that_fails_once_is_done_again(self, stage: Stage) -> None:
-        stage.host('host1').faults.fail('copying')
-        stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy')
-        stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy')
-        migration = stage.begin()
-        assert stage.end(migration).status == 'failed'
-        stage.check(migration, 'host1')
-
-    def test_source_that_cannot_be_restored_is_stuck_without_a_deferred_cleanup(
-        self, build: Callable[..., Stage]
+    @pytest.mark.parametrize('fail_seconds', [0.0, 2.0])
+    def test_source_that_cannot_restore_its_guest_is_stuck_once_and_without_a_deferred_cleanup(
+        self, build: Callable[..., Stage], fail_seconds: float
     ) -> None:
-        stage = build(leave_paused=True, options={'conductor.post_max_attempts': 2})
-        stage.host('host1').faults.fail('cutover')
-        stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
-        migration = stage.begin()
-        assert 'host1' in stage.until_stuck(migration, 900)
-        assert stage.database.cleanups.list() == []
-        stage.host('host1').faults.clear()
-        assert stage.end(migration, 200).status == 'failed'
-        stage.check(migration, 'host1')
-
-    def test_source_that_fails_slowly_to_restore_its_guest_is_stuck_once(self, build: Callable[..., Stage]) -> None:
-        """Each try reports first that it runs, which is no news for a migration that is stuck."""
-        stage = build(leave_paused=True, fail_seconds=2.0, options={'conductor.post_max_attempts': 2})
+        """Each slow try reports first that it runs, which is no news for a migration that is stuck."""
+        stage = build(leave_paused=True, fail_seconds=fail_seconds, options={'conductor.post_max_attempts': 2})
         stage.host('host1').faults.fail('cutover')
         stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
         migration = stage.begin()
         reason = stage.until_stuck(migration, 900)
+        assert 'host1' in reason
+        assert stage.database.cleanups.list() == []
         stage.simulation.advance(120)
         assert stage.row(migration).stuck_reason == reason
         log = stage.database.migrations.read_logs([migration.uuid])[migration.uuid]
