@@ -29,6 +29,18 @@ def backend(_shared):
         gc.enable()
 
 
+@pytest.fixture
+def judged(backend):
+    """Return a function that runs a plan, and fails with the shortest plan that breaks something."""
+
+    def run(plan):
+        found = runs.run(backend, plan)
+        assert not found.violations, runs.described(*runs.shorten(backend, plan, found))
+        return found
+
+    return run
+
+
 @pytest.fixture(scope='session')
 def _known():
     return {}

@@ -12,7 +12,7 @@ import os
 import pytest
 
 from migrator.objects import migration, service
-from migrator.simulator import matrix, runs, scenarios, workloads
+from migrator.simulator import matrix, scenarios, workloads
 from migrator.simulator.paths import cold_migrations
 
 SEEDS, CHUNK = 40, 10
@@ -35,26 +35,20 @@ SINGLE = [path for path in scenarios.PATHS if not path.name.startswith('drain')]
 pytestmark = pytest.mark.timeout(900)
 
 
-def judged(backend, plan):
-    result = runs.run(backend, plan)
-    assert not result.violations, runs.described(plan, result)
-    return result
-
-
 @pytest.mark.nova_bug(1377644)
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
-def test_an_upgrade_under_running_migrations_ends_in_order(first, backend, record_property):
+def test_an_upgrade_under_running_migrations_ends_in_order(first, judged, record_property):
     for seed in range(first, first + CHUNK):
-        judged(backend, workloads.of_an_upgrade(seed))
+        judged(workloads.of_an_upgrade(seed))
     record_property('seeds', CHUNK)
 
 
 @pytest.mark.parametrize('version', [one for one in service.SERVICE_VERSIONS if one < service.CURRENT_VERSION])
-def test_a_cloud_of_old_computes_ends_in_order(version, backend, record_property):
+def test_a_cloud_of_old_computes_ends_in_order(version, judged, record_property):
     seeds = range(1, 1 + CHUNK)[version % SPACING :: SPACING]
     for seed in seeds:
         plan = workloads.of(seed)
-        judged(backend, dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
+        judged(dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
     record_property('seeds', len(seeds))
 
 
@@ -96,7 +90,7 @@ def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(p
     assert not wrong, '\n'.join(wrong)
 
 
-def test_the_strategy_is_chosen_once_by_the_lowest_version(backend):
+def test_the_strategy_is_chosen_once_by_the_lowest_version(judged):
     """Some migrations of these runs begin before, and some after the floor has risen."""
     plans = [workloads.of_an_upgrade(seed) for seed in range(1, 1 + 10 * CHUNK)]
     doubled = [plan for plan in plans if min(plan.versions.values()) < service.MIGRATION_OWNED]
@@ -104,7 +98,7 @@ def test_the_strategy_is_chosen_once_by_the_lowest_version(backend):
     seen = set()
     for old, chosen in ((True, doubled), (False, others)):
         for plan in chosen[: CHUNK // 2]:
-            seen |= {(old, one) for one in judged(backend, plan).strategies}
+            seen |= {(old, one) for one in judged(plan).strategies}
     assert (False, migration.Strategy.MIGRATION_OWNED) in seen
     assert (True, migration.Strategy.DOUBLED) in seen
     assert (False, migration.Strategy.DOUBLED) not in seen
