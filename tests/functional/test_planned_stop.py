@@ -141,14 +141,6 @@ def test_stop_cancels_queued_migrations_and_running_ones_go_on(cloud, phase):
     assert started(cloud) == [runs.uuid]
 
 
-def test_queued_migrations_are_cancelled_though_host_never_returns(cloud):
-    (_runs, *waiting), before = queue(cloud)
-    stop(cloud)
-    until_ended(cloud, waiting)
-    assert_cancelled_by_the_stop(cloud, waiting, before)
-    migration_requests.go_on(cloud)
-
-
 @pytest.mark.cloud(options=KEEP)
 def test_kept_queue_goes_on_in_order_after_the_restart(cloud):
     instances, _before = queue(cloud)

@@ -34,6 +34,7 @@ def test_conductor_starts_without_placement_logs_it_once_and_exits_0_on_sigterm(
             assert service.text().count('Placement is not reachable') == 1
             assert 'Stopped service' in service.text()
             assert 'Traceback' not in service.text()
+            assert 'The metrics are at' not in service.text(), 'without a port'
 
 
 def test_sighup_applies_mutable_options_unless_the_file_is_wrong(tmp_path):
@@ -134,12 +135,6 @@ def test_conductor_that_waits_for_the_broker_is_live_and_says_so(tmp_path):
         assert service.status() == 0
 
 
-def test_metrics_are_not_served_without_a_port(tmp_path):
-    with running(tmp_path, 'conductor', *configure(tmp_path, '[conductor]\naudit_interval = 3600')) as service:
-        service.wait_for('Started service')
-        assert 'metrics' not in service.text()
-
-
 def test_a_port_for_the_metrics_that_is_in_use_is_one_line_with_option_and_address_and_status_2(tmp_path):
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))
@@ -154,15 +149,6 @@ def test_metrics_address_of_another_machine_is_refused(tmp_path):
     elsewhere = '[conductor]\nmetrics_host = 192.0.2.1\nmetrics_port = 0'
     status, line = refused(tmp_path, 'conductor', *configure(tmp_path, elsewhere))
     assert (status, "[conductor] metrics_host is '192.0.2.1'" in line) == (2, True)
-
-
-def test_conductor_starts_and_stops_in_a_process_patched_by_eventlet(tmp_path):
-    pytest.importorskip('eventlet')
-    arguments = configure(tmp_path, 'concurrency_backend = eventlet')
-    with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
-        service.wait_for('Started service')
-        service.signal(signal.SIGTERM)
-        assert service.status() == 0
 
 
 def test_two_computes_with_one_name_are_reported_and_a_late_boot_is_not():
