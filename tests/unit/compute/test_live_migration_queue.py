@@ -42,28 +42,6 @@ def simulation() -> Any:
         yield made
 
 
-def test_entries_run_first_in_first_out_within_the_limit(simulation: Simulation) -> None:
-    made = Made(simulation.process('alpha'), limit=2)
-    made.submit(*'abcdef')
-    simulation.run_ready()
-    assert sorted(made.ran) == ['a', 'b']
-    assert list(made.waiting) == ['c', 'd', 'e', 'f']
-    made.go.set()
-    simulation.run()
-    assert sorted(made.ran[:2]) == ['a', 'b']
-    assert sorted(made.ran) == list('abcdef')
-    assert made.most == 2
-    assert made.waiting == {}
-
-
-def test_limit_of_one_runs_entries_in_submission_order(simulation: Simulation) -> None:
-    made = Made(simulation.process('alpha'))
-    made.go.set()
-    made.submit(*'abcdef')
-    simulation.run()
-    assert made.ran == list('abcdef')
-
-
 def test_wait_of_the_first_waiting_entry_is_known(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b')
@@ -113,21 +91,6 @@ def test_closed_queue_cancels_waiting_entries_in_order_and_refuses_new_ones(simu
     simulation.run()
     assert made.ran == ['a']
     assert made.waiting == {}
-
-
-def test_higher_limit_starts_entries_at_once_and_lower_limit_interrupts_none(
-    simulation: Simulation,
-) -> None:
-    made = Made(simulation.process('alpha'))
-    made.submit(*'abcd')
-    simulation.run_ready()
-    made.queue.resize(3)
-    simulation.run_ready()
-    assert sorted(made.ran) == ['a', 'b', 'c']
-    made.queue.resize(1)
-    simulation.run_ready()
-    assert made.queue.running == 3
-    assert list(made.waiting) == ['d']
 
 
 def test_attached_job_takes_a_slot_above_the_limit(simulation: Simulation) -> None:

@@ -102,6 +102,9 @@ class TestQueue:
         host.manager.reset()
         scene.simulation.run_ready()
         assert len(scene.alpha.jobs) == 3
+        scene.until(lambda: len(scene.world.effects('job completed')) == 3)
+        scene.simulation.run_ready()
+        assert len(scene.alpha.jobs) <= 1
         scene.until(lambda: len(scene.world.effects('job completed')) == 5)
 
     def test_hung_job_holds_its_slot_and_no_lock(self, scene: Scene) -> None:

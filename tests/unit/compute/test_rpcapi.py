@@ -22,6 +22,12 @@ EVACUATION = [name for name in METHODS if 'evacuat' in name or name == 'get_defi
 HERE = ['check_can_resize', 'resize', 'confirm_resize', 'revert_resize']
 COLD = [name for name, version in rpcapi.COMMANDS.items() if version == '1.5']
 END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback')) and name not in EVACUATION]
+#: Newer method -> the service version and the version of the RPC API that it needs.
+NEEDED = {
+    name: needed
+    for names, needed in ((EVACUATION, (6, '1.2')), (REPORTS, (8, '1.4')), (COLD, (9, '1.5')), (HERE, (11, '1.6')))
+    for name in names
+}
 
 
 class Recorder:
@@ -158,48 +164,22 @@ def test_post_and_rollback_are_plain_calls_below_version_4_or_if_pinned(
     assert set(args) == {'command', 'instance', 'migrate_data'}
 
 
-@pytest.mark.parametrize('method', EVACUATION)
-@pytest.mark.parametrize(
-    ('service_version', 'pin', 'reason'),
-    [
-        (5, None, '^alpha is not asked for METHOD: its compute service has version 5, and 6 is needed: upgrade it'),
-        (6, '1.1', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.1, and 1.2 is needed: remove'),
-        (6, '1.2', None),
-        (6, None, None),
-    ],
-)
-def test_evacuation_is_sent_only_to_a_host_that_supports_it(
-    method: str, service_version: int, pin: str | None, reason: str | None
-) -> None:
+@pytest.mark.parametrize('method', NEEDED)
+@pytest.mark.parametrize('of', ['an older host', 'an older pin', 'the pin', 'no pin'])
+def test_newer_method_is_sent_only_to_a_host_that_supports_it(method: str, of: str) -> None:
+    needed, version = NEEDED[method]
+    older = f'1.{int(version.removeprefix("1.")) - 1}'
+    pin = {'an older pin': older, 'the pin': version}.get(of)
+    reason = {
+        'an older host': f'its compute service has version {needed - 1}, and {needed} is needed: upgrade it',
+        'an older pin': rf'\[upgrade_levels\] compute is {older}, and {version} is needed: remove',
+    }.get(of)
     recorder = Recorder()
-    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': service_version}.__getitem__, pin=pin)
+    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': needed - (of == 'an older host')}.__getitem__, pin=pin)
     if reason is None:
         call(method, api)
     else:
-        with pytest.raises(exception.ServiceTooOld, match=reason.replace('METHOD', method)):
-            call(method, api)
-    assert len(recorder.calls) == (reason is None)
-
-
-@pytest.mark.parametrize('method', REPORTS)
-@pytest.mark.parametrize(
-    ('service_version', 'pin', 'reason'),
-    [
-        (7, None, '^alpha is not asked for METHOD: its compute service has version 7, and 8 is needed: upgrade it'),
-        (8, '1.3', r'^alpha is not asked for METHOD: \[upgrade_levels\] compute is 1.3, and 1.4 is needed: remove'),
-        (8, '1.4', None),
-        (8, None, None),
-    ],
-)
-def test_report_is_requested_only_from_a_host_that_supports_it(
-    method: str, service_version: int, pin: str | None, reason: str | None
-) -> None:
-    recorder = Recorder()
-    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': service_version}.__getitem__, pin=pin)
-    if reason is None:
-        call(method, api)
-    else:
-        with pytest.raises(exception.ServiceTooOld, match=reason.replace('METHOD', method)):
+        with pytest.raises(exception.ServiceTooOld, match=f'^alpha is not asked for {method}: {reason}'):
             call(method, api)
     assert len(recorder.calls) == (reason is None)
 
