@@ -16,7 +16,7 @@ LISTS = [
     ('/servers?all_tenants=1', 'servers', 'id'),
     ('/servers/detail?all_tenants=1', 'servers', 'id'),
     ('/servers/detail?all_tenants=1&sort_key=display_name&sort_dir=asc', 'servers', 'id'),
-    ('/os-migrations?', 'migrations', 'uuid'),
+    ('/os-migrations?host=source', 'migrations', 'uuid'),
     ('/servers/{guest}/os-instance-actions?', ACTIONS, 'request_id'),
     ('/os-hypervisors?', 'hypervisors', 'id'),
     ('/os-hypervisors/detail?', 'hypervisors', 'id'),
@@ -79,6 +79,17 @@ class Growing:
         """Let a migration go on."""
         of = self.migrations[number % 5]
         self._world.move(of.uuid, memory_total=number, updated_at=self._world.database.services.now())
+
+
+def test_pages_are_the_list_in_its_order(world):
+    growing = Growing(world)
+    for _ in range(5):
+        growing.grow()
+    for path, key, by in LISTS:
+        named = path.format(guest=growing.guest.uuid, drain=growing.drain.uuid)
+        assert [row for page in pages(world, named, key, by) for row in page] == [
+            one[by] for one in world.get(named)[key]
+        ]
 
 
 def test_pages_neither_skip_nor_repeat_while_rows_come_and_change(world):

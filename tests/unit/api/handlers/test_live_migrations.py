@@ -43,41 +43,8 @@ def test_each_form_is_accepted_and_kept_as_it_was_asked_for(world, version, argu
     assert (row.user_id, row.project_id) == ('admin', 'admin')
 
 
-def test_row_task_state_and_action_are_committed_before_the_conductor_is_called(world):
-    guest = world.guest()
-    seen = []
-    world.conductor.does = lambda uuid: seen.append(
-        (
-            world.database.migrations.get(uuid).status,
-            world.database.instances.get(guest.uuid).task_state,
-            world.database.actions.list(guest.uuid)[0].action,
-        )
-    )
-    assert world.migrate(guest).status_int == 202
-    assert seen == [('accepted', 'migrating', 'live-migration')]
-    assert world.conductor.calls == [('live_migrate', only_migration(world).uuid)]
-
-
-def test_migration_stays_accepted_if_no_conductor_can_be_woken(world):
-    guest = world.guest()
-
-    def unreachable(uuid):
-        raise exception.ServiceUnreachable(service='RabbitMQ', reason='refused')
-
-    world.conductor.does = unreachable
-    assert world.migrate(guest).status_int == 202
-    assert only_migration(world).status == 'accepted'
-
-
 def test_a_paused_server_can_be_migrated(world):
     assert world.migrate(world.guest(vm_state='paused', power_state=3)).status_int == 202
-
-
-@pytest.mark.parametrize(('version', 'strategy'), [(1, 'doubled'), (2, 'migration-owned'), (4, 'migration-owned')])
-def test_the_lowest_compute_service_version_chooses_the_strategy(world, version, strategy):
-    world.host('old', version=version)
-    assert world.migrate(world.guest()).status_int == 202
-    assert only_migration(world).strategy == strategy
 
 
 def test_an_administrator_may_migrate_a_locked_server(world):
@@ -255,15 +222,6 @@ def test_server_that_moved_meanwhile_returns_409_with_its_last_migration(world, 
 def test_409_for_locked_server_names_locker_and_reason(roles, lock, said):
     guest = roles.guest(project='blue', **lock)
     roles.refuses(roles.migrate(guest, token='manager:eve:blue'), 409, 'conflictingRequest', said)
-
-
-def test_database_accepts_one_of_two_concurrent_requests(world, monkeypatch):
-    """Both requests pass the check before the transaction."""
-    guest = world.guest()
-    assert world.migrate(guest).status_int == 202
-    before = world.rows()
-    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
-    world.refuses(world.migrate(guest), 409, 'conflictingRequest', 'migrating', since=before)
 
 
 def test_too_many_waiting_at_the_source_is_a_403_that_names_the_option(world):
