@@ -14,36 +14,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-#: The driver methods that act on a guest.
-ACTING = frozenset(
-    {
-        'check_can_live_migrate_destination',
-        'check_can_live_migrate_source',
-        'cleanup_live_migration_destination_check',
-        'pre_live_migration',
-        'live_migration',
-        'live_migration_abort',
-        'live_migration_force_complete',
-        'post_live_migration_at_source',
-        'post_live_migration_at_destination',
-        'rollback_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'check_can_evacuate',
-        'evacuate',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'check_can_migrate_source',
-        'check_can_migrate_destination',
-        'migrate_disk_and_power_off',
-        'finish_migration',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'revert_migration_at_destination',
-        'check_can_resize',
-        'resize',
-        'confirm_resize',
-        'revert_resize',
-    }
+from migrator.objects import protocol
+
+#: The driver methods that act on a guest: those of the steps that hosts run, and three that belong to steps.
+ACTING = (
+    protocol.STEPS_AT_SOURCE
+    | protocol.STEPS_AT_DESTINATION
+    | protocol.ENDING
+    | {'cleanup_live_migration_destination_check', 'live_migration_abort', 'live_migration_force_complete'}
 )
 
 
