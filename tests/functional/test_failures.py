@@ -298,17 +298,19 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
 def test_post_step_that_always_fails_is_deferred_and_the_migration_completes(cloud, host, phase):
     """The server does not wait for a host that cannot clean up."""
     instance = cloud.boot('one', 'host1')
-    faults(cloud, host).fail(phase, 'the disk is full', sticky=True)
+    fault = faults(cloud, host).fail(phase, 'the disk is full', sticky=True)
     migrate(cloud, instance)
     cloud.wait(LONG)
+    assert fault.count == 3
     assert state.migration(cloud, instance)['status'] == 'completed'
     assert state.result(cloud, instance) == ('Success', None)
     assert (state.server(cloud, instance)['status'], state.host_of(cloud, instance)) == ('ACTIVE', 'host2')
     assert state.allocations(cloud) == {instance.uuid: {'host2': state.CLAIM}}
     assert cloud.world.active_on(instance.uuid) == ['host2']
-    cleanups = cloud.database.cleanups.list()
-    assert [(cleanup.host, cleanup.step) for cleanup in cleanups] == [(host, phase)]
-    assert 'the disk is full' in cleanups[0].reason
+    (cleanup,), row = cloud.database.cleanups.list(), cloud.migrations(instance)[-1]
+    assert (cleanup.host, cleanup.step, cleanup.migration_uuid, cleanup.epoch) == (host, phase, row.uuid, row.epoch)
+    assert 'the disk is full' in cleanup.reason
+    assert cleanup.input['migrate_data']
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from tests.unit.conductor import stage as stages
 Stage = stages.Stage
 ROLLBACK_SOURCE = 'rollback_live_migration_at_source'
 ROLLBACK_DESTINATION = 'rollback_live_migration_at_destination'
-POST_SOURCE = 'post_live_migration_at_source'
 POST_DESTINATION = 'post_live_migration_at_destination'
 #: A guest that dirties its memory faster than the link carries it, where nothing throttles it.
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
@@ -114,29 +113,6 @@ class TestTheMove:
 
 
 class TestAfterTheMove:
-    @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
-    def test_post_step_that_always_fails_is_deferred(self, stage: Stage, step: str, host: str) -> None:
-        stage.host(host).faults.fail(step, 'busy', sticky=True)
-        migration = stage.begin()
-        assert stage.end(migration, 900).status == 'completed'
-        stage.check(migration, 'host2', debris=(host,))
-        cleanup = stage.database.cleanups.list()[0]
-        assert (cleanup.step, cleanup.migration_uuid, cleanup.epoch) == (
-            step,
-            migration.uuid,
-            stage.row(migration).epoch,
-        )
-        assert 'busy' in cleanup.reason
-        assert (cleanup.input or {})['migrate_data']
-
-    def test_post_step_is_tried_as_often_as_the_option_allows(self, build: Callable[..., Stage]) -> None:
-        stage = build(options={'conductor.post_max_attempts': 3})
-        fault = stage.host('host1').faults.fail(POST_SOURCE, 'busy', sticky=True)
-        migration = stage.begin()
-        stage.end(migration)
-        assert fault.count == 3
-        stage.check(migration, 'host2', debris=('host1',))
-
     def test_source_that_reports_the_guest_is_stuck_until_it_no_longer_does(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
