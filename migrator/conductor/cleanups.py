@@ -209,7 +209,7 @@ def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | N
     # Without a tenure the poll does not disturb a migration of the guest that is in progress there.
     command = _command(tools, held, 'poll', boot or '').replace(tenure=0)
     try:
-        found = tools.hosts.ask(host, [command])
+        found = tools.hosts.poll(host, [command])
     except HostBusy:
         return None
     one = next((one for one in found or [] if one.migration_uuid == held.migration_uuid), None)

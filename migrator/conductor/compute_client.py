@@ -133,7 +133,7 @@ class Hosts:
         self._note_reply(host)
         return answer
 
-    def ask(
+    def poll(
         self, host: str, commands: Sequence[protocol.Command], may_queue: bool = False
     ) -> list[protocol.Observation] | None:
         """Poll a host about some migrations; the poll changes only the epoch that the host has seen.

@@ -121,7 +121,7 @@ class Heartbeats:
             boot_id=protocol.NO_UUID,
         )
         try:
-            self._tools.hosts.ask(host, [for_no_boot])
+            self._tools.hosts.poll(host, [for_no_boot])
         except HostBusy:
             LOG.debug('No free call slot for host %s; its next heartbeat tries again', host)
 
@@ -262,7 +262,7 @@ def _is_long_unreachable(tools: Tools, host: str) -> bool:
 def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     named = _named(subjects)
     try:
-        found = tools.hosts.ask(host, [hosts.command(subject, host, 'poll') for subject in named])
+        found = tools.hosts.poll(host, [hosts.command(subject, host, 'poll') for subject in named])
     except HostBusy:
         return
     except Exception:  # the pool would drop the error

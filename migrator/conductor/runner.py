@@ -205,11 +205,11 @@ class Runner:
                 # Everything that has failed is tried again at once, after the hosts were polled.
                 subject.ledger.forget_tries()
                 subject.ledger.last = None
-                subject.replies.must_ask = set(subject.row.hosts_to_poll)
+                subject.replies.must_poll = set(subject.row.hosts_to_poll)
             subject.replies.begin_run(news=bool(reports or observations))
             subject.ledger.begin_run()
             subject.tools.broker.check()
-            pause: Parked | Stuck | None = hosts.ask_first(subject)
+            pause: Parked | Stuck | None = hosts.poll_first(subject)
             if pause is None:
                 pause = SagaExecutor(self._saga_of, subject).run()
             self._after(run, pause)

@@ -4,8 +4,8 @@
 
 After a conductor was killed between the commit of an intent and its call, its lease expires. The sweep of another one
 finds the migration (:meth:`migrator.db.takeovers.Takeovers.orphans`), and :func:`adopt` takes it over in a new epoch.
-Its first run polls every host (:func:`migrator.conductor.migration.hosts.ask_first`). Then the step is sent again if no
-host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
+Its first run polls every host (:func:`migrator.conductor.migration.hosts.poll_first`). Then the step is sent again if
+no host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def reload(tools: Tools, uuid: str) -> MigrationContext | None:
 def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     subject = MigrationContext(tools, owned, settling=owned.migration.epoch > 1)
     if owned.migration.epoch > 1:
-        subject.replies.must_ask = set(subject.row.hosts_to_poll)
+        subject.replies.must_poll = set(subject.row.hosts_to_poll)
         # A host may have received any command that was sent: poll it before the command is sent again.
         for record in subject.journal.all():
             if record.state == log.StepState.INTENT:

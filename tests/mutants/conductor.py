@@ -8,17 +8,17 @@ ABANDON = 'migrator/conductor/migration/abandon.py'
 ALLOCATIONS = 'migrator/conductor/migration/allocations.py'
 CLEANUPS = 'migrator/conductor/cleanups.py'
 DESTINATIONS = 'migrator/conductor/migration/destinations.py'
-HOSTS = 'migrator/conductor/compute_client.py'
+CALLS = 'migrator/conductor/compute_client.py'
 COLD_MIGRATE = 'migrator/conductor/tasks/cold_migrate.py'
 LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
-ORDERS = 'migrator/conductor/migration/hosts.py'
-OWNED = 'migrator/conductor/migration/context.py'
+HOSTS = 'migrator/conductor/migration/hosts.py'
+CONTEXT = 'migrator/conductor/migration/context.py'
 REPLIES = 'migrator/conductor/migration/replies.py'
 PERIODICS = 'migrator/conductor/periodics.py'
-RECOVERY = 'migrator/conductor/takeover.py'
+TAKEOVER = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
-SETTLE = 'migrator/conductor/migration/settle_table.py'
-SETTLING = 'migrator/conductor/migration/settle.py'
+SETTLE_TABLE = 'migrator/conductor/migration/settle_table.py'
+SETTLE = 'migrator/conductor/migration/settle.py'
 
 MUTANTS = (
     Mutant(
@@ -52,34 +52,34 @@ MUTANTS = (
     Mutant(
         'unsure-outlives-an-epoch',
         REPLIES,
-        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
-        'self.settling, self.must_ask = fresh.settling, fresh.must_ask',
+        'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',
+        'self.settling, self.must_poll = fresh.settling, fresh.must_poll',
         'After a host has restarted, a step that may have been done is sent again without asking.',
     ),
     Mutant(
         'must-ask-outlives-an-epoch',
         REPLIES,
-        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
+        'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',
         'self.settling, self.unsure = fresh.settling, fresh.unsure',
         'After a host has restarted, the hosts are not asked before the migration goes on.',
     ),
     Mutant(
         'settling-outlives-an-epoch',
         REPLIES,
-        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
-        'self.unsure, self.must_ask = fresh.unsure, fresh.must_ask',
+        'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',
+        'self.unsure, self.must_poll = fresh.unsure, fresh.must_poll',
         'After a host has restarted, the owner believes its events without asking the hosts in the new epoch.',
     ),
     Mutant(
         'retry-limit-off-by-one',
-        OWNED,
+        CONTEXT,
         'return retries < 0 or self.attempt <= retries',
         'return retries < 0 or self.attempt < retries',
         'A migration fails although a candidate and a retry are left.',
     ),
     Mutant(
         'host-is-down-by-the-word-of-one-conductor',
-        OWNED,
+        CONTEXT,
         'else bool(service.down_since)',
         'else True',
         'A host whose heartbeats arrive counts as down because one conductor cannot reach it.',
@@ -93,70 +93,70 @@ MUTANTS = (
     ),
     Mutant(
         'late-time-out-overrules-a-newer-answer',
-        HOSTS,
+        CALLS,
         'if self._answered.get(host, -math.inf) > asked:',
         'if self._answered.get(host, -math.inf) > math.inf:',
         'A host that answers counts as unreachable because an earlier call to it has timed out.',
     ),
     Mutant(
         'one-call-too-many-to-a-host',
-        HOSTS,
+        CALLS,
         'if self._calls[host] >= CALLS_PER_HOST:',
         'if self._calls[host] > CALLS_PER_HOST:',
         'A host that hangs holds more threads of the conductor than its limit of calls allows.',
     ),
     Mutant(
         'answer-of-a-higher-epoch-counts',
-        ORDERS,
+        HOSTS,
         'if observation.refusal is not None or observation.epoch > m.row.epoch:',
         'if observation.refusal is not None:',
         'An owner decides on an answer that was given to a newer owner.',
     ),
     Mutant(
         'older-report-counts-for-a-newer-intent',
-        ORDERS,
+        HOSTS,
         'return found if found is not None and found.epoch >= record.epoch else None',
         'return found',
         'A step that had to be done again counts as done by a report from before.',
     ),
     Mutant(
         'first-answers-of-an-older-epoch-count',
-        ORDERS,
+        HOSTS,
         'if m.row.epoch != epoch:',
         'if m.row.epoch < epoch:',
         'A host that was not asked in the newest epoch still accepts late commands of the older one.',
     ),
     Mutant(
         'unrestored-source-is-deferred',
-        ORDERS,
+        HOSTS,
         "_RESTORING = ('rollback_live_migration_at_source', ",
         "_RESTORING = ('rollback_live_migration_at_destination', ",
         'A migration ends as failed while its guest stays paused at the source.',
     ),
     Mutant(
         'busy-host-counts-as-down',
-        ORDERS,
-        'm.replies.unasked.add(host)\n        return settle_table.Host(settle_table.Observed.MISSING)',
-        'm.replies.unasked.add(host)\n        return _unreachable(m, host)',
+        HOSTS,
+        'm.replies.unpolled.add(host)\n        return settle_table.Host(settle_table.Observed.MISSING)',
+        'm.replies.unpolled.add(host)\n        return _unreachable(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),
     Mutant(
         'report-of-an-earlier-boot-ends-the-job',
-        ORDERS,
+        HOSTS,
         'return report is not None and report.boot_id == observation.boot_id and report.state',
         'return report is not None and report.state',
         'A move that waits in the queue of a restarted source counts as ended, and is undone.',
     ),
     Mutant(
         'sent-command-decided-against-in-its-own-epoch',
-        ORDERS,
+        HOSTS,
         '        m.replies.settling = False\n',
         '        m.replies.settling = m.replies.settling\n',
         'A decision is made against a command that a host may still accept.',
     ),
     Mutant(
         'source-restored-without-a-verdict',
-        SETTLE,
+        SETTLE_TABLE,
         "source.verdict in ('failed', 'aborted'):",
         "source.verdict != 'completed':",
         'The guest is resumed at the source although it may run at the destination, which is down.',
@@ -170,7 +170,7 @@ MUTANTS = (
     ),
     Mutant(
         'cancelled-at-a-later-boot-counts-as-not-begun',
-        SETTLING,
+        SETTLE,
         "return bool((report.result or {}).get('cancelled')) and report.boot_id == sent_to",
         "return bool((report.result or {}).get('cancelled'))",
         'A guest that an earlier boot of the source has begun to migrate is not restored after an abort.',
@@ -240,14 +240,14 @@ MUTANTS = (
     ),
     Mutant(
         'takeover-does-not-ask-anew',
-        RECOVERY,
-        'subject.replies.must_ask = set(subject.row.hosts_to_poll)',
-        'subject.replies.must_ask = set()',
+        TAKEOVER,
+        'subject.replies.must_poll = set(subject.row.hosts_to_poll)',
+        'subject.replies.must_poll = set()',
         'A new owner goes on without asking the hosts what the last owner has begun.',
     ),
     Mutant(
         'restart-queues-a-decided-migration',
-        RECOVERY,
+        TAKEOVER,
         'and migration.outcome is None\n',
         'and migration.source_compute is not None\n',
         'A restarted source moves a guest whose migration is being undone.',
@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     Mutant(
         'a-late-start-is-not-refused',
-        SETTLING,
+        SETTLE,
         '        # The host refuses what is still on its way from now on.\n        m.raise_epoch()',
         '        # The host refuses what is still on its way from now on.\n        m.replies.settling = True',
         'A start that is still on its way to the destination is carried out after the guest is restored at its source.',

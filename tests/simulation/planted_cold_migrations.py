@@ -92,7 +92,7 @@ def revert_does_not_return_the_allocation() -> Iterator[object]:
 @SHELF.plant('I1', 'cold destination unreachable')
 def destination_that_does_not_answer_counts_as_fenced() -> Iterator[object]:
     """A revert starts the guest at the source while the destination, which is not forced down, runs it."""
-    look_at, tried = hosts.look_at, hosts._tried
+    look_at, tried = hosts.poll, hosts._tried
 
     def fenced(m: MigrationContext, host: str) -> Host:
         found = look_at(m, host)
@@ -103,7 +103,7 @@ def destination_that_does_not_answer_counts_as_fenced() -> Iterator[object]:
         return (hosts.Tried.PENDING if found is hosts.Tried.MAY_RUN else found), reason
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patched(hosts, 'look_at', fenced))
+        stack.enter_context(patched(hosts, 'poll', fenced))
         yield stack.enter_context(patched(hosts, '_tried', pending))
 
 

@@ -80,9 +80,9 @@ def adopter_believes_the_journal() -> Iterator[object]:
     subject_of, settled = takeover._subject, settle.settle
     adopted: set[tuple[str, int]] = set()
 
-    def unasked(tools: Any, owned: Any) -> MigrationContext:
+    def unpolled(tools: Any, owned: Any) -> MigrationContext:
         subject = subject_of(tools, owned)
-        subject.replies.must_ask, subject.replies.unsure = set(), set()
+        subject.replies.must_poll, subject.replies.unsure = set(), set()
         adopted.add((subject.row.uuid, subject.row.epoch))
         return subject
 
@@ -92,14 +92,14 @@ def adopter_believes_the_journal() -> Iterator[object]:
             return Back('its conductor is gone')
         return settled(m)
 
-    with patched(takeover, '_subject', unasked), patched(settle, 'settle', from_the_journal) as there:
+    with patched(takeover, '_subject', unpolled), patched(settle, 'settle', from_the_journal) as there:
         yield there
 
 
 @SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
-    look, observe = hosts.look_at, settle.observe_source
+    look, observe = hosts.poll, settle.observe_source
     earlier: dict[str, settle_table.Host] = {}
 
     def first(m: MigrationContext) -> settle_table.Host:
@@ -110,7 +110,7 @@ def destination_is_asked_before_the_source() -> Iterator[object]:
     def kept(m: MigrationContext, host: str) -> settle_table.Host:
         return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)
 
-    with patched(settle, 'observe_source', first), patched(hosts, 'look_at', kept) as there:
+    with patched(settle, 'observe_source', first), patched(hosts, 'poll', kept) as there:
         yield there
 
 

@@ -137,7 +137,7 @@ def test_the_same_with_two_crashes_and_two_failures():
     [
         ('no-abort', 'the source is back'),
         ('no-epoch', 'started twice'),
-        ('unasked', 'the last copy'),
+        ('unpolled', 'the last copy'),
         ('released-early', 'released before'),
     ],
 )

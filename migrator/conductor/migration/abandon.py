@@ -98,8 +98,8 @@ def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
         return None
     # The source of an evacuation is dead, or only the operator knows that it is not.
     asked = m.row.hosts_to_poll
-    source = hosts.look_at(m, m.source) if m.source in asked else settle_table.Host(Observed.DOWN)
-    destination = hosts.look_at(m, m.destination) if m.destination else settle_table.Host(Observed.ABSENT)
+    source = hosts.poll(m, m.source) if m.source in asked else settle_table.Host(Observed.DOWN)
+    destination = hosts.poll(m, m.destination) if m.destination else settle_table.Host(Observed.ABSENT)
     for host, found in ((m.source, source), (m.destination, destination)):
         if found.observed is Observed.MISSING:
             return Parked(f'{host} to report what it has of the guest')

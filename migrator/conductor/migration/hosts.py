@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-from types import MappingProxyType
 from typing import Any
 
 from migrator import exception
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
 from migrator.conductor.migration.ledger import Wait
+from migrator.conductor.migration.retry_table import RETRY, Then, Tried
 from migrator.objects import Migration, base, protocol
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck
@@ -23,7 +22,7 @@ _BACKOFF = (1.0, 60.0)
 #: driver may have failed.
 SEND_AGAIN = 5.0
 #: Seconds after which a host that contradicts the journal is asked again.
-LOOK_AGAIN = 5.0
+POLL_AGAIN = 5.0
 #: Commands that never move a migration forward. Any other may still be on its way when its step is undone. So the step
 #: is undone in a new epoch, in which the hosts refuse that command.
 _NEVER_FORWARD = protocol.ENDING | {'live_migration_abort', 'live_migration_force_complete'}
@@ -96,7 +95,7 @@ def check(m: context.MigrationContext, host: str | None, step: str, **payload: A
     if isinstance(answer, exception.RPCTimeout):
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
-        m.ledger.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
+        m.ledger.wake_by(m.tools.threads.clock.monotonic() + POLL_AGAIN)
         return Parked(f'the message broker, to send {step} to {host}', outage=f'{str(answer).rstrip(".")}.')
     if isinstance(answer, exception.MigratorException):
         return Failed(str(answer))
@@ -120,7 +119,7 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
     wait = m.ledger.of(step, host)
     wait.tries += 1
     try:
-        answers = m.tools.hosts.ask(host, [command(m, host, 'poll')]) is not None
+        answers = m.tools.hosts.poll(host, [command(m, host, 'poll')]) is not None
     except HostBusy:
         return _wait_for_call_slot(host)
     too_long = m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time
@@ -229,48 +228,6 @@ def retry(
     return next_try(host, wait)
 
 
-class Tried(enum.StrEnum):
-    """The outcome of one try, which is a row of the table."""
-
-    DONE = 'done'
-    #: The host refused, since the guest is there and could run.
-    HERE = 'the guest is there'
-    #: The host refused, since the guest is not there.
-    GONE = 'the guest is not there'
-    DELETED = 'the guest is not there, and its instance was deleted'
-    FAILED = 'failed'
-    #: The host failed to restore the guest, or to end it. An ended migration must leave no guest paused, and must not
-    #: start one before the other copy has ended.
-    UNRESTORED = 'the host failed to restore or to end the guest'
-    PENDING = 'not ended'
-    #: Only a fenced host runs no guest that another host may start.
-    MAY_RUN = 'not ended, and the guest may run at the host, which is down'
-
-
-class Then(enum.StrEnum):
-    """What follows from a try, which is a cell of the table."""
-
-    DONE = 'done'
-    AGAIN = 'wait, and try again'
-    DEFER = 'defer the step as a cleanup, and go on'
-    STUCK = 'stuck, and ask the host again'
-
-
-#: Outcome of the try -> what follows: while the step is tried again, and once it is given up.
-RETRY = MappingProxyType(
-    {
-        Tried.DONE: (Then.DONE, Then.DONE),
-        Tried.HERE: (Then.STUCK, Then.STUCK),
-        Tried.GONE: (Then.STUCK, Then.STUCK),
-        Tried.DELETED: (Then.DONE, Then.DONE),
-        Tried.FAILED: (Then.AGAIN, Then.DEFER),
-        Tried.UNRESTORED: (Then.AGAIN, Then.STUCK),
-        Tried.PENDING: (Then.AGAIN, Then.DEFER),
-        Tried.MAY_RUN: (Then.STUCK, Then.STUCK),
-    }
-)
-
-
 def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) -> tuple[Tried, str]:
     """Return the row of the table for a try, and its reason for an operator."""
     if isinstance(outcome, Parked):
@@ -346,7 +303,7 @@ def _delay(m: context.MigrationContext, wait: Wait, seconds: float) -> None:
 
 def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
     """Return Stuck, and try the step again after a pause instead of as fast as its host answers."""
-    _delay(m, wait, LOOK_AGAIN)
+    _delay(m, wait, POLL_AGAIN)
     wait.stuck = Stuck(reason)
     return wait.stuck
 
@@ -372,18 +329,18 @@ def send_request_once(m: context.MigrationContext, host: str, step: str, **paylo
     return isinstance(answer, protocol.Answer)
 
 
-def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
+def poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     """Poll a host in the present epoch, and return what it reports of the guest, for the table."""
     found = m.replies.polls.answer_before(host)
     if found is None:
-        found = _poll(m, host)
+        found = _send_poll(m, host)
     (m.replies.unreported.add if found.observed is settle_table.Observed.MISSING else m.replies.unreported.discard)(
         host
     )
     return found
 
 
-def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
+def _send_poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     # The earlier observation no longer counts. A later poll with the same content is news then, and wakes the run.
     m.replies.seen.pop(host, None)
     if m.tools.hosts.was_unreachable(host, m.tools.options.poll_interval):
@@ -391,11 +348,11 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
         m.ledger.waits_on.add(host)
         return _unreachable(m, host)
     try:
-        found = m.tools.hosts.ask(host, [command(m, host, 'poll')], may_queue=True)
+        found = m.tools.hosts.poll(host, [command(m, host, 'poll')], may_queue=True)
     except HostBusy:
         m.replies.polls.are_cut_short = True
         # The host was not polled, so a missing answer says nothing about it.
-        m.replies.unasked.add(host)
+        m.replies.unpolled.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
@@ -420,7 +377,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     return answer
 
 
-def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
+def poll_first(m: context.MigrationContext) -> Parked | Stuck | None:
     """Poll every host that must answer in the present epoch before anything else is done.
 
     An abort does not wait for the destination: only the source can stop the guest's move, and settling decides nothing
@@ -428,20 +385,20 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
 
     :returns: what the migration waits for, if a host that is not down does not answer.
     """
-    while m.replies.must_ask:
+    while m.replies.must_poll:
         epoch = m.row.epoch
-        answers = {host: look_at(m, host) for host in sorted(m.replies.must_ask)}
+        answers = {host: poll(m, host) for host in sorted(m.replies.must_poll)}
         if m.row.epoch != epoch:
-            m.replies.must_ask = set(m.row.hosts_to_poll)
+            m.replies.must_poll = set(m.row.hosts_to_poll)
             continue
-        m.replies.must_ask = {
+        m.replies.must_poll = {
             host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING
         }
-        if m.replies.must_ask:
-            if m.source not in m.replies.must_ask and _is_being_aborted(m):
+        if m.replies.must_poll:
+            if m.source not in m.replies.must_poll and _is_being_aborted(m):
                 return None
             known = m.ledger.waits_on
-            pause = wait_for_observation(m, *sorted(m.replies.must_ask))
+            pause = wait_for_observation(m, *sorted(m.replies.must_poll))
             m.ledger.waits_on |= known
             return pause
     return None
@@ -465,7 +422,7 @@ def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | S
                 'hypervisor, and at the log of the compute service there. The migration goes on once the host reports '
                 'the guest. Otherwise stop that service, fence the host, and declare it forced down.'
             )
-    if m.replies.unasked.issuperset(hosts):
+    if m.replies.unpolled.issuperset(hosts):
         return _wait_for_call_slot(' and '.join(hosts))
     return Parked(f'{", ".join(sorted(hosts))} to report where the guest is', hosts=hosts)
 

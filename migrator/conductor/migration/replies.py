@@ -60,9 +60,9 @@ class Replies:
     :ivar seen: the newest observation of each host in the present epoch.
     :ivar unreported: the hosts that were polled in this run and have not reported where the guest is.
     :ivar polls: the answers to the polls of this run.
-    :ivar unasked: the hosts that were not polled in this run because they had no free call slot.
+    :ivar unpolled: the hosts that were not polled in this run because they had no free call slot.
     :ivar received_at: when a host last reported or replied (monotonic seconds).
-    :ivar must_ask: the hosts that must answer in this epoch before anything else is done: the first act after a
+    :ivar must_poll: the hosts that must answer in this epoch before anything else is done: the first act after a
         takeover.
     :ivar unsure: steps that were sent without a reply. The host must be polled before they are sent again.
     :ivar woken_for_silence: when the run was last woken only because a host did not answer (monotonic seconds).
@@ -74,10 +74,10 @@ class Replies:
         self.reports: dict[tuple[str, str], protocol.Report] = {}
         self.seen: dict[str, protocol.Observation] = {}
         self.unreported: set[str] = set()
-        self.unasked: set[str] = set()
+        self.unpolled: set[str] = set()
         self.polls = Polls()
         self.received_at = clock.monotonic()
-        self.must_ask: set[str] = set()
+        self.must_poll: set[str] = set()
         self.unsure: set[tuple[str, str]] = set()
         self.woken_for_silence = -math.inf
         #: The hosts that answer without reporting this guest -> since when (monotonic seconds).
@@ -93,7 +93,7 @@ class Replies:
         if news:
             self.polls.forget()
         self.polls.begin_run()
-        self.unreported, self.unasked = set(), set()
+        self.unreported, self.unpolled = set(), set()
 
     def begin_epoch(self) -> None:
         """Forget the observations: only those of the new epoch count, in which nothing was sent yet."""
@@ -109,7 +109,7 @@ class Replies:
         :param same_epoch: whether no new epoch has begun.
         """
         if not same_epoch:
-            self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask
+            self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll
         self.seen, self.received_at = {}, fresh.received_at
         self.begin_run(news=True)
 

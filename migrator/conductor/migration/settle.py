@@ -62,7 +62,7 @@ def settle(m: MigrationContext) -> Settlement:
         if source.observed is Observed.MISSING:
             return hosts.wait_for_observation(m, m.source)
         # The destination is polled after the source has answered, since the guest may move between the two polls.
-        destination = hosts.look_at(m, m.destination) if m.destination else Host(Observed.ABSENT)
+        destination = hosts.poll(m, m.destination) if m.destination else Host(Observed.ABSENT)
         moved = destination.observed in (Observed.RUNS, Observed.BROKEN)
         if source.observed is Observed.ABSENT and not moved and m.is_deleted():
             # The guest is not lost, but was deleted with its instance. There is nothing to move or to restore.
@@ -70,7 +70,7 @@ def settle(m: MigrationContext) -> Settlement:
         names = (m.source, m.destination or '')
         abort, late = m.abort_reason is not None, _would_have_ended(m)
         decision = settle_table.decide(source, destination, _column(m), abort, asked_again, names, late)
-        if decision.act is Act.ASK:
+        if decision.act is Act.OTHER_DECIDES:
             asked_again = True
             continue
         if decision.act in (Act.BACK, Act.ABORT, Act.ERROR) and not m.replies.settling:
@@ -134,7 +134,7 @@ def observe_source(m: MigrationContext) -> Host:
         if (report.result or {}).get('verdict') == 'completed':
             # The driver guarantees that the source's copy can never run again.
             return Host(Observed.CUTOVER, verdict='completed')
-    return hosts.look_at(m, m.source)
+    return hosts.poll(m, m.source)
 
 
 def was_cancelled_by_stop(m: MigrationContext) -> bool:
@@ -182,7 +182,7 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
     moved = how_it_moved(m)
     if not moved.post_copy and not moved.job:
         return None
-    source = hosts.look_at(m, m.source)
+    source = hosts.poll(m, m.source)
     if source.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if source.observed in settle_table.JOB:
@@ -191,7 +191,7 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
     broken = source.observed is Observed.BROKEN
     if source.observed is Observed.DOWN and m.destination:
         # The destination lacks the pages that the source still has to send.
-        destination = hosts.look_at(m, m.destination)
+        destination = hosts.poll(m, m.destination)
         if destination.observed is Observed.MISSING:
             return hosts.wait_for_observation(m, m.destination)
         broken = destination.observed is Observed.BROKEN
@@ -222,7 +222,7 @@ def settle_start(
     host = m.destination
     assert host is not None
     while True:
-        found = hosts.look_at(m, host)
+        found = hosts.poll(m, host)
         if found.observed is Observed.MISSING:
             return hosts.wait_for_observation(m, host)
         m.ledger.waits_on = {host}

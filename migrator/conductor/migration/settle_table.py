@@ -57,7 +57,7 @@ class Act(enum.StrEnum):
     WAIT = 'wait'
     SEE_RUNNING = 'it runs'
     #: In a cell: the other host decides. As a decision: poll both hosts again.
-    ASK = 'the other host decides'
+    OTHER_DECIDES = 'the other host decides'
     ABORT = 'abort it, or cancel it in the queue, and wait'
     FORWARD = 'forward'
     BACK = 'undo'
@@ -79,7 +79,7 @@ SOURCE = MappingProxyType(
         Observed.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT),
         Observed.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK),
         Observed.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK),
-        Observed.ABSENT: (_A.ERROR, _A.ASK, _A.ASK),
+        Observed.ABSENT: (_A.ERROR, _A.OTHER_DECIDES, _A.OTHER_DECIDES),
         Observed.BROKEN: _STUCK,
     }
 )
@@ -87,10 +87,10 @@ SOURCE = MappingProxyType(
 #: Observation of the destination -> the act, by column.
 DESTINATION = MappingProxyType(
     {
-        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK),
-        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK),
+        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.OTHER_DECIDES),
+        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.OTHER_DECIDES),
         Observed.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD),
-        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK),
+        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.OTHER_DECIDES),
         Observed.BROKEN: _STUCK,
     }
 )
@@ -224,13 +224,13 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
         return _with_a_host_down(source, destination, column, abort, late)
     if source.observed in _HERE and destination.observed is Observed.RUNS:
         # The two polls were not at the same time, and the guest may have moved between them.
-        return _A.STUCK if asked_again else _A.ASK
+        return _A.STUCK if asked_again else _A.OTHER_DECIDES
     theirs = _cell(SOURCE, source.observed, column)
     others = _cell(DESTINATION, destination.observed, column)
     if abort:
         theirs = _requested(theirs, source.observed)
         # The preparation of the destination no longer matters.
-        others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
+        others = _A.OTHER_DECIDES if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
     if source.observed in JOB:
         return others if destination.observed is Observed.RUNS else theirs
     if source.observed is destination.observed is Observed.ABSENT and column is not Column.NOT_SENT:
@@ -238,13 +238,13 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
     if source.observed is Observed.WAITS and others is _A.PREPARE:
         # A start without a prepared destination would fail. It can be prepared while the guest waits.
         return _A.PREPARE
-    if {theirs, others} == {_A.ASK}:
+    if {theirs, others} == {_A.OTHER_DECIDES}:
         return _A.STUCK
-    if theirs is _A.ASK and others is _A.GO_ON:
+    if theirs is _A.OTHER_DECIDES and others is _A.GO_ON:
         return _A.QUEUE
     if theirs is _A.ABORT:
         return theirs if others is not _A.STUCK else others
-    return min({theirs, others} - {_A.ASK}, key=_PRECEDENCE.index)
+    return min({theirs, others} - {_A.OTHER_DECIDES}, key=_PRECEDENCE.index)
 
 
 def _cell(table: MappingProxyType[Observed, tuple[Act, ...]], observed: Observed, column: Column) -> Act:

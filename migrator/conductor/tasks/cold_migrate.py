@@ -146,7 +146,7 @@ def check_source_is_off(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
     A source that is down since has reported before that it has powered the guest off.
     """
-    source = hosts.look_at(m, m.source)
+    source = hosts.poll(m, m.source)
     if source.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if source.observed not in (Observed.SHUT_OFF, Observed.DOWN):
@@ -187,7 +187,7 @@ def _settle_at_source(m: MigrationContext) -> Settlement:
     if m.record('migrate_disk_and_power_off') is not None:
         if not m.replies.settling:
             m.raise_epoch()
-        if hosts.look_at(m, m.source).observed is Observed.MISSING:
+        if hosts.poll(m, m.source).observed is Observed.MISSING:
             return hosts.wait_for_observation(m, m.source)
     return Back(m.abort_reason)
 
@@ -214,7 +214,7 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if m.row.confirm_requested_at is None:
         return waits_for_its_user()
     assert m.destination is not None
-    found = hosts.look_at(m, m.destination)
+    found = hosts.poll(m, m.destination)
     if found.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.destination)
     if found.observed is not Observed.RUNS:
@@ -252,7 +252,7 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if not m.replies.settling:
         # An undo of an earlier attempt may have sent the same command in this epoch.
         m.raise_epoch()
-    source, destination = hosts.look_at(m, m.source), hosts.look_at(m, m.destination)
+    source, destination = hosts.poll(m, m.source), hosts.poll(m, m.destination)
     missing = [
         host for host, found in ((m.source, source), (m.destination, destination)) if found.observed is Observed.MISSING
     ]

@@ -97,7 +97,7 @@ def settle(m: MigrationContext) -> Settlement:
     if m.record('resize') is None:
         return Back(m.abort_reason) if m.abort_reason is not None else GoOn()
     while True:
-        found = hosts.look_at(m, m.source)
+        found = hosts.poll(m, m.source)
         m.ledger.waits_on = {m.source}
         if found.observed is Observed.MISSING:
             return hosts.wait_for_observation(m, m.source)
@@ -144,7 +144,7 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """
     if m.row.confirm_requested_at is None:
         return cold_migrate.waits_for_its_user()
-    found = hosts.look_at(m, m.source)
+    found = hosts.poll(m, m.source)
     if found.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if found.observed is Observed.ABSENT:
@@ -166,7 +166,7 @@ def return_old_flavor(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
     The host may never answer after that. The guest gets its old size when the host is back.
     """
-    found = hosts.look_at(m, m.source)
+    found = hosts.poll(m, m.source)
     if found.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if found.observed in (Observed.DOWN, Observed.ABSENT):

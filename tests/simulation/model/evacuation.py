@@ -96,7 +96,7 @@ def system(crashes: int, messages: int, failures: int, plants: frozenset[str] = 
     """Return the system to be searched.
 
     :param failures: how often a candidate may fail to start the guest.
-    :param plants: no-abort (the start of S requests no abort), no-epoch (a candidate compares no epochs), unasked (the
+    :param plants: no-abort (the start of S requests no abort), no-epoch (a candidate compares no epochs), unpolled (the
         cleanup is deferred with the intent, and sent without a poll), released-early (the allocation at the source is
         released with the end at the destination).
     """
@@ -270,7 +270,7 @@ class _Conduct:
             yield self._plan(me, row, row._replace(status='failed', held=False), 'gives up: S is back')
             return
         intended = row._replace(intended=True, came=False)
-        if 'unasked' in self.plants:
+        if 'unpolled' in self.plants:
             intended = intended._replace(cleanup='deferred')
         yield self._plan(me, row, intended, 'intends the start')
 
@@ -304,7 +304,7 @@ class _Conduct:
     def _clean(self, me: Conductor, row: Row, source: Source, host: Host, net: tuple[Order, ...]) -> Iterator[Step]:
         """A sweep of any conductor: the cleanup at S, or the completion."""
         order = Order('clean', 'S', row.epoch, 0)
-        reported = (row.at != 'S' and host.up and host.guest) or 'unasked' in self.plants
+        reported = (row.at != 'S' and host.up and host.guest) or 'unpolled' in self.plants
         if row.cleanup == 'deferred' and source.back and reported and order not in net:
             yield Step(f'{self.side} sends {order}', {'net': tuple(sorted({*net, order}))})
         if row.cleanup == 'done' and row.status == 'done':

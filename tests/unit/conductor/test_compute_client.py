@@ -106,7 +106,7 @@ class TestObservations:
         reported['data']['state'] = 'active'
         scene.api.guests['m1'] = base.from_primitive(reported)
         found: list[protocol.Observation] = []
-        scene.threads.start(lambda: found.extend(scene.hosts.ask('host1', [order(1), order(2)]) or []), name='ask')
+        scene.threads.start(lambda: found.extend(scene.hosts.poll('host1', [order(1), order(2)]) or []), name='ask')
         scene.simulation.run_ready()
         assert [one.migration_uuid for one in found] == ['m2']
         assert "unknown state 'active' of guest i reported by host host1" in caplog.text
@@ -158,7 +158,7 @@ class TestSlots:
         scene.api.gate.clear()
         scene.call(1)
         with pytest.raises(compute_client.HostBusy):
-            scene.hosts.ask('host1', [order(7)])
+            scene.hosts.poll('host1', [order(7)])
         for number in (8, 9):
             scene.call(number)
         scene.api.gate.set()
@@ -185,13 +185,13 @@ class TestSlots:
     def test_unanswered_call_is_remembered_until_the_host_replies(self, scene: Scene) -> None:
         assert not scene.hosts.was_unreachable('host1', 10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         scene.simulation.advance(5)
         assert scene.hosts.was_unreachable('host1', 6)
         assert not scene.hosts.was_unreachable('host1', 5)
         assert not scene.hosts.was_unreachable('host2', 6)
         scene.api.error = None
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         assert not scene.hosts.was_unreachable('host1', 6)
 
     def test_slot_is_free_again_after_an_error(self, scene: Scene) -> None:
@@ -206,7 +206,7 @@ class TestSlots:
         scene.api.gate.clear()
         scene.call(*range(4))
         with pytest.raises(compute_client.HostBusy):
-            scene.hosts.ask('host1', [order()])
+            scene.hosts.poll('host1', [order()])
         scene.api.gate.set()
 
 
@@ -216,11 +216,11 @@ class TestAcknowledgements:
         scene.hosts.acknowledge(report('live_migration'))
         scene.hosts.acknowledge(report(host='host2'))
         assert sorted(scene.hosts.unacknowledged()) == ['host1', 'host2']
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         assert [ack['step'] for ack in scene.api.acks[0]] == ['pre_live_migration', 'live_migration']
         assert scene.api.acks[0][0] == {'migration_uuid': 'm1', 'step': 'pre_live_migration', 'epoch': 1}
         assert scene.hosts.unacknowledged() == ['host2']
-        scene.hosts.ask('host1', [])
+        scene.hosts.poll('host1', [])
         assert scene.api.acks[1] == []
 
     @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ class TestAcknowledgements:
     def test_acknowledgements_of_a_failed_poll_stay_before_newer_ones(self, scene: Scene, error: Exception) -> None:
         scene.hosts.acknowledge(report('first'))
         scene.api.error = error
-        assert scene.hosts.ask('host1', [order()]) is None
+        assert scene.hosts.poll('host1', [order()]) is None
         scene.hosts.acknowledge(report('second'))
         scene.api.error = None
-        scene.hosts.ask('host1', [])
+        scene.hosts.poll('host1', [])
         assert [ack['step'] for ack in scene.api.acks[-1]] == ['first', 'second']
 
     def test_acknowledgements_stay_when_no_slot_is_free(self, scene: Scene) -> None:
@@ -244,7 +244,7 @@ class TestAcknowledgements:
         scene.api.gate.clear()
         scene.call(*range(4))
         with pytest.raises(compute_client.HostBusy):
-            scene.hosts.ask('host1', [order()])
+            scene.hosts.poll('host1', [order()])
         assert scene.hosts.unacknowledged() == ['host1']
         scene.api.gate.set()
 
@@ -253,7 +253,7 @@ class TestUnanswered:
     def test_time_counts_from_the_last_reply_or_the_conductors_start(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         assert scene.hosts.unreachable_for('host1') == pytest.approx(10)
-        scene.hosts.ask('host1', [])
+        scene.hosts.poll('host1', [])
         assert scene.hosts.unreachable_for('host1') == 0
         scene.simulation.advance(7)
         assert scene.hosts.unreachable_for('host1') == pytest.approx(7)
@@ -262,7 +262,7 @@ class TestUnanswered:
     def test_only_a_reply_ends_the_time_without_replies(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
-        assert scene.hosts.ask('host1', [order()]) is None
+        assert scene.hosts.poll('host1', [order()]) is None
         assert scene.hosts.unreachable_for('host1') == pytest.approx(10)
         scene.api.error = None
         scene.hosts.send('host1', order())
@@ -280,12 +280,12 @@ class TestUnanswered:
         scene.simulation.advance(10)
         assert scene.hosts.unanswered_for('host1') == 0
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         scene.simulation.advance(5)
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         assert scene.hosts.unanswered_for('host1') == pytest.approx(5)
         scene.api.error = None
-        scene.hosts.ask('host1', [order()])
+        scene.hosts.poll('host1', [order()])
         assert scene.hosts.unanswered_for('host1') == 0
 
     def test_time_out_is_ignored_after_a_reply_to_a_later_call(
@@ -298,10 +298,10 @@ class TestUnanswered:
             raise exception.RPCTimeout(target='host1', method='poll', timeout=2)
 
         monkeypatch.setattr(scene.api, 'poll_live_migrations', hang)
-        scene.threads.start(lambda: scene.hosts.ask('host1', [order(1)]), name='early')
+        scene.threads.start(lambda: scene.hosts.poll('host1', [order(1)]), name='early')
         scene.simulation.advance(1)
         monkeypatch.setattr(scene.api, 'poll_live_migrations', answers)
-        scene.hosts.ask('host1', [order(2)])
+        scene.hosts.poll('host1', [order(2)])
         time_out.set()
         scene.simulation.advance(1)
         assert scene.hosts.unanswered_for('host1') == 0

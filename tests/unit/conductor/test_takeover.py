@@ -19,7 +19,7 @@ Stage = stages.Stage
 
 def test_takeover_of_a_migration_without_an_owner_polls_no_host(still: Stage) -> None:
     m = still.adopt(still.accept())
-    assert (m.row.epoch, m.replies.settling, m.replies.unsure, m.replies.must_ask) == (1, False, set(), set())
+    assert (m.row.epoch, m.replies.settling, m.replies.unsure, m.replies.must_poll) == (1, False, set(), set())
 
 
 def test_second_takeover_gets_nothing(still: Stage) -> None:
@@ -44,7 +44,7 @@ def test_takeover_polls_every_host_of_the_row_first(still: Stage) -> None:
     still.database.conductors.register('second incarnation', 'conductor1', 1e6)
     m = still.adopt(row)
     assert (m.row.owner, m.row.epoch, m.replies.settling) == ('second incarnation', 2, True)
-    assert m.replies.must_ask == {'host1', 'host2'}
+    assert m.replies.must_poll == {'host1', 'host2'}
     assert m.boots == {host: still.cloud.computes[host].boot_id for host in ('host1', 'host2')}
 
 

@@ -255,13 +255,13 @@ class TestReports:
 def test_new_epoch_discards_earlier_observations(still: Stage) -> None:
     """The restart of a host raises the epoch, and what the owner knew may be of the boot before."""
     m = still.adopt(still.accept())
-    m.replies.settling, m.replies.unsure, m.replies.must_ask = True, {('host1', 'live_migration')}, {'host1'}
+    m.replies.settling, m.replies.unsure, m.replies.must_poll = True, {('host1', 'live_migration')}, {'host1'}
     m.become(context.MigrationContext(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))
     assert (m.replies.settling, m.replies.unsure) == (True, {('host1', 'live_migration')})
-    assert m.replies.must_ask == {'host1'}
+    assert m.replies.must_poll == {'host1'}
     newer = migrations.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
     m.become(context.MigrationContext(m.tools, newer, settling=False))
-    assert (m.replies.settling, m.replies.unsure, m.replies.must_ask) == (False, set(), set())
+    assert (m.replies.settling, m.replies.unsure, m.replies.must_poll) == (False, set(), set())
 
 
 def test_stopped_host_is_not_gone_before_it_can_return(still: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

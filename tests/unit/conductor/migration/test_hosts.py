@@ -35,8 +35,8 @@ def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
 ) -> None:
     m = still.adopt(still.accept())
     said = [observation(m, epoch=m.row.epoch + ahead)]
-    monkeypatch.setattr(m.tools.hosts, 'ask', lambda *args, **kwargs: said)
-    assert hosts.look_at(m, 'host1').observed is observed
+    monkeypatch.setattr(m.tools.hosts, 'poll', lambda *args, **kwargs: said)
+    assert hosts.poll(m, 'host1').observed is observed
 
 
 def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still: Stage) -> None:
@@ -69,8 +69,8 @@ def test_epoch_raised_during_poll_polls_every_host_in_new_epoch(still: Stage) ->
     m.raise_epoch()
     # A newer owner has sent to the host that is asked second.
     newer = dataclasses.replace(hosts.command(m, 'host2', 'poll'), epoch=5)
-    still.do(lambda: m.tools.hosts.ask('host2', [newer]))
-    m.replies.must_ask = {'host1', 'host2'}
-    assert still.do(lambda: hosts.ask_first(m)) is None
+    still.do(lambda: m.tools.hosts.poll('host2', [newer]))
+    m.replies.must_poll = {'host1', 'host2'}
+    assert still.do(lambda: hosts.poll_first(m)) is None
     assert m.row.epoch > 5
     assert {host: said.epoch for host, said in m.replies.seen.items()} == {'host1': m.row.epoch, 'host2': m.row.epoch}
