@@ -58,7 +58,7 @@ def servers() -> Iterator[Bench]:
 
 
 class Bench:
-    """Moves a new guest from one host to the other, in one of two ways.
+    """A mover of new guests from one host to the other, in one of two ways.
 
     :param cloud: up.
     """
@@ -133,7 +133,7 @@ def _phases(history: Sequence[dict[str, Any]], asked: datetime.datetime, arrived
 
 
 class Ear(guests.Watch):
-    """Listens to a guest, and notes its first word at its destination.
+    """A reader of a guest's output, which notes the first line at the destination.
 
     :ivar arrived: when that was, on the monotonic clock; 0: it has not come.
     """

@@ -55,7 +55,7 @@ OPTIONS = (
 
 
 class Timeouts:
-    """Has a test that hangs fail, and say where.
+    """A plugin by which a test that hangs fails, with its stack.
 
     pytest-timeout would start a thread that counts; here that is a green one, which knows no other stack and
     does not even run while the hub hangs. A signal interrupts both kinds of waiting.

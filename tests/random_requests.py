@@ -282,7 +282,7 @@ class Request:
 
 
 class Random:
-    """Makes requests.
+    """A source of random requests.
 
     :param site: to whose rows most of them refer.
     """
@@ -465,7 +465,7 @@ def _quoted(text: str) -> str:
 
 
 class _Errors(logging.Handler):
-    """Keeps the last error that was logged."""
+    """A handler that keeps the last error that was logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

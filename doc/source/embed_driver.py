@@ -18,7 +18,7 @@ STATES = {
 
 
 class ToyDriver(SimpleDriver):
-    """Drives one host.
+    """The driver of one host.
 
     :param toy: the binding's object for it. Its calls may block the thread that makes them.
     """

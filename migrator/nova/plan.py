@@ -92,7 +92,7 @@ def _choose(site: Site, room: rooms.Rooms, drain: Drain, servers: Sequence[Serve
 
 
 class Spread:
-    """Chooses the destination of each move, so that few are on their way to one host at a time.
+    """The choice of the destination of each move, so that few are on their way to one host at a time.
 
     The threads of several drains may use it at once.
 

@@ -13,7 +13,7 @@ _FREE_MEMORY = re.compile(r'\d+\.\d of (\d+\.\d GiB)')
 
 
 class Operator:
-    """Runs migrator-manage on a cloud."""
+    """An operator who runs migrator-manage on a cloud."""
 
     def __init__(self, cloud, capsys, directory):
         self._cloud, self._capsys = cloud, capsys

@@ -334,7 +334,7 @@ def test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_
 
 
 class Asks:
-    """Asks for an abort from a thread of its own, as a user does; ``taken`` are the answers."""
+    """A user who requests an abort in a thread of its own; ``taken`` are the answers."""
 
     def __init__(self, cloud, instance):
         self.taken = []
@@ -362,7 +362,7 @@ def test_abort_at_any_commit_leads_to_one_end_state(cloud, number):
 
 
 class AtMessage:
-    """Acts when a message of the given number is sent, of those that a migration is made of."""
+    """An act at the message with a given number, of those that a migration is made of."""
 
     def __init__(self, cloud, number, act):
         self.left = number

@@ -401,7 +401,7 @@ def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
 
 
 class Auditor:
-    """Audits at each request that a cloud makes to Placement, before and after it, and at each commit."""
+    """An audit before and after each request of a cloud to Placement, and at each commit."""
 
     def __init__(self, cloud):
         self.cloud, self.looks, self.wrong = cloud, 0, []

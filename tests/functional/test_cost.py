@@ -25,7 +25,7 @@ BACKGROUND = ('lease', 'sweep', 'poll', 'heartbeat', 'heartbeats')
 
 
 class Meter:
-    """Counts what the services ask for from now on; what the test itself looks at is not counted."""
+    """A count of what the services request from now on, without what the test itself reads."""
 
     def __init__(self, cloud):
         self.cloud = cloud

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulated(reason='it injects faults at one host, and le
 
 
 class Watch:
-    """Watches with lines, and lets a second pass between two looks."""
+    """A watch that prints lines, with a second between two looks."""
 
     def __init__(self, cloud, as_json=False):
         self.cloud, self.away = cloud, []

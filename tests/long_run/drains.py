@@ -29,7 +29,7 @@ RESTORES = 5
 
 
 class Operator:
-    """Empties one of some hosts, brings its guests back, and begins again.
+    """An operator who empties one of some hosts, brings its guests back, and begins again.
 
     :param hosts: which no other operator drains.
     :param url: of the REST API.

@@ -83,7 +83,7 @@ def plan(
 
 
 class Faults:
-    """Carries a plan out, except while it is held.
+    """A plan that is carried out, except while it is held.
 
     :param services: the services by name.
     :param servers: ``broker`` and ``placement``, and further processes that may be stopped.

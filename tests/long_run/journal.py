@@ -15,7 +15,7 @@ NAME = 'figures.jsonl'
 
 
 class Journal:
-    """Appends what one piece has done and measured.
+    """The file to which one piece appends what it has done and measured.
 
     :param directory: of the run; it is made if it is not there.
     :param after: the number of a piece; this one gets a higher number.

@@ -39,7 +39,7 @@ def _pages(pid: int) -> int:
 
 
 class Takeovers:
-    """Watches the owners of the migrations of killed conductors.
+    """A watch of the owners of the migrations of killed conductors.
 
     :param database: a connection string of libpq.
     :param overlaps: whether another fault was active: (began, ended, conductor) -> bool.

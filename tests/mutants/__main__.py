@@ -46,7 +46,7 @@ def measure(tree: Tree, mutant: Mutant, stages: Sequence[Stage], result: Result)
 
 
 class Harness:
-    """Measures mutants, several at a time.
+    """A runner of mutants, several at a time.
 
     :param jobs: how many at a time; each has a copy of the project.
     :param path: where results are kept, or None.

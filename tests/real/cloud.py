@@ -273,7 +273,7 @@ def clear_allocations(client: PlacementClient, way: adapter.Adapter) -> None:
 
 
 class FarReader(reader.Reader):
-    """Reads a cloud of processes."""
+    """A reader of a cloud of processes."""
 
     def __init__(self, cloud: ProcessCloud) -> None:
         self.cloud: Any = cloud

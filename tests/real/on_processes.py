@@ -49,7 +49,7 @@ def _can(item: Any) -> bool:
 
 
 class Clouds:
-    """Keeps one cloud from test to test.
+    """The cloud that is kept from test to test.
 
     :ivar started: how many sites were started.
     """

@@ -47,7 +47,7 @@ def cloud(workspace, postgresql, rabbitmq, placement_http):
 
 
 class Killer:
-    """Kills and pauses, in an order that a seed gives, until it has done all of it or is stopped.
+    """A thread that kills and pauses services in the order of a seed, until it has done all or is stopped.
 
     At least one process of each kind is left alone at any time, but for what there is only one of.
     """
@@ -114,7 +114,7 @@ class Killer:
 
 
 class Adoptions:
-    """Looks how long it takes until each migration of a killed conductor has another owner, or has ended."""
+    """The time until each migration of a killed conductor has another owner, or has ended."""
 
     def __init__(self, killer):
         self._killer = killer

@@ -17,7 +17,7 @@ LOOK = 0.2
 
 
 class User:
-    """Has guests moved, each one again as soon as it has arrived, until a number of moves is reached.
+    """A user who moves guests, each again as soon as it has arrived, until a number of moves is reached.
 
     It asks one API after the other; and again, where one does not answer, the answer is that the database is away, or
     the migration has failed.

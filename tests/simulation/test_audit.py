@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class Auditor:
-    """Audits until it is over."""
+    """A thread that audits until the run is over."""
 
     def __init__(self, pause=PAUSE):
         self.audits, self.wrong, self.pause = 0, [], pause

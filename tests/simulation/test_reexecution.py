@@ -59,7 +59,7 @@ SHORTEST = ('success', 'driver fails', 'evacuation', 'evacuation fails')
 
 
 class Again:
-    """Runs each step of a saga again, and checks whether anything has changed."""
+    """A saga whose steps each run again, and a check of whether that has changed anything."""
 
     def __init__(self, cloud):
         self.cloud = cloud

@@ -78,6 +78,8 @@ _VERBS = (
 SPLIT = re.compile(rf'\s*[%{{]|[^%:;]*%\S+ (\(%\S+\) )?({_VERBS})\b')
 #: A string that is a name.
 KEY = re.compile(r'[a-z]+(-[a-z0-9]+)+')
+#: The docstring of a class that begins with a verb.
+DOES = re.compile(r'[A-Z][a-z]+s (an?|the|its|each|every|one|until|when|whether|what|how)\b')
 #: No code: a path, a literal, an option, a call.
 _WORD = r'(?<![\w`/.$-])(?:{})(?![\w`/(=$]|\.\w|-\w)'
 PATTERNS = {re.compile(_WORD.format(word.replace(' ', r'\s+')), re.I): instead for word, instead in WORDS.items()}
@@ -127,7 +129,7 @@ def _strings(source: str) -> Iterator[Text]:
                 if text is not None:
                     value = node.body[0].value  # type: ignore[attr-defined]  # a docstring is the first statement of a body
                     seen.add(value)
-                    yield Text('docstring', value.lineno, text)
+                    yield Text('class' if isinstance(node, ast.ClassDef) else 'docstring', value.lineno, text)
             case (
                 ast.Call(func=ast.Attribute(value=ast.Name(id='LOG')), args=[ast.Constant(value=str() as text), *_])
                 | ast.Call(func=ast.Attribute(attr='log'), args=[_, ast.Constant(value=str() as text), *_])
@@ -173,7 +175,9 @@ def findings(path: str, source: str) -> Iterator[Finding]:
             continue
         if kind == 'log' and SPLIT.match(text):
             yield Finding(path, line, 'a log message begins with a phrase', text)
-        if kind == 'docstring' and len(text.partition('\n')[0]) > 100:
+        if kind == 'class' and DOES.match(text):
+            yield Finding(path, line, 'the docstring of a class begins with a noun', text.partition('\n')[0])
+        if kind in ('class', 'docstring') and len(text.partition('\n')[0]) > 100:
             yield Finding(
                 path, line, 'the first line of a docstring has at most 100 characters', text.partition('\n')[0]
             )
@@ -181,7 +185,7 @@ def findings(path: str, source: str) -> Iterator[Finding]:
             for found in pattern.finditer(text):
                 around = ' '.join(text[max(0, found.start() - 40) : found.end() + 40].split())
                 yield Finding(path, line + text.count('\n', 0, found.start()), f'write: {instead}', around)
-        for found in OPENINGS.finditer(text) if kind in ('docstring', 'comment') else ():
+        for found in OPENINGS.finditer(text) if kind in ('class', 'docstring', 'comment') else ():
             around = text[found.start() : found.end() + 60].strip()
             yield Finding(path, line + text.count('\n', 0, found.start(1)), 'begin with a noun', around)
 
@@ -230,6 +234,7 @@ def test_the_prose_is_plain():
         ('a.py', 'LOG.log(level, "%(host)s is away", x)\n'),
         ('a.py', 'LOG.info("Host was silent: %s", x)\n'),
         ('a.py', f'"""{"Return it. " * 10}"""\n'),
+        ('a.py', 'class A:\n    """Runs each step again."""\n'),
         ('a.py', '"""Who cannot be asked is not down."""\n'),
         ('a.py', '# It waits. Of these one is free.\n'),
         ('a.rst', 'It lets\ngo of the guest.\n'),

@@ -30,7 +30,7 @@ _GOOD, _BAD = 'bold green', 'bold red'
 
 
 class _Teller:
-    """Says what happens: above the table on a terminal, line by line elsewhere.
+    """The output of what happens: above the table on a terminal, line by line elsewhere.
 
     :param out: where lines go without a terminal.
     """
@@ -58,7 +58,7 @@ class _Teller:
 
 
 class _LogHandler(logging.Handler):
-    """Prints to what stderr is at the moment: while the screen is up, that is above the table."""
+    """A handler that prints to the present stderr: while the screen is up, that is above the table."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f'{PROG}: {record.levelname.lower()}: {record.getMessage()}', file=sys.stderr)

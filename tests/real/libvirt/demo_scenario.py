@@ -128,7 +128,7 @@ class Report:
 
 
 class Scenario:
-    """Empties the source.
+    """The scenario that empties the source.
 
     :param cloud: its computes are up, and it has adopted the guests.
     :param those: the guests.

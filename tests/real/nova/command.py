@@ -26,7 +26,7 @@ KILLED = -signal.SIGKILL
 
 
 class Command:
-    """Runs ``migrator-drain`` on the cloud of a lab.
+    """The command ``migrator-drain`` on the cloud of a lab.
 
     :param lab: whose cloud it is.
     :param state: the path of its state.

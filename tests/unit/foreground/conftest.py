@@ -30,7 +30,7 @@ class Clock:
 
 
 class Threads(executors.NativeThreads):
-    """Sleeps at once, lets the seconds pass in Nova, and calls ``on_sleep``."""
+    """Threads that sleep at once, let the seconds pass in Nova, and call ``on_sleep``."""
 
     def __init__(self, nova):
         super().__init__(Clock())
@@ -46,7 +46,7 @@ class Threads(executors.NativeThreads):
 
 
 class Operator:
-    """Runs migrator-drain.
+    """An operator who runs migrator-drain.
 
     :ivar err: stderr of the last command.
     """

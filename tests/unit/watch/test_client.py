@@ -16,7 +16,7 @@ from migrator.watch import client, errors
 
 
 class Server:
-    """Answers with one document, and records the requests."""
+    """A server that answers with one document, and records the requests."""
 
     def __init__(self):
         self.status, self.document, self.asked = '200 OK', {'drain': {}}, []

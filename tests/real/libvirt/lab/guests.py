@@ -274,7 +274,7 @@ class Guest:
 
 
 class Watch(threading.Thread):
-    """Listens to a guest, on all hosts; a context manager.
+    """A reader of a guest's output on all hosts; a context manager.
 
     Its finest grain is the guest's: some 20 ms from word to word.
     """

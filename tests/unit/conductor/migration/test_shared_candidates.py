@@ -22,7 +22,7 @@ Stage = stages.Stage
 
 
 class Chooser:
-    """Chooses destinations for guests on host1, with the lists of one conductor."""
+    """A choice of destinations for guests on host1, with the lists of one conductor."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
