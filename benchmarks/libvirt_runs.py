@@ -76,23 +76,25 @@ class Bench:
             'virsh', '-q', '-c', self._alpha.uri, 'migrate', '--live', '--p2p', '--persistent', '--undefinesource',
             '--bandwidth', str(BANDWIDTH), guest.uuid, self._cloud.lab.uri_of_any % 'beta', 'tcp://beta',
         ]  # fmt: skip
-        with Ear(guest, self._beta) as ear:
+        with Listener(guest, self._beta) as listener:
             began = time.monotonic()
             subprocess.run(command, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)  # noqa: S603 -- as above
             total = time.monotonic() - began
-            ear.wait()
-        return self._over(guest, {'total': total, 'arrived': ear.arrived - began, 'downtime': ear.longest_silence})
+            listener.wait()
+        return self._over(
+            guest, {'total': total, 'arrived': listener.arrived - began, 'downtime': listener.longest_silence}
+        )
 
     def by_migrator(self) -> dict[str, Any]:
         """Move one by the REST API."""
         guest = self._new_guest()
         self._cloud.register(guest, 'alpha', memory_mb=MEMORY)
         path, body = f'/servers/{guest.uuid}/action', {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}
-        with Ear(guest, self._beta) as ear:
+        with Listener(guest, self._beta) as listener:
             asked, began = datetime.datetime.now(datetime.UTC), time.monotonic()
             self._cloud.request('POST', path, **body)
             # no poll meanwhile, as with virsh
-            ear.wait()
+            listener.wait()
             migration = self._cloud.migrations(guest)[-1]
             while migration.in_progress:
                 time.sleep(0.01)
@@ -100,10 +102,10 @@ class Bench:
             total = time.monotonic() - began
         if migration.status != 'completed':
             raise process.ServerError(f'a migration ended {migration.status}: {migration.failure}')
-        arrived = ear.arrived - began
+        arrived = listener.arrived - began
         history = saga_log.history(self._cloud.database.migrations.read_log(migration.uuid))
         phases = _phases(history, asked, arrived)
-        measured = {'total': total, 'arrived': arrived, 'downtime': ear.longest_silence, 'phases': phases}
+        measured = {'total': total, 'arrived': arrived, 'downtime': listener.longest_silence, 'phases': phases}
         return self._over(guest, measured)
 
     def _new_guest(self) -> guests.Guest:
@@ -132,7 +134,7 @@ def _phases(history: Sequence[dict[str, Any]], asked: datetime.datetime, arrived
     return {f'{name} to {then}': round(end - begin, 4) for (name, begin), (then, end) in itertools.pairwise(moments)}
 
 
-class Ear(guests.Watch):
+class Listener(guests.Watch):
     """A reader of a guest's output, which notes the first line at the destination.
 
     :ivar arrived: when that was, on the monotonic clock; 0: it has not come.

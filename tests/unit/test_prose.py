@@ -64,10 +64,11 @@ WORDS = {
 #: The same in an identifier, word by word.
 NAMES = frozenset(
     {'alarm', 'alarmed', 'alarms', 'baton', 'books', 'crowd', 'debt', 'debts', 'director', 'door', 'doors'}
-    | {'face', 'ghost', 'grounds', 'heard', 'hears', 'life', 'museum', 'mute', 'nobody', 'owe', 'owed', 'owes'}
-    | {'paid', 'pay', 'paying', 'pays', 'person', 'promise', 'promises', 'seam', 'seams', 'shepherd', 'silent'}
-    | {'somebody', 'speak', 'speaks', 'specimen', 'stories', 'story', 'strike', 'strikes', 'struck', 'tale'}
-    | {'tells', 'told', 'unheard', 'watcher', 'whoever', 'wing', 'wings', 'wish', 'wished', 'wishes'}
+    | {'ear', 'face', 'ghost', 'grounds', 'heard', 'hears', 'life', 'museum', 'mute', 'nobody', 'owe', 'owed'}
+    | {'owes', 'paid', 'pay', 'paying', 'pays', 'person', 'promise', 'promises', 'seam', 'seams', 'shepherd'}
+    | {'silent', 'somebody', 'speak', 'speaks', 'specimen', 'stories', 'story', 'strike', 'strikes', 'struck'}
+    | {'tale', 'teller', 'tells', 'told', 'unheard', 'watcher', 'whoever', 'wing', 'wings', 'wish', 'wished'}
+    | {'wishes'}
 )
 #: A riddle: the sentence begins with a pronoun and not with a noun.
 OPENINGS = re.compile(r'(?:\A|(?<=[.:] )|(?<=\n\n))\s*((?:Who|Whom|Whose|Whoever)\b|Of (?:it|which|whom|these|them)\b)')

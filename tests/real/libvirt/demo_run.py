@@ -29,7 +29,7 @@ WRONG = 1
 _GOOD, _BAD = 'bold green', 'bold red'
 
 
-class _Teller:
+class _Output:
     """The output of what happens: above the table on a terminal, line by line elsewhere.
 
     :param out: where lines go without a terminal.
@@ -40,7 +40,7 @@ class _Teller:
         self.screen = screen
         self._out = out
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Say it."""
         if self.screen:
             self.console.print(f'{text} ...', style='dim', markup=False)
@@ -71,9 +71,9 @@ def run(as_json: bool) -> int:
     """
     logging.basicConfig(handlers=[_LogHandler()], level=logging.WARNING)
     console = plain_demo.make_console()
-    teller = _Teller(console, console.is_terminal and not as_json, sys.stderr if as_json else sys.stdout)
+    output = _Output(console, console.is_terminal and not as_json, sys.stderr if as_json else sys.stdout)
     try:
-        report = _play(teller)
+        report = _play(output)
     except (process.ServerError, exception.MigratorException, OSError) as error:
         print(f'{PROG}: {error}', file=sys.stderr)
         return WRONG
@@ -85,9 +85,9 @@ def run(as_json: bool) -> int:
     return 0 if report.right else WRONG
 
 
-def _play(teller: _Teller) -> demo_scenario.Report:
+def _play(output: _Output) -> demo_scenario.Report:
     """Build the stage, run the scenario, and take everything away again, whatever has happened."""
-    teller.say(f'Starting two libvirt hosts, {demo_cloud.SOURCE} and {demo_cloud.DESTINATION}')
+    output.show(f'Starting two libvirt hosts, {demo_cloud.SOURCE} and {demo_cloud.DESTINATION}')
     lab = hosts.Lab()
     cloud: demo_cloud.LibvirtCloud | None = None
     try:
@@ -95,14 +95,14 @@ def _play(teller: _Teller) -> demo_scenario.Report:
         lab.start_host(demo_cloud.DESTINATION, wait=False)
         for host in lab.hosts.values():
             host.wait()
-        teller.say(f'Starting {len(demo_cloud.CAST)} guests on {demo_cloud.SOURCE}')
+        output.show(f'Starting {len(demo_cloud.CAST)} guests on {demo_cloud.SOURCE}')
         those = demo_cloud.start_guests(lab)
-        teller.say('Starting migrator around them: it adopts the guests')
+        output.show('Starting migrator around them: it adopts the guests')
         cloud = demo_cloud.LibvirtCloud(lab)
         cloud.start_computes(adopted=len(those))
-        scenario = demo_scenario.Scenario(cloud, those, teller.say)
-        teller.show_plan(scenario.plan())
-        with teller.view() as view:
+        scenario = demo_scenario.Scenario(cloud, those, output.show)
+        output.show_plan(scenario.plan())
+        with output.view() as view:
             report = scenario.run(view)
         cloud.stop()
         return report

@@ -92,9 +92,9 @@ class Workspace:
         self._reaper = subprocess.Popen(
             [sys.executable, '-I', '-S', reaper.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
-        self._tell(f'directory {self.root}')
+        self._send(f'directory {self.root}')
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._reaper.stdin is not None
         self._reaper.stdin.write(f'{line}\n')
         self._reaper.stdin.flush()
@@ -109,11 +109,11 @@ class Workspace:
         """Note a process that runs from now on."""
         start = reaper.started_at(process.pid)
         if start is not None:
-            self._tell(f'process {process.pid} {start} {int(process.last_signal or process.stop_signal)}')
+            self._send(f'process {process.pid} {start} {int(process.last_signal or process.stop_signal)}')
 
     def ended(self, pid: int) -> None:
         """Note a process that has ended."""
-        self._tell(f'forget {pid}')
+        self._send(f'forget {pid}')
 
     def close(self) -> None:
         """End everything, the newest first, and delete the directory.

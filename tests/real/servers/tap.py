@@ -104,7 +104,7 @@ class Tap:
         self._closed = True
         self._thread.join(timeout=30)
         with contextlib.suppress(requests.RequestException):
-            self._tell(False)
+            self._trace(False)
 
     # --- its thread --------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Tap:
         made.connect()
         return made
 
-    def _tell(self, tracing: bool) -> None:
+    def _trace(self, tracing: bool) -> None:
         self._broker.ask('PUT', f'vhosts/{self._vhost}', tracing=tracing).raise_for_status()
 
     def _listen(self, connection: amqp.Connection) -> None:
@@ -130,7 +130,7 @@ class Tap:
         queue = channel.queue_declare(exclusive=True).queue
         channel.queue_bind(queue, EXCHANGE, PUBLISHED)
         channel.basic_consume(queue, no_ack=True, callback=self._take)
-        self._tell(True)
+        self._trace(True)
         self.taps += 1
         while not self._closed:
             with contextlib.suppress(TimeoutError):

@@ -35,7 +35,7 @@ end can be reached; *stuck* counts how often an operator is needed, which is no 
 itself. While D hangs, it also counts as an end that only D is waited for (:func:`.safety.waits_for_a_hang`).
 
 ``python -m tests.simulation.model --crashes 1 --messages 2`` searches one variant. The files: :mod:`.state`,
-:mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
+:mod:`.search` (knows nothing of migrations), :mod:`.next_act`, :mod:`.rules`, :mod:`.asking`, :mod:`.ledger` and
 :mod:`.conductor`, :mod:`.settling`, :mod:`.placement`, :mod:`.hosts`, :mod:`.messages`, :mod:`.faults`,
 :mod:`.cleanup`, :mod:`.safety`, :mod:`.world` (puts it together), :mod:`.plants`, :mod:`.cleanups`, :mod:`.tenure`,
 :mod:`.slots` and :mod:`.evacuation` (systems of their own).

@@ -6,6 +6,7 @@ from __future__ import annotations
 from migrator.conductor.migration.settle_table import Host, Observed
 from tests.simulation.model import settling
 from tests.simulation.model.next_act import Next, next_act
+from tests.simulation.model.rules import Rules, Steps
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
     NO_OWNER,
@@ -16,12 +17,11 @@ from tests.simulation.model.state import (
     StopReport,
     Up,
 )
-from tests.simulation.model.teller import Steps, Teller
 
 _JOB = (Observed.JOB, Observed.CUTOVER_JOB)
 
 
-class Asking(Teller):
+class Asking(Rules):
     """Polls: an adopter's first, those of settling, those for one host's report."""
 
     def ask_source(self, me: Conductor, row: Row, source: Source) -> Steps:

@@ -10,6 +10,7 @@ from migrator.objects.migration import MigrationStatus as Status
 from migrator.placement_client.allocation_state import PairState
 from tests.simulation.model import placement
 from tests.simulation.model.next_act import Next
+from tests.simulation.model.rules import Rules, Steps
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
     ABSENT,
@@ -23,10 +24,9 @@ from tests.simulation.model.state import (
     Undo,
     moved,
 )
-from tests.simulation.model.teller import Steps, Teller
 
 
-class Ledger(Teller):
+class Ledger(Rules):
     """The pair, and what is written by what it means."""
 
     def read_allocations(self, me: Conductor, row: Row, allocations: Allocations) -> Steps:

@@ -18,7 +18,7 @@ Steps = Iterator[Step]
 
 
 @dataclasses.dataclass(frozen=True)
-class Teller:
+class Rules:
     """The identity of one conductor, and what all of its rules need.
 
     :ivar index: 0 or 1. :ivar candidates: how many destinations there are. :ivar plants: planted mistakes.
