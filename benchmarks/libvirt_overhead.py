@@ -10,7 +10,7 @@ by its REST API, with all services in processes of their own on a private Rabbit
 begins with the other; each has a guest of its own, new for this run, and the services run all the time.
 
 - ``total``: from the request until the migration is ``completed``; of virsh, from its start to its end;
-- ``arrived``: from the same until the guest's first word at the destination;
+- ``arrived``: from the same until the guest's first output at the destination;
 - ``downtime``: the longest time without output of the guest, which prints a line every 20 ms.
 
 Exit status: 0; 1 the median ratio of the total or of the downtime is above its aim; 2 an option cannot be; 3 something

@@ -129,7 +129,7 @@ def _phases(history: Sequence[dict[str, Any]], asked: datetime.datetime, arrived
     for entry in history:
         at = datetime.datetime.fromisoformat(str(entry['at']))
         if entry['status'] == 'post-migrating':
-            moments.append(('first word there', arrived))
+            moments.append(('first output there', arrived))
         moments.append((str(entry['status']), (at - asked).total_seconds()))
     return {f'{name} to {then}': round(end - begin, 4) for (name, begin), (then, end) in itertools.pairwise(moments)}
 

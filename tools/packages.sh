@@ -52,7 +52,7 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 # A broker or a database of the system's own is not what the tests want: theirs are private, and on ports of their own.
-# policy-rc.d is Debian's way to say so; one that is there already is the machine's own word.
+# policy-rc.d is Debian's way to say so; one that is there already is the machine's own.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
     trap 'rm -f $policy' EXIT

@@ -91,7 +91,7 @@ def test_driver_that_cannot_abort_completes_and_the_action_says_so(cloud):
 
 
 def test_driver_failure_before_the_abort_is_shown_as_a_failure(cloud):
-    """The driver's word decides; either way the server is as it was."""
+    """The driver's result decides. Either way the server is as it was."""
     instance = cloud.boot('one', 'host1', memory_mb=4096, dirty_rate=200)
     before = state.everything(cloud)
     stall = faults(cloud, 'host1').stall('live_migration_abort', sticky=True)
@@ -180,7 +180,7 @@ def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):
 
 @pytest.mark.simulated(reason='it makes a driver lie')
 def test_a_driver_that_says_aborted_of_a_guest_that_has_moved_is_not_believed(cloud):
-    """Its word decides, but not against the destination, which runs the guest."""
+    """Its result decides, unless the destination runs the guest."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').lie('live_migration', driver.Verdict.ABORTED)
     arrived = faults(cloud, 'host1').stall('arrived')

@@ -137,7 +137,7 @@ def test_while_placement_is_away_for_those_to_be_adopted_a_migration_is_looked_a
     migration_requests.completed(cloud, moving)
 
 
-def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_start_goes_on(cloud, caplog):
+def test_placement_that_stays_away_ends_the_adoption_with_one_log_line_and_the_next_start_goes_on(cloud, caplog):
     strangers = [a_stranger(cloud) for _ in range(3)]
     away_for(cloud, *strangers)
     start_again(cloud, **ADOPTS)

@@ -117,7 +117,7 @@ def test_cancel_undoes_the_move_of_a_shut_off_guest(cloud):
     assert not is_disabled(cloud, 'host1')
 
 
-def test_cancel_lets_the_move_of_a_shut_off_guest_end_without_a_further_word(cloud):
+def test_cancel_lets_the_move_of_a_shut_off_guest_end_without_a_further_request(cloud):
     off = boot_stopped(cloud, 'off')
     stall = faults(cloud, 'host1').stall('migrate_disk_and_power_off', instance_uuid=off.uuid)
     uuid = drain(cloud, include_stopped=True)['uuid']

@@ -111,7 +111,7 @@ def test_driver_result_that_is_no_json_fails_the_step_with_a_reason(cloud, monke
 
 @pytest.mark.simulated(reason='it reaches into a service')
 def test_unknown_guest_state_from_driver_is_waited_for_with_reason(cloud, monkeypatch):
-    """An unknown state was taken for the word that the guest is not there."""
+    """An unknown state was taken for a report that the guest is absent."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host1').stall('copying')
     migrate(cloud, instance, 'host2')

@@ -59,7 +59,7 @@ WORDS = {
     r'(is|are|was|were) to be': 'must be, or the verb alone',
     r'(more|\d|[Tt]rue|[Ff]alse) would do': 'give ...',
     r'of (whom|whose)': 'a sentence with the actor first',
-    r'ha(s|ve) (the last|no|a) word': 'report, reply',
+    r"ha(s|ve) (the last|no|a) word|(your|operator's|driver's|own) word": 'report, reply',
 }
 #: The same in an identifier, word by word.
 NAMES = frozenset(

@@ -131,6 +131,6 @@ def start_guests(lab: hosts.Lab) -> list[guests.Guest]:
 
 
 def running_on(host: hosts.Host, those: Sequence[guests.Guest]) -> list[str]:
-    """Return which guests run on a host, by libvirt's own word."""
+    """Return which guests run on a host, as libvirt reports it."""
     uuids = host.virsh('list', '--uuid', '--state-running').split()
     return [guest.name for guest in those if guest.uuid in uuids]
