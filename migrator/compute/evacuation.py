@@ -34,7 +34,7 @@ class Endpoint(Steps):
         :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest; the message says why.
         """
         steps.refuse_if_present(self.driver, self.host, instance)
-        return steps.returned('check_can_evacuate', self.driver.check_can_evacuate(instance, migrate_data))
+        return steps.returned(work.step, self.driver.check_can_evacuate(instance, migrate_data))
 
     @step()
     def evacuate(self, work: Work, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -55,8 +55,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.job or guest.state not in (GuestState.ABSENT, GuestState.WAITING, GuestState.SHUTDOWN):
-            action = 'rollback_evacuation_at_destination'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.rollback_evacuation_at_destination(instance, migrate_data)
 
     @step()
@@ -70,8 +69,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if (guest.job or guest.state in IN_USE) and runs_at in (None, self.host):
-            action = 'post_evacuation_at_source'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         # Also without a guest, because an earlier call may have been interrupted after it had removed the guest.
         self.driver.post_evacuation_at_source(instance, migrate_data or LiveMigrateData())
 

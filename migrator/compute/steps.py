@@ -49,7 +49,7 @@ class Endpoint(Steps):
         """
         refuse_if_present(self.driver, self.host, instance)
         found = self.driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
-        return returned('check_can_live_migrate_destination', found)
+        return returned(work.step, found)
 
     @step()
     def check_can_live_migrate_source(
@@ -65,7 +65,7 @@ class Endpoint(Steps):
         if not guest.present:
             raise exception.MigrationPreCheckError(reason=f'{self.host} has no guest {instance.uuid}')
         found = self.driver.check_can_live_migrate_source(instance, migrate_data)
-        return returned('check_can_live_migrate_source', found)
+        return returned(work.step, found)
 
     @step(rpcapi.SHORT_WAIT)
     def pre_live_migration(self, work: Work, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
@@ -77,7 +77,7 @@ class Endpoint(Steps):
         # What the check has left would obstruct the preparation, and no other step removes it.
         self.driver.cleanup_live_migration_destination_check(instance)
         work.raise_if_cancelled()
-        return returned('pre_live_migration', self.driver.pre_live_migration(instance, migrate_data, work))
+        return returned(work.step, self.driver.pre_live_migration(instance, migrate_data, work))
 
     @step(wait=None)
     def post_live_migration_at_source(
@@ -90,8 +90,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.job or guest.state in IN_USE:
-            action = 'post_live_migration_at_source'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
 
     @step(wait=None)
@@ -134,8 +133,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.present and guest.state != GuestState.WAITING:
-            action = 'rollback_live_migration_at_destination'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.rollback_live_migration_at_destination(instance, migrate_data)
 
 

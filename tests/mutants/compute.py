@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         'rollback-at-destination-does-not-observe',
         LIVE,
-        'if guest.present and guest.state != GuestState.WAITING:\n            action =',
-        'if guest.job:\n            action =',
+        'if guest.present and guest.state != GuestState.WAITING:\n            raise exception.GuestStillHere(',
+        'if guest.job:\n            raise exception.GuestStillHere(',
         'The cleanup of the destination removes a guest that has arrived and runs there.',
     ),
     Mutant(

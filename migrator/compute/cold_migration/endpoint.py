@@ -34,7 +34,7 @@ class Endpoint(Steps):
         refuse_if_busy(self.driver, self.host, instance)
         _refuse_to_resize(self.driver, self.host, migrate_data)
         found = self.driver.check_can_migrate_source(instance, migrate_data)
-        data = returned('check_can_migrate_source', found, migrate_data)
+        data = returned(work.step, found, migrate_data)
         return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
 
     @step()
@@ -48,7 +48,7 @@ class Endpoint(Steps):
         steps.refuse_if_present(self.driver, self.host, instance)
         _refuse_to_resize(self.driver, self.host, migrate_data)
         found = self.driver.check_can_migrate_destination(instance, migrate_data)
-        return returned('check_can_migrate_destination', found, migrate_data)
+        return returned(work.step, found, migrate_data)
 
     @step()
     def migrate_disk_and_power_off(self, work: Work, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -80,8 +80,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.job or guest.state in IN_USE:
-            action = 'confirm_migration_at_source'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.confirm_migration_at_source(instance, migrate_data or LiveMigrateData())
 
     @step(rpcapi.SHORT_WAIT, cancels=True)
@@ -95,8 +94,7 @@ class Endpoint(Steps):
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.job or (guest.state in IN_USE and runs_at in (None, self.host)):
-            action = 'revert_migration_at_destination'
-            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=action)
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         # Also without a guest, because an earlier call may have been interrupted after it had removed the guest.
         self.driver.revert_migration_at_destination(instance, migrate_data or LiveMigrateData())
 

@@ -34,7 +34,7 @@ class Endpoint(Steps):
             reason = f'{self.host} cannot resize a guest that stays there, since its driver {name} does not'
             raise exception.MigrationPreCheckError(reason=reason)
         found = self.driver.check_can_resize(instance, migrate_data)
-        data = endpoint.returned('check_can_resize', found, migrate_data)
+        data = endpoint.returned(work.step, found, migrate_data)
         return data.replace(
             source={**data.source, 'power_on': instance.vm_state != 'stopped', 'migration': work.uuid},
         )
