@@ -53,8 +53,7 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
     test_manage.py::test_unreachable_server_is_reported_at_once_without_its_password \
     test_manage.py::test_refused_password_exits_2_and_is_not_printed \
     test_status.py::test_unreachable_database_is_a_failure \
-    'test_conductor.py::test_metrics_are_served_on_the_configured_port[eventlet]' \
-    test_conductor.py::test_conductor_starts_and_stops_in_a_process_patched_by_eventlet) \
+    'test_conductor.py::test_metrics_are_served_on_the_configured_port[eventlet]') \
     tests/unit/db/test_engine.py::TestUnreachable \
     tests/unit/doc/test_reliability.py
 
