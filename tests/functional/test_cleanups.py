@@ -195,6 +195,6 @@ def test_cleanup_older_than_the_epoch_of_the_host_is_run(cloud):
         boot_id=compute.boot_id,
     )
     hosts = cloud.conductors['conductor1'].tools.hosts
-    assert hosts.ask('host1', [order])[0].epoch == cleanup.epoch + 3
+    assert hosts.poll('host1', [order])[0].epoch == cleanup.epoch + 3
     cloud.simulation.run_until(lambda: not pending(cloud), timeout=60)
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
