@@ -18,9 +18,9 @@ from oslo_service import backend
 # as a process of ours does: before the first import of oslo.messaging, which would choose eventlet
 backend.init_backend(backend.BackendType.THREADING)
 
-from oslo_config import cfg  # noqa: E402
+from oslo_config import cfg  # noqa: E402 - after the backend is chosen
 
-from migrator import exception, rpc  # noqa: E402
+from migrator import exception, rpc  # noqa: E402 - after the backend is chosen
 
 TOPIC = 'echo'
 

@@ -23,7 +23,8 @@ BEFORE = '42e67fb'
 GUESTS = 20
 NAMES = ('api1', 'conductor1', 'host1', 'host2')
 #: The orders in which the services are replaced, drawn from all.
-ORDERS = random.Random(25).sample([*itertools.permutations(NAMES)], int(os.environ.get('MIGRATOR_UPGRADES', '1')))  # noqa: S311
+UPGRADES = int(os.environ.get('MIGRATOR_UPGRADES', '1'))
+ORDERS = random.Random(25).sample([*itertools.permutations(NAMES)], UPGRADES)  # noqa: S311 - a sample, and no secret
 #: MiB, and MiB a second: all copies take minutes until the last service was replaced, and seconds after it.
 MEMORY, LINK, FAST = 256, 8, 1024
 OPTIONS = (('max_concurrent_live_migrations', 2), ('compute.stop_queued', 'keep'), ('conductor.lease', 5))

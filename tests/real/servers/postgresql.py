@@ -51,7 +51,7 @@ def missing() -> str | None:
     if binaries() is None:
         return 'PostgreSQL (initdb, postgres)'
     try:
-        import psycopg2  # noqa: F401
+        import psycopg2  # noqa: F401 - is it installed?
     except ImportError:
         return 'psycopg2 (pip install .[postgresql])'
     return None

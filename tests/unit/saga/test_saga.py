@@ -85,7 +85,10 @@ class TestNext:
 
     def test_rest_of_a_pair_is_next_after_the_pivot(self) -> None:
         saga = toy.toy()
-        names = lambda *records: [found.name for found in saga.next_after(journal(*records), 1)]  # noqa: E731
+
+        def names(*records: str) -> list[str]:
+            return [found.name for found in saga.next_after(journal(*records), 1)]
+
         assert names() == ['flip']
         assert names('do flip done') == ['left', 'right']
         assert names('do flip done', 'do left done', 'do right intent') == ['right']
