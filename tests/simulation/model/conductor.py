@@ -220,7 +220,7 @@ class Saga(Asking, Ledger):
     def _act(self, me: Conductor, row: Row, act: Act, source: Host) -> Step:
         run, acts = me._replace(at=('run',)), Act
         label = f'decides: {act}'
-        if act is acts.ASK:
+        if act is acts.OTHER_DECIDES:
             return self.step('asks both once more', me._replace(at=('settle', True)))
         if act is acts.STUCK:
             return self.step('is stuck', run, stuck=f'{source.observed}; {settling.column(row)}')

@@ -17,7 +17,7 @@ COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING)
 SENT = (Column.QUEUED, Column.RUNNING)
 
 GO_ON, QUEUE, PREPARE, WAIT, SEE_RUNNING = Act.GO_ON, Act.QUEUE, Act.PREPARE, Act.WAIT, Act.SEE_RUNNING
-ASK, ABORT, FORWARD, BACK, ERROR, STUCK = Act.OTHER_DECIDES, Act.ABORT, Act.FORWARD, Act.BACK, Act.ERROR, Act.STUCK
+OTHER, ABORT, FORWARD, BACK, ERROR, STUCK = Act.OTHER_DECIDES, Act.ABORT, Act.FORWARD, Act.BACK, Act.ERROR, Act.STUCK
 
 #: What each host can say, besides nothing at all and being down.
 SOURCE_OBSERVED = (
@@ -144,7 +144,7 @@ class TestJoins:
     def test_1_here_and_running_there_is_asked_once_more_and_then_stuck(
         self, here: Observed, column: Column, abort: bool
     ) -> None:
-        assert decide(here, Observed.RUNS, column, abort) == ASK
+        assert decide(here, Observed.RUNS, column, abort) == OTHER
         assert decide(here, Observed.RUNS, column, abort, asked_again=True) == STUCK
 
     @pytest.mark.parametrize('column', COLUMNS)
@@ -309,7 +309,7 @@ class TestTotality:
 
     def test_repeated_observations_are_not_polled_again(self) -> None:
         for source, destination, column, abort, _ in every_case():
-            assert decide(source, destination, column, abort, True) != ASK
+            assert decide(source, destination, column, abort, True) != OTHER
 
     def test_back_is_never_decided_while_the_destination_may_run_the_guest(self) -> None:
         for source, destination, column, abort, again in every_case():
