@@ -334,9 +334,8 @@ def poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     found = m.replies.polls.answer_before(host)
     if found is None:
         found = _send_poll(m, host)
-    (m.replies.unreported.add if found.observed is settle_table.Observed.MISSING else m.replies.unreported.discard)(
-        host
-    )
+    unreported = m.replies.unreported
+    (unreported.add if found.observed is settle_table.Observed.MISSING else unreported.discard)(host)
     return found
 
 
