@@ -67,8 +67,7 @@ class TestSweep:
                 still.do(conductor._sweep)
             costs.append(done)
         _, few, many = costs
-        assert many.statements == few.statements
-        assert many.instructions <= 1.2 * few.instructions + 100
+        assert not few.grows_to(many)
 
     def test_error_with_one_migration_does_not_stop_the_sweep(self, still: Stage) -> None:
         """A host that registered at that moment ended the whole sweep. The others waited for the next one."""
