@@ -142,12 +142,17 @@ def locked():
 
 
 def needed(texts, extra=''):
-    """Yield what these need, and what that needs, as far as it is installed here."""
+    """Yield what these need in the image, and what that needs, as far as it is installed here.
+
+    The image has a Python of its own, and some requirements are for other versions only.
+    """
+    version = re.search(r':(\d+\.\d+)', instructions()[0][1]).group(1)
+    image = {'python_version': version, 'python_full_version': f'{version}.0'}
     waiting, seen = [(text, extra) for text in texts], set()
     while waiting:
         text, extra = waiting.pop()
         one = requirements.Requirement(text)
-        if text in seen or (one.marker and not one.marker.evaluate({'extra': extra})):
+        if text in seen or (one.marker and not one.marker.evaluate({**image, 'extra': extra})):
             continue
         seen.add(text)
         yield one
