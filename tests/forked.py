@@ -359,7 +359,7 @@ def _fork(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Fork for each message, and report each end; return in each child."""
     running: dict[int, int] = {}
     # Ctrl-C at the terminal reaches the whole group: who runs the tests ends this by closing the socket.
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended, wakeup = socket.socketpair()
     for end in (ended, wakeup):
         end.setblocking(False)
@@ -388,7 +388,8 @@ def _fork(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, interrupt)
+        # Not what it was before: a shell that starts a job in the background has it ignore SIGINT.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for end in (control, ended, wakeup):
             end.close()
         for other in running.values():

@@ -30,6 +30,18 @@ def script(text):
     return [sys.executable, '-c', text]
 
 
+#: Waits for a signal, also for one that comes between the line and the wait: no pause() would see that one.
+WAIT = """
+import signal, socket, sys
+ours, theirs = socket.socketpair()
+theirs.setblocking(False)
+signal.set_wakeup_fd(theirs.fileno())
+{}
+print('waits', flush=True)
+ours.recv(1)
+"""
+
+
 @pytest.fixture
 def start():
     """Start scripts in forks, and let none outlive the test."""
@@ -135,12 +147,7 @@ def test_an_option_of_the_interpreter_that_a_fork_cannot_take_is_refused():
 
 
 def test_forked_process_takes_signals_until_it_ends(start):
-    text = """
-import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
-print('waits', flush=True)
-signal.pause()
-"""
+    text = WAIT.format('signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))')
     process = start(text, stdout=forked.PIPE, text=True)
     assert process.stdout.readline() == 'waits\n'
     assert process.poll() is None
@@ -150,7 +157,7 @@ signal.pause()
 
 
 def test_ctrl_c_reaches_forked_process(start):
-    process = start('import time\nprint("waits", flush=True)\ntime.sleep(60)', stdout=forked.PIPE, stderr=forked.PIPE)
+    process = start(WAIT.format(''), stdout=forked.PIPE, stderr=forked.PIPE)
     assert process.stdout.readline() == b'waits\n'
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(60)
