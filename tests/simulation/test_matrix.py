@@ -98,7 +98,7 @@ def test_every_cell_ends_in_order(path, part, backend, cells, record_property):
 
 @pytest.mark.parametrize(
     ('paths', 'saga'),
-    zip(CELLS, sagas().values(), strict=True),
+    list(zip(CELLS, sagas().values(), strict=True)),
     ids=['live migration', 'evacuation', 'cold migration', 'revert', 'resize here', 'revert here'],
 )
 def test_no_step_is_without_its_cells(paths, saga, cells):

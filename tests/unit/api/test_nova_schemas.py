@@ -232,10 +232,13 @@ def test_each_reply_is_as_in_nova_and_each_request_is_taken_as_nova_takes_it(wat
     assert unlisted(dict.fromkeys(wrong)) == []
 
 
+_INDEX = re.compile(r'\[[0-9]+\]')
+
+
 def errors(call, schema, response):
     document = response.json if response.body else None
     found = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(document)
-    return [(call, f'response {re.sub("[[][0-9]+[]]", "[]", one.json_path)}', one.message) for one in found]
+    return [(call, f'response {_INDEX.sub("[]", one.json_path)}', one.message) for one in found]
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

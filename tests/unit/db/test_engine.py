@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sqlite3
+import sys
 
 import pytest
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from migrator.db.engine import (
     watch,
     without_password,
 )
+from tests import forked
 from tests.unit.db import conftest
 
 
@@ -294,25 +296,34 @@ def test_dispose_of_an_unused_engine_does_not_connect(tmp_path, threads):
     assert not (tmp_path / 'x.sqlite').exists()
 
 
-def test_a_fork_opens_a_sqlite_file_for_itself(tmp_path, threads):
-    engine = Engine(f'sqlite:///{tmp_path}/x.sqlite', threads)
-    with engine.writer() as session:
-        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
-    opened = []
-    sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: opened.append(connection))
-    child = os.fork()
-    if not child:
-        try:
-            with engine.writer() as session:
-                session.exec_driver_sql('INSERT INTO t VALUES (1)')
-        finally:
-            os._exit(len(opened))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    with engine.writer() as session:
-        session.exec_driver_sql('INSERT INTO t VALUES (2)')
-        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 2
-    assert not opened
-    engine.dispose()
+FORK = """
+import os, sys
+import sqlalchemy as sa
+from migrator import executors
+from migrator.db.engine import Engine
+engine = Engine(sys.argv[1], executors.NativeThreads())
+with engine.writer() as session:
+    session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+opened = []
+sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: opened.append(connection))
+child = os.fork()
+if not child:
+    try:
+        with engine.writer() as session:
+            session.exec_driver_sql('INSERT INTO t VALUES (1)')
+    finally:
+        os._exit(len(opened))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with engine.writer() as session:
+    session.exec_driver_sql('INSERT INTO t VALUES (2)')
+    print(session.exec_driver_sql('SELECT count(*) FROM t').scalar(), len(opened))
+"""
+
+
+def test_a_fork_opens_a_sqlite_file_for_itself(tmp_path):
+    # In a process of its own, because one with threads, such as a test process, must not fork.
+    done = forked.run([sys.executable, '-c', FORK, f'sqlite:///{tmp_path}/x.sqlite'], timeout=60)
+    assert (done.stdout, done.returncode) == ('1\n2 0\n', 0), done.stderr
 
 
 def test_a_transaction_that_reads_before_it_writes_lets_no_other_process_write_in_between(tmp_path, threads):
