@@ -7,6 +7,7 @@
 #   make test-simulation [SEEDS=3000]     the slow tests, the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
+#   make test-elsewhere [SUITE=trixie]    make demo and make test on a bare Debian in a temporary folder (as root: installs debootstrap)
 #   make test-real [EVERY=3]              against a private RabbitMQ, PostgreSQL, MariaDB, Placement and Keystone (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make test-nova [EVERY=12]             against a stock nova, in a virtual environment of its own (as root: installs its servers)
@@ -31,7 +32,8 @@ LONG_SEEDS ?= 100000
 # what waits for servers most of the time, each process for its own
 WAITING ?= 3
 FIRST ?= 1
-# test-real sends an Nth of 20,000 requests to each database, and runs every Nth of the functional tests again on other
+SUITE ?= trixie
+# above 1, test-elsewhere runs test-sample instead of make test; test-real sends an Nth of 20,000 requests to each database, and runs every Nth of the functional tests again on other
 # parts; above 1, test-nova leaves out the slow tests,
 # and kills a drain before every Nth of its writes
 EVERY ?= 1
@@ -60,7 +62,7 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
+.PHONY: demo demo-libvirt test test-sample test-elsewhere test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-nova
 .PHONY: test-mutants long-run bench bench-libvirt lint docs genconfig genpolicy openapi lock sbom clean
 .NOTPARALLEL:
 
@@ -75,6 +77,19 @@ test: lint
 	@tools/venv.sh demo test
 	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=10 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
 	    -m 'not slow' tests/unit tests/functional $(SHORT) $(ARGS)
+
+# What make test runs, without ruff and mypy, which see the same code on each machine, and with every Nth of the
+# functional tests.
+test-sample:
+	@tools/venv.sh demo test
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -m 'not slow' tests/unit $(ARGS)
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -m 'not slow' \
+	    tests/functional $(ARGS)
+
+# The machine of a new user. Where debootstrap cannot be installed this is left out, saying so; with CI=true it fails.
+test-elsewhere:
+	-@tools/packages.sh elsewhere
+	@tools/elsewhere.sh $(SUITE) 'make demo' 'make $(if $(filter 1,$(EVERY)),test,test-sample EVERY=$(EVERY))'
 
 # Whichever fault is injected where, everything ends in order. First the tests that make test leaves out, since they
 # simulate many minutes or many faults, or start a process for each command.
@@ -100,6 +115,7 @@ test-long: export MIGRATOR_COMPOSE = 1
 test-long:
 	$(MAKE) test
 	$(MAKE) test-eventlet
+	for suite in bookworm trixie forky; do $(MAKE) test-elsewhere SUITE=$$suite || exit; done
 	MIGRATOR_LONG=1 MIGRATOR_OTHER_CELLS=1 MIGRATOR_NIGHTS=1000 MIGRATOR_AGAIN=2000 MIGRATOR_OUTAGE_SEEDS=1000 MIGRATOR_EVACUATIONS=1000 MIGRATOR_COLD_SEEDS=1000 MIGRATOR_BOUNDS_SEEDS=1000 MIGRATOR_DRAIN_SEEDS=1000 MIGRATOR_EMPTIED=500 MIGRATOR_AUDITED=5000 $(MAKE) test-simulation SEEDS=60
 	$(MAKE) test-real
 	$(MAKE) test-libvirt
