@@ -25,7 +25,7 @@ READERS = {
     'watch/commands.py': 'the picture of a watch',
 }
 #: The one place where it is read.
-CLOCK = 'executors.py'
+CLOCK = 'executors/threads.py'
 #: What reads it: the last two names of a call.
 WALL = {
     ('time', 'time'), ('time', 'time_ns'), ('time', 'localtime'), ('time', 'gmtime'), ('datetime', 'now'),
