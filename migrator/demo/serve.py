@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib import parse
 
+from migrator import executors
 from migrator.api import devidentity
 from migrator.demo import options
 from migrator.demo.cloud import DemoCloud
-from migrator.runtime import http_server, signals
+from migrator.runtime import http_server, monitor, signals
 
 _IDENTITY = '/identity'
 
@@ -60,9 +61,13 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
         # Receive the signals here, because a shell starts a background process with SIGINT ignored.
         asked_to_stop = stack.enter_context(signals.Signals())
         apps = _Later(), _Later()
+        threads = executors.NativeThreads()
+        stopping = threads.event()
+        health = monitor.Monitor('migrator-api', threads, stopping)
+        health.is_served = True
         try:
             # Before a cloud starts, which would log that it is closed in the middle of that.
-            compute = _listen('--serve', address, apps[0])
+            compute = _listen('--serve', address, health.around(apps[0]))
             placement = _listen('--placement', settings.placement or options.Address('127.0.0.1', 0), apps[1])
         except OSError as error:
             print(f'{options.PROG}: {error}', file=sys.stderr)
@@ -75,10 +80,13 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
         stack.callback(cloud.stop_services)
         stack.callback(compute.stop)
         stack.callback(placement.stop)
+        stack.callback(stopping.set)
+        health.watch('database', cloud.database.engine.check)
         apps[0].app = _beside(cloud.app, devidentity.make_app(endpoints))
         apps[1].app = cloud.placement.app
         cloud.populate()
         cloud.wait_for_definitions(cloud.guests)
+        health.started = True
         config = _write_config(cloud, compute.url, placement.url)
         print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}', config), flush=True)
         asked_to_stop.next()

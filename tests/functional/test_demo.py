@@ -204,6 +204,15 @@ def test_a_served_cloud_answers_until_a_signal_stops_it(tmp_path, number):
     assert commands.left_behind(tmp_path) == []
 
 
+def test_served_cloud_answers_healthcheck_without_a_token_as_the_api_does(tmp_path):
+    with commands.Served(tmp_path, *SMALL) as served:
+        api = served.url('Compute API').removesuffix('/v2.1')
+        check = {'result': 'ok', 'needed': True}
+        health = {'service': 'migrator-api', 'started': True, 'ready': True, 'checks': {'database': check}}
+        assert ask(f'{api}/healthcheck').json() == health
+        assert ask(f'{api}/healthcheck/live').json() == {'service': 'migrator-api', 'live': True}
+
+
 def test_config_file_of_a_served_cloud_makes_migrator_manage_work_on_it(tmp_path):
     with commands.Served(tmp_path, *SMALL) as served:
         file = re.search(r'--config-file (\S+) drain start host1 --watch', served.said)[1]
