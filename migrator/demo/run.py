@@ -80,6 +80,8 @@ def run(settings: options.Settings, directory: str) -> int:
         print(json.dumps(report.as_json(), indent=2))
     else:
         summary.show(console, report)
+        if report.right:
+            summary.show_next(console, killed=report.killed)
     sys.stdout.flush()
     return 0 if report.right else WRONG
 

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import collections
+import pathlib
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +15,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from migrator.demo import cloud
+from migrator.demo import cloud, options
 from migrator.demo.report import BUDGET, Report
 from migrator.objects import Migration, base
 
@@ -78,6 +81,27 @@ def show(console: rich.console.Console, report: Report) -> None:
         )
     console.print()
     _audit(console, report)
+
+
+def show_next(console: rich.console.Console, *, killed: bool) -> None:
+    """Print the commands to try next.
+
+    :param killed: whether this run has killed a host.
+    """
+    serve = '--serve 127.0.0.1:8774'
+    following = [] if killed else [(f'--kill {options.FIRST}', 'kills a host')]
+    following.append((serve, 'for the openstack client'))
+    console.print()
+    for head, (words, effect) in zip(('Next:', '     '), following, strict=False):
+        console.print(f'{head} {command()} {words:{len(serve)}}  {effect}', markup=False, soft_wrap=True)
+
+
+def command() -> str:
+    """Return the command that has started this demo, as a user types it."""
+    typed = sys.argv[0]
+    if pathlib.PurePath(typed).name != options.PROG or shutil.which(options.PROG) == typed:
+        return options.PROG
+    return typed
 
 
 def _box(console: rich.console.Console) -> rich.box.Box | None:

@@ -12,6 +12,7 @@ import sys
 import pytest
 import requests
 
+from migrator.demo import options, summary
 from tests import forked
 from tests.functional import commands
 
@@ -103,6 +104,7 @@ def test_lines_of_a_killed_host_say_what_happens_to_it(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert 'host2 has lost its power, and is declared forced down' in ended.stdout
     assert '1 of 1 evacuation completed' in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith('Next: migrator-demo --serve ')
     statuses = re.findall(r'vm-\d+: ([a-z]+), host2 to ', ended.stdout)
     assert statuses == ['accepted', 'preparing', 'done', 'completed']
 
@@ -132,7 +134,11 @@ def test_output_that_is_no_terminal_has_plain_lines_in_any_environment(tmp_path)
     assert len(re.findall(r': moved to host[23]', ended.stdout)) == 2
     assert len(re.findall(r': waiting \(.* ended as failed', ended.stdout)) == 1
     assert re.search(r'Drain completed: 2 of 2 guests moved in .* at a second attempt; host1 is empty', ended.stdout)
-    assert 'no findings.' in lines[-1]
+    assert lines[-4].endswith('no findings.')
+    named = [re.fullmatch(r'(?:Next:|     ) migrator-demo (.+?)  +\S.*', line)[1].split() for line in lines[-2:]]
+    assert [words[0] for words in named] == ['--kill', '--serve']
+    for words in named:
+        options.parse(words)
 
 
 def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(tmp_path):
@@ -182,6 +188,20 @@ def test_wrong_allocations_are_reported_and_the_exit_status_is_1(tmp_path):
     assert ' 1 finding.' in ended.stdout
     assert 'unknown consumer' in ended.stdout
     assert 'Remedy: ' in ended.stdout
+    assert 'Next: ' not in ended.stdout
+
+
+def test_command_to_type_next_is_the_one_that_was_typed(tmp_path, monkeypatch):
+    script = tmp_path / 'migrator-demo'
+    script.touch(mode=0o755)
+    for path, first, shown in [
+        ('/usr/bin', '.venv/bin/migrator-demo', '.venv/bin/migrator-demo'),
+        (str(tmp_path), str(script), 'migrator-demo'),
+        ('/usr/bin', '/lib/migrator/cmd/demo.py', 'migrator-demo'),
+    ]:
+        monkeypatch.setenv('PATH', path)
+        monkeypatch.setattr(sys, 'argv', [first])
+        assert summary.command() == shown
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
