@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The wheel, built by pip from the files that git tracks. pip downloads what builds it."""
+"""The wheel, built by pip from the files that git tracks. pip downloads what it needs."""
 
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +21,17 @@ def tracked():
     return [pathlib.PurePath(line) for line in done.stdout.splitlines() if (ROOT / line).is_file()]
 
 
-def test_wheel_has_each_file_of_the_package_and_each_that_an_operator_copies(tmp_path):
-    tree, made = tmp_path / 'tree', tmp_path / 'made'
+@pytest.fixture
+def tree(tmp_path):
+    """Return a copy of this tree with the files that git tracks."""
     for path in tracked():
-        (tree / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, tree / path)
+        (tmp_path / 'tree' / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / 'tree' / path)
+    return tmp_path / 'tree'
+
+
+def test_wheel_has_each_file_of_the_package_and_each_that_an_operator_copies(tree, tmp_path):
+    made = tmp_path / 'made'
     command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--wheel-dir', str(made), str(tree)]
     subprocess.run(command, check=True)
     (wheel,) = made.glob('openstack_migrator-*.whl')
@@ -43,3 +51,25 @@ def test_wheel_has_each_file_of_the_package_and_each_that_an_operator_copies(tmp
     named = {'migrator/db/schema/env.py', 'migrator/testing/driver_contract.py', f'{share}/migrator.conf.sample'}
     named |= {f'{share}/policy.yaml.sample', f'{share}/systemd/migrator-api.service', *revisions}
     assert named <= packed
+
+
+def first_command(page):
+    """Return the first command that a page has."""
+    return re.search(r'::\n\n {4}(.+)\n', (ROOT / page).read_text())[1]
+
+
+@pytest.mark.timeout(600)
+def test_first_command_of_the_pages_installs_migrator_drain(tree, tmp_path):
+    command = first_command('README.rst')
+    assert command == first_command('doc/source/empty-a-host-of-openstack.rst')
+    subprocess.run([sys.executable, '-m', 'venv', tmp_path / 'venv'], check=True)
+    # the path of an activated environment; PIP_USER would have pip refuse it
+    scripts = tmp_path / 'venv' / 'bin'
+    machine = {**os.environ, 'PATH': f'{scripts}:{os.environ["PATH"]}', 'PIP_USER': '0', 'PYTHONPATH': ''}
+    subprocess.run(['sh', '-c', command], cwd=tree, env=machine, check=True)
+    done = subprocess.run(
+        ['migrator-drain', '--help'], cwd=tmp_path, env=machine, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith('usage: migrator-drain ')
+    found = shutil.which('migrator-drain', path=machine['PATH'])
+    assert found == str(scripts / 'migrator-drain')
