@@ -93,6 +93,11 @@ class Browser:
             self.driver.save_screenshot(str(path))
         self.use_colours('')
 
+    def keep_picture(self, selector: str, name: str) -> None:
+        """Write the first element that a selector matches to the same directory."""
+        path = pathlib.Path(os.environ['MIGRATOR_SCREENSHOTS'], f'{name}.png')
+        self.driver.find_element('css selector', selector).screenshot(str(path))
+
 
 @contextlib.contextmanager
 def started(directory: pathlib.Path) -> Iterator[Browser]:

@@ -100,6 +100,7 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         if os.environ.get('MIGRATOR_SCREENSHOTS'):
             page.wait(lambda: page.run("return document.querySelector('#guest-rows .bar rect.expected')"))
             page.keep_pictures('ui')
+            page.keep_picture('#guests', 'drain')
 
         cloud.ask('POST', f'/v2.1/servers/{locked["id"]}/action', {'unlock': None})
         page.wait(lambda: page.rows('#drain-rows tr')[0][1] == 'completed')
