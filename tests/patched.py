@@ -17,6 +17,8 @@ from typing import Any
 TESTS = (
     'tests/eventlet',
     'tests/unit/test_executors.py',
+    'tests/unit/test_probe.py',
+    'tests/unit/test_growing.py',
     'tests/unit/test_futurist.py',
     'tests/unit/test_context.py',
     'tests/unit/test_rpc.py',

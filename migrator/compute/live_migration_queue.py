@@ -31,6 +31,7 @@ class LiveMigrationQueue:
     :param waiting: migration uuid -> Future of each waiting entry. The caller passes the dict; only this object writes
         to it.
     :param threads: makes the lock.
+    :param own: the executor below, if nothing else uses it: :meth:`close` shuts it down.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class LiveMigrationQueue:
         executor: executors.BoundedExecutor,
         waiting: dict[str, Future[Any]],
         threads: executors.Threads,
+        own: concurrent.futures.Executor | None = None,
     ) -> None:
         self._host = host
+        self._own = own
         self._executor = executor
         self._waiting = waiting
         self._lock = threads.lock()
@@ -111,6 +114,8 @@ class LiveMigrationQueue:
             self._waiting.clear()
             self._closed = True
         self._executor.shutdown(wait=False)
+        if self._own is not None:  # nothing is submitted to it any more, and what runs goes on
+            self._own.shutdown(wait=False)
         return cancelled
 
     def drain(self) -> None:

@@ -71,7 +71,7 @@ class ComputeManager(steps.Endpoint, evacuation.Endpoint, endpoint.Endpoint, her
     :param events: the client that reports to conductors.
     :param rpc: the RPC to listen on; may be given to :meth:`start` instead.
     :param version: the service version to report; by default the version of this release, or its cap in ``conf``.
-    :param executor: runs the live migrations; by default each has its own thread of ``threads``.
+    :param executor: runs the live migrations; by default :func:`migrator.executors.long_calls`.
     :param tracer: records the work as spans of its migrations; None: they are not traced.
     :ivar boot_id: identifies this start of the service; each start of the same host has its own.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
@@ -103,10 +103,11 @@ class ComputeManager(steps.Endpoint, evacuation.Endpoint, endpoint.Endpoint, her
         self._rpc = rpc
         self._served: Served | None = None
         pool = executors.BoundedExecutor(POOL_SIZE, threads, name='compute')
-        self._live_migration_executor = executors.BoundedExecutor(limit, threads, 'live-migration', executor)
+        own = executors.long_calls(threads, 'live-migration') if executor is None else None
+        self._live_migration_executor = executors.BoundedExecutor(limit, threads, 'live-migration', executor or own)
         self._waiting_live_migrations: dict[str, concurrent.futures.Future[Any]] = {}
         queue = live_migration_queue.LiveMigrationQueue(
-            host, self._live_migration_executor, self._waiting_live_migrations, threads
+            host, self._live_migration_executor, self._waiting_live_migrations, threads, own
         )
         new_runner: Callable[..., step_runner.StepRunner] = step_runner.StepRunner
         if tracer is not None:

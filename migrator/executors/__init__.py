@@ -11,12 +11,12 @@ The test harness has an implementation that runs one thread at a time under a vi
 uses only this interface step by step.
 """
 
-from migrator.executors.blocking import Probe, ProbeTimeout, is_green, native_lock, outside_of_the_hub
-from migrator.executors.bounded import BoundedExecutor, ThreadExecutor
+from migrator.executors.blocking import Probe, ProbeTimeout, native_lock, outside_of_the_hub
+from migrator.executors.bounded import BoundedExecutor, ThreadExecutor, long_calls
 from migrator.executors.periodic import Periodic
-from migrator.executors.threads import Clock, Event, Lock, NativeThreads, SystemClock, Threads
+from migrator.executors.threads import Clock, Event, Lock, NativeThreads, SystemClock, Threads, is_green
 
 __all__ = [
     'BoundedExecutor', 'Clock', 'Event', 'Lock', 'NativeThreads', 'Periodic', 'Probe', 'ProbeTimeout', 'SystemClock',
-    'ThreadExecutor', 'Threads', 'is_green', 'native_lock', 'outside_of_the_hub',
+    'ThreadExecutor', 'Threads', 'is_green', 'long_calls', 'native_lock', 'outside_of_the_hub',
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from migrator.executors.threads import Lock
+from migrator.executors.threads import Lock, is_green
 
 #: Seconds until a green thread first checks whether a native call has ended, which cannot wake it. Each further check
 #: comes after twice the time, so that a short call costs little more than its own time.
@@ -20,12 +20,6 @@ _FIRST_CHECK = 0.001
 _LONGEST_CHECK = 0.05
 
 T = TypeVar('T')
-
-
-def is_green() -> bool:
-    """Return whether eventlet has patched this process, so that its threads are green."""
-    eventlet = sys.modules.get('eventlet')
-    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched('thread'))
 
 
 def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:

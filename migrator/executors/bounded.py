@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A queue with a bound above any executor, and the executor that gives each call a thread of its own."""
+"""A queue with a bound above any executor, and the executors that run one call in one thread."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
+import importlib.metadata
 import itertools
 import threading
 from collections.abc import Callable
@@ -13,48 +14,12 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from migrator.executors.threads import Threads
+from migrator.executors.threads import NativeThreads, Threads
 
 LOG = logging.getLogger(__name__)
 
 #: A call that waits: its function and arguments. Thousands may wait, and a functools.partial is twice as large.
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]
-_Item = tuple[concurrent.futures.Future[Any], _Call]
-
-
-def _run(future: concurrent.futures.Future[Any], call: _Call) -> None:
-    """Call a function, unless its Future has been cancelled, and set the Future."""
-    function, args, kwargs = call
-    if future.set_running_or_notify_cancel():
-        try:
-            result = function(*args, **(kwargs or {}))
-        except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-
-class ThreadExecutor(concurrent.futures.Executor):
-    """An executor that runs each call in a new daemon thread, which ends with the call.
-
-    A process can end while a call hangs. The executors of Python and of futurist join their threads at exit.
-
-    :param name: the prefix of the names of its threads.
-    """
-
-    def __init__(self, threads: Threads, name: str) -> None:
-        self._threads = threads
-        self._name = name
-        self._numbers = itertools.count(1)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Start a thread for ``fn(*args, **kwargs)``.
-
-        :raises RuntimeError: no thread can be started.
-        """
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._threads.start(_run, future, (fn, args, kwargs), name=f'{self._name}-{next(self._numbers)}')
-        return future
 
 
 class _Condition:
@@ -99,10 +64,69 @@ class _Future(concurrent.futures.Future[Any]):
     :ivar submitted_at: when its item was submitted, in monotonic seconds.
     """
 
-    def __init__(self, submitted_at: float) -> None:
+    def __init__(self, threads: Threads, pool: str) -> None:
         super().__init__()
-        self.submitted_at = submitted_at
+        self.submitted_at = threads.clock.monotonic()
         self._condition: Any = _Condition()
+
+
+def _run(future: _Future, call: _Call) -> None:
+    """Call a function, unless its Future has been cancelled, and set the Future."""
+    function, args, kwargs = call
+    if future.set_running_or_notify_cancel():
+        try:
+            result = function(*args, **(kwargs or {}))
+        except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+class ThreadExecutor(concurrent.futures.Executor):
+    """An executor that runs each call in a new daemon thread, which ends with the call.
+
+    A process can end while a call hangs. The executors of Python join their threads at exit.
+
+    :param name: the prefix of the names of its threads.
+    """
+
+    def __init__(self, threads: Threads, name: str) -> None:
+        self._threads = threads
+        self._name = name
+        self._numbers = itertools.count(1)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Start a thread for ``fn(*args, **kwargs)``.
+
+        :raises RuntimeError: no thread can be started.
+        """
+        future = _Future(self._threads, self._name)
+        self._threads.start(_run, future, (fn, args, kwargs), name=f'{self._name}-{next(self._numbers)}')
+        return future
+
+
+def long_calls(threads: Threads, name: str) -> concurrent.futures.Executor:
+    """Return the executor for calls of a driver that take minutes, and may hang.
+
+    On the machine's own threads, native or green, it is futurist's; see :mod:`migrator.executors.growing`.
+
+    :param name: the prefix of the names of its threads.
+    """
+    if isinstance(threads, NativeThreads):
+        try:
+            from migrator.executors import growing
+
+            return growing.GrowingExecutor(name)
+        except (ImportError, AttributeError) as error:
+            LOG.warning(
+                'Not using futurist for the threads of %(pool)s: release %(release)s does not have what this release '
+                'of migrator needs: %(error)s; each call gets a thread of its own instead',
+                {'pool': name, 'release': importlib.metadata.version('futurist'), 'error': error},
+            )
+    return ThreadExecutor(threads, name)
+
+
+_Item = tuple[_Future, _Call]
 
 
 class BoundedExecutor(concurrent.futures.Executor):
@@ -142,7 +166,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         #: Since when no worker could be started while none ran, in monotonic seconds; None: not stalled.
         self._stalled_at: float | None = None
         self._closed = False
-        self._waiting: collections.OrderedDict[concurrent.futures.Future[Any], _Call] = collections.OrderedDict()
+        self._waiting: collections.OrderedDict[_Future, _Call] = collections.OrderedDict()
 
     @property
     def max_workers(self) -> int:
@@ -163,7 +187,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         """Return the seconds for which the first item has waited; 0 if none waits."""
         with self._lock:
             first = next(iter(self._waiting), None)
-            return self._threads.clock.monotonic() - first.submitted_at if isinstance(first, _Future) else 0.0
+            return self._threads.clock.monotonic() - first.submitted_at if first is not None else 0.0
 
     def stalled_for(self) -> float:
         """Return the seconds for which items have waited without a running worker or a thread for one."""
@@ -185,8 +209,8 @@ class BoundedExecutor(concurrent.futures.Executor):
         """
         return self._submit((fn, args, kwargs or None), above_bound=True)
 
-    def _submit(self, call: _Call, above_bound: bool) -> concurrent.futures.Future[Any]:
-        future = _Future(self._threads.clock.monotonic())
+    def _submit(self, call: _Call, above_bound: bool) -> _Future:
+        future = _Future(self._threads, self._name)
         future.add_done_callback(self._forget)
         with self._lock:
             if self._closed:
@@ -279,7 +303,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         if not self._running:
             self._idle.set()
 
-    def _forget(self, future: concurrent.futures.Future[Any]) -> None:
+    def _forget(self, future: Any) -> None:
         with self._lock:
             self._waiting.pop(future, None)
 

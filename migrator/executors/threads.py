@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The clock, locks and threads of a process: one object, which is handed to all code that waits or starts a thread."""
+"""The clock, locks and threads of a process: one object for all code that waits or starts a thread."""
 
 from __future__ import annotations
 
 import datetime
 import random
+import sys
 import threading
 import time
 import uuid
@@ -89,6 +90,12 @@ class SystemClock:
     def now(self) -> datetime.datetime:
         """Return the machine's time, in UTC."""
         return datetime.datetime.now(datetime.UTC)
+
+
+def is_green() -> bool:
+    """Return whether eventlet has patched this process, so that its threads are green."""
+    eventlet = sys.modules.get('eventlet')
+    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched('thread'))
 
 
 class NativeThreads:

@@ -93,7 +93,7 @@ LIBRARIES = {
     'oslo_db': (('migrator.db',), 'the schema and its dialects are known in one place'),
     'alembic': (('migrator.db',), 'the schema and its dialects are known in one place'),
     'libvirt': (('migrator.virt.libvirt',), 'it is an extra, and a compute with another driver runs without it'),
-    'futurist': ((), 'its executors join a hung call at exit; an importing service may hand in its own'),
+    'futurist': (('migrator.executors',), 'threads are made in one place, and its executors are mended there'),
     'eventlet': (
         ('migrator.executors', 'migrator.runtime.concurrency'),
         'threads, native or green, are chosen in one place; a process patches itself before it imports anything else',

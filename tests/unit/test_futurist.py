@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What migrator's executor and periodic do and futurist's do not: see decision 0023.
+"""What migrator's executors and periodic do and futurist's do not: see decision 0047.
 
 If an expected failure passes with a new release of futurist, review the decision.
 """
@@ -23,18 +23,24 @@ def ours(workers):
     return executors.BoundedExecutor(workers, executors.NativeThreads())
 
 
-def candidates(reason, error):
-    """Return our executor, and futurist's, which fail for a reason."""
+def growing(workers):
+    """Return our queue above the executor of live migrations, which is a subclass of futurist's."""
+    threads = executors.NativeThreads()
+    return executors.BoundedExecutor(workers, threads, 'pool', executors.long_calls(threads, 'pool'))
+
+
+def candidates(reason, error, *mine):
+    """Return executors of ours, and futurist's, which fail for a reason."""
     fails = pytest.mark.xfail(strict=True, reason=reason, raises=error)
     theirs = (futurist.ThreadPoolExecutor, futurist.DynamicThreadPoolExecutor)
-    return pytest.mark.parametrize('make', [ours, *(pytest.param(one, marks=fails) for one in theirs)])
+    return pytest.mark.parametrize('make', [*mine, *(pytest.param(one, marks=fails) for one in theirs)])
 
 
 def refuse(_thread):
     raise RuntimeError("can't start new thread")
 
 
-@candidates('it counts a thread that could not be started as a worker', concurrent.futures.TimeoutError)
+@candidates('it counts a thread that could not be started as a worker', concurrent.futures.TimeoutError, ours, growing)
 def test_no_accepted_item_is_lost_after_threads_could_not_be_started(make, monkeypatch):
     executor, futures = make(2), []
     with monkeypatch.context() as machine:
@@ -51,7 +57,7 @@ def test_no_accepted_item_is_lost_after_threads_could_not_be_started(make, monke
         futurist._thread._to_be_cleaned.clear()
 
 
-@candidates('it keeps at least one thread', AssertionError)
+@candidates('it keeps at least one thread', AssertionError, ours)
 def test_idle_threads_end(make):
     before, executor = threading.active_count(), make(4)
     for future in [executor.submit(threading.Event().wait, 0.01) for _ in range(4)]:
@@ -90,6 +96,7 @@ print('the main thread ends', flush=True)
     'make',
     [
         'executors.BoundedExecutor(1, executors.NativeThreads())',
+        'executors.long_calls(executors.NativeThreads(), "pool")',
         *(
             pytest.param(
                 f'futurist.{name}(2)',
