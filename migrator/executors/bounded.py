@@ -59,15 +59,53 @@ class _Condition:
 
 
 class _Future(concurrent.futures.Future[Any]):
-    """A Future of which thousands may wait.
+    """A Future of which thousands may wait. It logs an error that no caller has read.
 
+    :param pool: the name of its executor.
     :ivar submitted_at: when its item was submitted, in monotonic seconds.
     """
 
+    _unread: BaseException | None = None
+
     def __init__(self, threads: Threads, pool: str) -> None:
         super().__init__()
+        self._threads = threads
+        self._pool = pool
         self.submitted_at = threads.clock.monotonic()
         self._condition: Any = _Condition()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Set the error."""
+        if exception is not None and not self._threads.is_final(exception):
+            self._unread = exception
+        super().set_exception(exception)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result, or raise the error, which counts as read."""
+        try:
+            return super().result(timeout)
+        finally:
+            self._read()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, which counts as read."""
+        try:
+            return super().exception(timeout)
+        finally:
+            self._read()
+
+    def _read(self) -> None:
+        if self.done():
+            self._unread = None
+
+    def __del__(self) -> None:
+        """Log an error that would be lost otherwise."""
+        if self._unread is not None:
+            LOG.error(
+                'Nothing waited for a call that failed in pool %(pool)s: %(kind)s: %(error)s',
+                {'pool': self._pool, 'kind': type(self._unread).__name__, 'error': self._unread},
+                exc_info=self._unread,
+            )
 
 
 def _run(future: _Future, call: _Call) -> None:
@@ -78,6 +116,8 @@ def _run(future: _Future, call: _Call) -> None:
             result = function(*args, **(kwargs or {}))
         except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
             future.set_exception(error)
+            # The traceback keeps this frame, and so would keep the Future, which logs an unread error when it is freed.
+            del future
         else:
             future.set_result(result)
 

@@ -54,7 +54,9 @@ class Periodic:
             while not self._stop.wait(spacing * (0.9 + 0.2 * self._threads.random())):
                 try:
                     self._function()
-                except Exception:  # the next run may succeed
+                except BaseException as error:  # the next run may succeed
+                    if self._threads.is_final(error):
+                        raise
                     LOG.exception('Periodic task failed, and will run again: %s', self._name)
                 spacing = self._interval(spacing)
         finally:

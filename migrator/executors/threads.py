@@ -79,6 +79,9 @@ class Threads(Protocol):
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Run ``function(*args)`` in a new daemon thread called ``name``."""
 
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether an error ends the calling thread, so that no code may catch, log or report it."""
+
 
 class SystemClock:
     """The clock of the machine."""
@@ -130,3 +133,13 @@ class NativeThreads:
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Start a daemon thread."""
         threading.Thread(target=function, args=args, name=name, daemon=True).start()
+
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether an error ends the process: Ctrl-C or an exit in its main thread."""
+        return isinstance(error, (KeyboardInterrupt, SystemExit)) and _in_main_thread()
+
+
+def _in_main_thread() -> bool:
+    if is_green():  # eventlet's threading does not recognize it; only the main greenlet has no parent
+        return sys.modules['eventlet'].getcurrent().parent is None
+    return threading.current_thread() is threading.main_thread()

@@ -290,3 +290,7 @@ class SimThreads:
             # The loop waits on its stop event between two runs. Such a pause is not work in progress.
             thread.quiet_event = owner._stop
         scheduler.cross(scheduler.me(), f'start({name})')
+
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether an error is the end of a killed process."""
+        return isinstance(error, ProcessKilled)
