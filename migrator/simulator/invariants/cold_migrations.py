@@ -32,13 +32,20 @@ _RESIZING = {
 }
 
 
-def is_restart(effect: hypervisor.Effect) -> bool:
-    """Return whether a cold migration has started or powered off a guest.
+def restarts(world: World, instance: Instance) -> list[tuple[hypervisor.Effect, bool]]:
+    """Return the effects on a guest, each with whether a cold migration has started or stopped it so.
 
-    The guest has the state of the row then.
+    The guest has the state of the row then. An evacuation, too, may define a guest that it leaves shut off.
     """
-    by_driver = effect.who not in ('user', 'power', 'hypervisor')
-    return effect.effect in _STARTS or (by_driver and effect.effect == GuestState.SHUTDOWN)
+    found: list[tuple[hypervisor.Effect, bool]] = []
+    evacuated_at = None
+    for effect in world.effects:
+        if effect.instance_uuid == instance.uuid:
+            by_driver = effect.who not in ('user', 'power', 'hypervisor') and effect.host != evacuated_at
+            off = by_driver and effect.effect == GuestState.SHUTDOWN
+            found.append((effect, effect.effect in _STARTS or off))
+            evacuated_at = effect.host if effect.effect == 'evacuated' else None
+    return found
 
 
 def power(world: World, instance: Instance, evacuated_to: Collection[str | None]) -> str | None:
@@ -47,10 +54,9 @@ def power(world: World, instance: Instance, evacuated_to: Collection[str | None]
     :param evacuated_to: the hosts that have started the guest in an evacuation; None too if that was later.
     """
     starts = [
-        is_restart(one)
-        for one in world.effects
-        if one.instance_uuid == instance.uuid
-        and (is_restart(one) or (one.effect == 'evacuated' and one.host in evacuated_to))
+        restarted
+        for one, restarted in restarts(world, instance)
+        if restarted or (one.effect == 'evacuated' and one.host in evacuated_to)
     ]
     if not starts or not starts[-1]:
         return None

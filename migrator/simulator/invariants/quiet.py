@@ -73,11 +73,9 @@ def _set_from_outside(world: World, instance: Instance, evacuated_to: set[str | 
     states: list[str] = []
     last = None
     known = 1  # The first effect is the start of the guest.
-    for effect in world.effects:
-        if effect.instance_uuid != instance.uuid:
-            continue
+    for effect, restarted in cold_migrations.restarts(world, instance):
         started = effect.effect == 'evacuated' and effect.host in evacuated_to
-        if started or cold_migrations.is_restart(effect):
+        if started or restarted:
             states, known = [], 0
         elif effect.effect not in POWER.values():
             continue
