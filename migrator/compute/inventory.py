@@ -44,7 +44,7 @@ class HostInventory:
         self._version = version
         self._limit = limit
         self._pool = pool
-        self._clock = threads.clock
+        self._threads = threads
         self._lock = threads.lock()
         #: When the pending query of the driver began, in monotonic seconds; None if no query is pending.
         self._querying_since: float | None = None
@@ -81,7 +81,7 @@ class HostInventory:
 
         A driver that hangs therefore blocks one thread only.
         """
-        now = self._clock.monotonic()
+        now = self._threads.clock.monotonic()
         with self._lock:
             since = self._querying_since
             if since is None:
@@ -99,7 +99,9 @@ class HostInventory:
     def _refresh(self) -> None:
         try:
             self.refresh()
-        except Exception as error:  # noqa: BLE001 -- the next heartbeat tries again
+        except BaseException as error:  # the next heartbeat tries again
+            if self._threads.is_final(error):
+                raise
             self._warn_once(exception.message_of(error))
         else:
             with self._lock:

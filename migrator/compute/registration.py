@@ -55,7 +55,7 @@ class Registration:
         self.registered = False
         self._events = events
         self._driver = driver
-        self._clock = threads.clock
+        self._threads = threads
         self._runner = runner
         self._live_migration = live_migration
         self._adopts = adopts
@@ -97,7 +97,9 @@ class Registration:
                 if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
                     return
                 self._apply(self._events.compute_started(report))
-            except Exception as error:  # noqa: BLE001 -- the host has nothing else to do until a conductor replies
+            except BaseException as error:  # the host has nothing else to do until a conductor replies
+                if self._threads.is_final(error):
+                    raise
                 # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
                     LOG.warning('This host is not registered yet, trying again: %s', exception.message_of(error))
@@ -156,11 +158,16 @@ class Registration:
                 )
                 left_out.update(candidates[number:])
                 break
-            began = self._clock.monotonic()
+            began = self._threads.clock.monotonic()
             try:
                 instance = self._driver.get_instance(uuid)
-            except Exception as error:  # one bad guest must not keep its host from registering
-                if isinstance(error, exception.ServiceUnreachable) and self._clock.monotonic() - began < CALL_AGAIN:
+            except BaseException as error:  # one bad guest must not keep its host from registering
+                if self._threads.is_final(error):
+                    raise
+                if (
+                    isinstance(error, exception.ServiceUnreachable)
+                    and self._threads.clock.monotonic() - began < CALL_AGAIN
+                ):
                     raise  # The hypervisor itself is unreachable, so the whole registration is tried again.
                 LOG.warning(
                     'Could not query guest %(guest)s; if the database does not have it, it is not adopted until this '

@@ -176,7 +176,9 @@ class Observer:
                 return None
         try:
             return read()
-        except Exception as error:  # noqa: BLE001 -- the reply leaves this guest out
+        except BaseException as error:  # the reply leaves this guest out
+            if self._threads.is_final(error):
+                raise
             LOG.warning(
                 'Could not poll the hypervisor of %(host)s for guest %(guest)s: %(error)s',
                 {'host': self._host, 'guest': instance_uuid, 'error': exception.message_of(error)},

@@ -216,7 +216,9 @@ class StepRunner:
             with log_context:
                 try:
                     method(instance)
-                except Exception as error:  # noqa: BLE001 -- the verdict of the live migration shows the result
+                except BaseException as error:  # the verdict of the live migration shows the result
+                    if self._threads.is_final(error):
+                        raise
                     LOG.warning(
                         'Driver call failed: %(call)s of instance %(instance)s on host %(host)s: %(error)s',
                         {
@@ -276,7 +278,9 @@ class StepRunner:
                 outcome = _outcome(work.step, work.body(work))
             except exception.Cancelled as error:
                 outcome = _cancelled(error)
-            except Exception as error:  # noqa: BLE001 -- every failure has to be reported to the owner
+            except BaseException as error:  # every failure has to be reported to the owner
+                if self._threads.is_final(error):
+                    raise
                 outcome = _failed(work, error, self._host)
             self.end(work, outcome)
 
@@ -519,7 +523,7 @@ def _outcome(step: str, result: Any) -> WorkEnd:
     return WorkEnd(WorkState.DONE, result)
 
 
-def _failed(work: Work, error: Exception, host: str) -> WorkEnd:
+def _failed(work: Work, error: BaseException, host: str) -> WorkEnd:
     """Log the error of a body, and return its outcome."""
     known = isinstance(error, exception.MigratorException)
     text = exception.message_of(error)

@@ -197,7 +197,9 @@ def live_migration(
         return outcome(driver.live_migration(instance, destination, migrate_data, on_started))
     except exception.LiveMigrationFailed as error:
         return outcome(Verdict.FAILED, str(error))
-    except Exception as error:  # noqa: BLE001 -- the connection may have failed while the job goes on
+    except BaseException as error:  # the connection may have failed while the job goes on
+        if threads.is_final(error):
+            raise
         reason = exception.message_of(error)
         if not isinstance(error, exception.MigratorException):
             reason = f'{host} failed in live_migration: {reason}'
@@ -240,7 +242,9 @@ def outlast(
     while True:
         try:
             return driver.attach_live_migration(instance_uuid)
-        except Exception as error:  # noqa: BLE001 -- the job holds its slot until its end is known
+        except BaseException as error:  # the job holds its slot until its end is known
+            if threads.is_final(error):
+                raise
             with log_context():
                 LOG.warning(
                     'Could not attach to the job of guest %(guest)s, trying again: %(error)s',

@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
+import zlib
 from collections.abc import Callable
+
+import greenlet
 
 from migrator import exception
 from migrator.simulator.failpoints import Boundary, Failpoints
@@ -23,6 +27,14 @@ LATE = 70.0
 
 #: The phases of a job after which the guest runs at the destination: they cannot fail.
 _ARRIVED = ('postcopy', 'arrived')
+
+
+class Timeout(BaseException):
+    """A stand-in for the time-out of eventlet, which is no Exception either."""
+
+
+#: The kinds of errors of a driver that are no Exception.
+NO_EXCEPTIONS = (Timeout, SystemExit, greenlet.GreenletExit, asyncio.CancelledError, KeyboardInterrupt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +121,10 @@ def _driver_may_fail(boundary: Boundary) -> bool:
     return _driver(boundary) and boundary.label.split()[2] not in _ARRIVED
 
 
+def _driver_method(boundary: Boundary) -> bool:
+    return _driver(boundary) and boundary.label.split()[2] not in faults.JOB_PHASES
+
+
 def _driver_writes(boundary: Boundary) -> bool:
     return _driver(boundary) and boundary.process != 'world' and not boundary.label.endswith(' done')
 
@@ -149,6 +165,11 @@ def _raises(failpoints: Failpoints, phase: str) -> faults.Fault:
     return faults.Fault(phase, reason='planned: it fails')
 
 
+def _raises_other(failpoints: Failpoints, phase: str) -> faults.Fault:
+    kind = NO_EXCEPTIONS[zlib.crc32(phase.encode()) % len(NO_EXCEPTIONS)]
+    return faults.Fault(phase, error=kind('planned: it is no Exception'))
+
+
 def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
     stall = faults.Stall(failpoints.cloud.world.threads)
     failpoints.supervisor.later(HANGS, stall.release)
@@ -187,6 +208,7 @@ FAULTS = (
     Fault('Placement answers oddly', _request('GET'), request=_P.ODD),
     Fault('Placement request doubled', _request(*_WRITES), request=_P.DUPLICATED),
     Fault('driver raises', _driver_may_fail, driver=_raises),
+    Fault('driver raises no Exception', _driver_method, driver=_raises_other),
     Fault('driver hangs', _driver, driver=_hangs),
     Fault('disk full', _driver_writes, process=_disk_full),
 )

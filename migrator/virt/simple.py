@@ -172,7 +172,9 @@ class EvacuatingDriver(SixMethods):
             yield
         except exception.MigratorException:
             raise
-        except Exception as error:
+        except BaseException as error:  # such as a time-out of eventlet
+            if self.threads.is_final(error):
+                raise
             raise exception.DriverError(host=self.host, phase=phase, reason=exception.message_of(error)) from error
 
     def _look_again(self, instance_uuid: str, states: Sequence[GuestState]) -> Guest:
@@ -484,14 +486,16 @@ class _Job:
         if guest.state not in protocol.ACTIVE:
             reason = f'guest {uuid} is {guest.state}: it must be running or paused'
             raise exception.DriverError(host=host, phase='live_migration', reason=reason)
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             self._driver.migrate(self._instance, destination, facts, self._report)
-        except Exception as error:  # noqa: BLE001 -- the state of the guest shows what has happened
+        except BaseException as error:  # the state of the guest shows what has happened
+            if self._driver.threads.is_final(error):
+                raise
             failure = error
         return self._result(failure)
 
-    def _result(self, failure: Exception | None) -> Verdict:
+    def _result(self, failure: BaseException | None) -> Verdict:
         """Return the verdict, or raise the error, by the state of the guest after the call.
 
         :param failure: the error of the call.
@@ -505,7 +509,9 @@ class _Job:
             self._driver.threads.sleep(self._driver.settle_seconds)
         try:
             state = self._driver.outlast(uuid).state
-        except Exception as error:
+        except BaseException as error:
+            if self._driver.threads.is_final(error):
+                raise
             raise exception.MoveUnsettled(host=host, reason=exception.message_of(error)) from error
         if failure is None and state not in protocol.IN_USE:
             return Verdict.COMPLETED

@@ -75,6 +75,7 @@ class Fault:
 
     :ivar after: the fault is injected after the effect, and not before it.
     :ivar instance_uuid: the fault is injected only for this guest; None means any guest.
+    :ivar error: what a driver method raises instead of a DriverError.
     :ivar count: the number of times it was injected.
     """
 
@@ -83,6 +84,7 @@ class Fault:
     sticky: bool = False
     instance_uuid: str | None = None
     reason: str = ''
+    error: BaseException | None = None
     stall: Stall | None = None
     lie: Any = None
     lies: bool = False
@@ -117,13 +119,15 @@ class Faults:
         after: bool = False,
         sticky: bool = False,
         instance_uuid: str | None = None,
+        error: BaseException | None = None,
     ) -> Fault:
         """Make a phase fail: a driver method raises a DriverError, a job fails.
 
+        :param error: what the driver method raises instead.
         :param after: let the driver method have its effect first.
         :param sticky: fail each time, not only once.
         """
-        return self._plant(Fault(phase, after, sticky, instance_uuid, reason))
+        return self._plant(Fault(phase, after, sticky, instance_uuid, reason, error))
 
     def stall(
         self, phase: str, *, after: bool = False, sticky: bool = False, instance_uuid: str | None = None
@@ -197,4 +201,4 @@ class Faults:
             return
         if self.seconds:
             self._threads.sleep(self.seconds)
-        raise exception.DriverError(host=self._host, phase=phase, reason=fault.reason)
+        raise fault.error or exception.DriverError(host=self._host, phase=phase, reason=fault.reason)
