@@ -4,7 +4,8 @@
 
 *Epoch check.* The host refuses a command for another boot. It refuses a tenure that is lower than one seen for the
 guest, or equal to the tenure of another migration. Within a tenure it refuses a lower epoch, and an equal epoch from
-another owner. Work that was accepted in an earlier epoch may go on. It then counts as work of the newest epoch.
+another owner. It refuses a migration that it has for another guest. Work that was accepted in an earlier epoch may go
+on. It then counts as work of the newest epoch.
 
 *One guest, one sequence.* The host does the steps for one guest one after the other, whichever migrations they belong
 to. A repeated command re-attaches to its work or gets the stored report. The same work never runs twice at once. A
@@ -394,11 +395,19 @@ class StepRunner:
                 {'step': command.step, 'migration': uuid, 'epoch': command.epoch, 'tenure': command.tenure},
             )
             return None, self._refuse(command, Refusal.EPOCH)
+        record, known = self._records.get(command.migration_uuid), self._guests.get(command.instance_uuid)
+        if record is not None and record.guest is not known:
+            # The reports of the first guest would be taken for those of the second.
+            LOG.error(
+                'Refused a command that uses the uuid of a migration again, for another guest: %(step)s of migration '
+                '%(migration)s for guest %(guest)s',
+                {'step': command.step, 'migration': command.migration_uuid, 'guest': command.instance_uuid},
+            )
+            return None, self._refuse(command, Refusal.GUEST)
         guest = self._guests.setdefault(command.instance_uuid, GuestRecord())
         tenure = command.tenure if self._compares_tenure else 0
         if 0 < tenure < guest.tenure or (0 < tenure == guest.tenure and command.migration_uuid != guest.holder):
             return None, self._refuse(command, Refusal.TENURE)
-        record = self._records.get(command.migration_uuid)
         if record is None:
             record = self._records[command.migration_uuid] = MigrationRecord(guest)
         if tenure <= record.tenure:

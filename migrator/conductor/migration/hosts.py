@@ -498,6 +498,8 @@ def _send(
         return Parked('a poll of the hosts in a new epoch')
     if answer.refusal == protocol.Refusal.STOPPING:
         return Failed(f'Host {host} is stopping and accepts no new work.')
+    if answer.refusal == protocol.Refusal.GUEST:
+        return Failed(f'Host {host} has this migration for another guest, and refuses {step}: see its log.')
     m.ledger.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')
 

@@ -40,6 +40,21 @@ class TestEpochCheck:
         observation = host.poll(epoch=epoch, owner=owner)
         assert (observation.refusal, observation.epoch) == (refusal, seen)
 
+    def test_migration_uuid_that_is_used_again_for_another_guest_is_refused_and_gets_no_report(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        host = scene.host('beta')
+        assert host.report(PRE, 1).state == 'done'
+        other = {'migration_uuid': scene_module.uuid(2, 1)}
+        for step in (PRE, ROLLBACK, 'live_migration', 'live_migration_abort', 'live_migration_force_complete'):
+            answer = host.call(step, 2, **other)
+            assert (answer.refusal, answer.report) == ('guest', None)
+        observation = host.poll(2, **other)
+        assert (observation.refusal, observation.reports) == ('guest', [])
+        assert scene.beta.residue(scene_module.uuid(1, 2)) == []
+        assert f'for guest {scene_module.uuid(1, 2)}' in caplog.text
+        assert host.call(PRE, 1).refusal is None
+
     def test_command_of_epoch_before_a_poll_is_refused(self, scene: Scene) -> None:
         host = scene.host('beta')
         assert host.poll(epoch=7).epoch == 7
