@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from migrator.compute.manager import ComputeManager
     from migrator.embed import Host
     from migrator.objects import Flavor, Instance, LiveMigrateData
+    from migrator.runtime.signals import Signals
     from migrator.virt.driver import ComputeDriver
     from migrator.virt.simple import SimpleDriver
 
@@ -32,6 +33,7 @@ __all__ = [
     'Host',
     'Instance',
     'LiveMigrateData',
+    'Signals',
     'SimpleDriver',
     '__version__',
     'exception',
@@ -45,6 +47,7 @@ _MODULES = {
     'Host': 'migrator.embed',
     'Instance': 'migrator.objects',
     'LiveMigrateData': 'migrator.objects',
+    'Signals': 'migrator.runtime.signals',
     'SimpleDriver': 'migrator.virt.simple',
 }
 

@@ -13,3 +13,11 @@ def compute_host(arguments, driver):
     conf = cfg.ConfigOpts()
     conf(arguments, project='importer')
     return migrator.Host(conf, driver)
+
+
+def serve(host):
+    """Run the host in the main thread until SIGTERM or Ctrl-C; a SIGHUP reloads its configuration."""
+    with migrator.Signals() as signals, host:
+        while (number := signals.next()) not in signals.STOP:
+            if number == signals.RELOAD:
+                host.reset()

@@ -96,9 +96,9 @@ class _Run:
             self._threads.start(self._report_alive, watchdog / 3, name='watchdog')
         while True:
             number = self._signals.next()
-            if number == signals.RELOAD:
+            if number == signals.Signals.RELOAD:
                 self._reload()
-            elif number in signals.STOP or self._failed is not None:
+            elif number in signals.Signals.STOP or self._failed is not None:
                 break
         return self._end(number)
 
@@ -137,7 +137,7 @@ class _Run:
         self._signals.wake()
 
     def _end(self, number: int) -> int:
-        if number in signals.STOP:
+        if number in signals.Signals.STOP:
             LOG.info('Stopping service %s', self._kind.name)
         ended = self._threads.event()
         within = STOP_TIMEOUT + self._kind.patience(self._conf)
@@ -160,8 +160,8 @@ class _Run:
         self._process.stopping.set()
         self._threads.start(stop, name='stop')
         self._threads.start(give_up, name='give-up')
-        while (number := self._signals.next()) != signals.WAKE:
-            if number in signals.STOP:
+        while (number := self._signals.next()) != signals.Signals.WAKE:
+            if number in signals.Signals.STOP:
                 LOG.warning('Second signal to stop: ending service %s at once', self._kind.name)
                 _exit(128 + number)
         if not ended.is_set():

@@ -14,15 +14,18 @@ import socket
 from types import TracebackType
 from typing import Any
 
-#: The signals by their meaning. SIGINT is Ctrl-C at a terminal.
-STOP = frozenset({signal.SIGTERM, signal.SIGINT})
-RELOAD = signal.SIGHUP
-#: The number of a wake-up by a thread. No signal has it.
-WAKE = 0
-
 
 class Signals:
-    """A context manager that receives the signals. Only the main thread may enter it."""
+    """A context manager that receives the signals. Only the main thread may enter it.
+
+    :cvar STOP: the signals that end a service. SIGINT is Ctrl-C at a terminal.
+    :cvar RELOAD: the signal that has a service read its configuration again.
+    :cvar WAKE: the number of a wake-up by a thread. No signal has it.
+    """
+
+    STOP = frozenset({signal.SIGTERM, signal.SIGINT})
+    RELOAD = signal.SIGHUP
+    WAKE = 0
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
@@ -31,7 +34,7 @@ class Signals:
         self._wakeup = -1
 
     def __enter__(self) -> Signals:
-        for number in (*STOP, RELOAD):
+        for number in (*self.STOP, self.RELOAD):
             self._before[number] = signal.signal(number, _ignore)
         self._wakeup = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         return self
@@ -46,13 +49,13 @@ class Signals:
         self._outside.close()
 
     def next(self) -> int:
-        """Wait for the next signal or wake-up, and return its number, or :data:`WAKE`."""
+        """Wait for the next signal or wake-up, and return its number, or :attr:`WAKE`."""
         return self._inside.recv(1)[0]
 
     def wake(self) -> None:
-        """Make :meth:`next` return :data:`WAKE`. Any thread may call this."""
+        """Make :meth:`next` return :attr:`WAKE`. Any thread may call this."""
         try:
-            self._outside.send(bytes([WAKE]))
+            self._outside.send(bytes([self.WAKE]))
         except OSError:
             return  # the socket is closed, and the main thread waits no more
 

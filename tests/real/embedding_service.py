@@ -17,12 +17,10 @@ if sys.argv[1] == 'patched':
 import importlib.util
 import logging
 import pathlib
-import signal
 import threading
 import time
 
 from migrator import exception, executors
-from migrator.runtime import signals
 from migrator.testing.fake_world import driver
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / 'doc' / 'source' / 'embed_example.py'
@@ -49,13 +47,21 @@ def main() -> int:
     """Serve until SIGTERM; read the configuration again at SIGHUP."""
     logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
     _how, host, world, *arguments = sys.argv[1:]
-    with signals.Signals() as reported, example().compute_host(arguments, connected(world, host)) as embedded:
+    page = example()
+    embedded = page.compute_host(arguments, connected(world, host))
+    start, reset = embedded.start, embedded.reset
+
+    def started() -> None:
+        start()
         threads = threading.Thread.start.__globals__['_start_new_thread'].__module__
         print(f'Started service, in threads of {threads}', flush=True)
-        while (word := reported.next()) not in signals.STOP:
-            if word == signal.SIGHUP:
-                embedded.reset()
-                print('The configuration was reloaded', flush=True)
+
+    def reloaded() -> None:
+        reset()
+        print('The configuration was reloaded', flush=True)
+
+    embedded.start, embedded.reset = started, reloaded
+    page.serve(embedded)
     print('ends', flush=True)
     return 0
 

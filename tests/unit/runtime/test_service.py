@@ -113,9 +113,9 @@ def test_signals_and_wake_ups_arrive_in_order_and_handlers_are_restored():
         os.kill(os.getpid(), signal.SIGHUP)
         assert received.next() == signal.SIGHUP
         threading.Thread(target=received.wake).start()
-        assert received.next() == signals.WAKE
+        assert received.next() == signals.Signals.WAKE
         os.kill(os.getpid(), signal.SIGTERM)
-        assert received.next() in signals.STOP
+        assert received.next() in signals.Signals.STOP
     assert signal.getsignal(signal.SIGHUP) is before
     received.wake()
 
