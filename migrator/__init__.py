@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from migrator import exception
     from migrator.compute.manager import ComputeManager
-    from migrator.embed import Host
+    from migrator.embed import Host, host_name
     from migrator.objects import Flavor, Instance, LiveMigrateData
     from migrator.runtime.signals import Signals
     from migrator.virt.driver import ComputeDriver
@@ -37,6 +37,7 @@ __all__ = [
     'SimpleDriver',
     '__version__',
     'exception',
+    'host_name',
 ]
 
 #: Public name -> the module that defines it.
@@ -49,6 +50,7 @@ _MODULES = {
     'LiveMigrateData': 'migrator.objects',
     'Signals': 'migrator.runtime.signals',
     'SimpleDriver': 'migrator.virt.simple',
+    'host_name': 'migrator.embed',
 }
 
 

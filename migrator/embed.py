@@ -36,6 +36,18 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     upgrade_levels.register_opts(conf)
 
 
+def host_name(conf: cfg.ConfigOpts) -> str:
+    """Return the name that a :class:`Host` has by default, for a driver that needs it earlier.
+
+    :param conf: a ``ConfigOpts`` that has read its files. The options of a :class:`Host` are registered on it.
+    :returns: ``[DEFAULT] host``, which by default is the machine's name.
+    :raises oslo_config.cfg.DuplicateOptError: ``conf`` has another option of the same name.
+    """
+    register_opts(conf)
+    name: str = conf.host
+    return name
+
+
 def conductor_events(conf: cfg.ConfigOpts, client: rpc.RPC) -> ConductorEvents:
     """Return the client that reports to conductors, in the version of ``[upgrade_levels] conductor``.
 
@@ -50,11 +62,11 @@ class Host:
     :param conf: a ``ConfigOpts`` that has read its files, your service's own or another. The options are registered on
         it.
     :param driver: the driver of the host's hypervisor.
-    :param host: the name of this host; by default ``[DEFAULT] host``, which by default is the machine's name.
+    :param host: the name of this host; by default :func:`host_name`.
     :param threads: makes clocks, locks and threads; by default those of a real process, patched by eventlet or not.
     :param client: the RPC to listen on; by default oslo.messaging with ``[DEFAULT] transport_url``.
     :param events: the client that reports to conductors; by default it uses ``client``.
-    :param executor: runs the live migrations; by default each has its own thread of ``threads``.
+    :param executor: runs the live migrations; by default :func:`migrator.executors.long_calls`.
     :param tracer: records the work as spans of its migrations; None: they are not traced.
     :ivar manager: the compute manager.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.

@@ -61,6 +61,13 @@ def test_host_name_is_argument_or_option_or_machine_name(conf):
     assert migrator.Host(conf('host = alpha\n'), driver('any'), host='beta').manager.host == 'beta'
 
 
+def test_host_name_is_known_before_the_host_is_made(conf):
+    read = conf('host = alpha\n')
+    assert migrator.host_name(read) == 'alpha'
+    assert migrator.Host(read, driver('any')).manager.host == 'alpha'
+    assert migrator.host_name(conf()) == socket.gethostname()
+
+
 def test_host_starts_at_the_begin_of_a_block_and_stops_at_its_end(conf):
     events = Events()
     host = migrator.Host(conf('host = alpha\n'), driver('alpha'), events=events)

@@ -181,6 +181,7 @@ def test_import_migrator_loads_no_other_module():
         ('LiveMigrateData', 'migrator.objects'),
         ('Signals', 'migrator.runtime.signals'),
         ('SimpleDriver', 'migrator.virt.simple'),
+        ('host_name', 'migrator.embed'),
         ('exception', None),
         ('__version__', None),
     ],
