@@ -13,6 +13,8 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+#: Runs a compute host in an environment that has nothing but migrator.
+HOST = ROOT / 'tests' / 'real' / 'installed_host.py'
 pytestmark = pytest.mark.slow
 
 
@@ -59,7 +61,7 @@ def first_command(page):
 
 
 @pytest.mark.timeout(600)
-def test_first_command_of_the_pages_installs_migrator_drain(tree, tmp_path):
+def test_first_command_of_the_pages_installs_migrator_drain_and_a_host(tree, tmp_path):
     command = first_command('README.rst')
     assert command == first_command('doc/source/empty-a-host-of-openstack.rst')
     subprocess.run([sys.executable, '-m', 'venv', tmp_path / 'venv'], check=True)
@@ -73,3 +75,10 @@ def test_first_command_of_the_pages_installs_migrator_drain(tree, tmp_path):
     assert done.stdout.startswith('usage: migrator-drain ')
     found = shutil.which('migrator-drain', path=machine['PATH'])
     assert found == str(scripts / 'migrator-drain')
+    subprocess.run(['pip', 'install', '--quiet', 'eventlet'], env=machine, check=True)
+    for threads in ('native', 'patched'):
+        done = subprocess.run(
+            [scripts / 'python', '-W', 'ignore', HOST, threads], cwd=tmp_path, env=machine, capture_output=True,
+            text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert (done.stdout, done.returncode) == ('futurist.DynamicThreadPoolExecutor\n', 0), done.stderr
