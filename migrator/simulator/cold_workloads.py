@@ -19,7 +19,7 @@ _ANSWERS = ('confirmResize', 'confirmResize', 'revertResize', 'revertResize')
 #: The flavors that guests are resized to. No guest can be resized from the second to the first: its disk is smaller.
 _FLAVORS = (
     Flavor(name='wide', vcpus=4, memory_mb=512, root_gb=1),
-    Flavor(name='deep', vcpus=1, memory_mb=2048, root_gb=3),
+    Flavor(name='deep', vcpus=1, memory_mb=2048, root_gb=2, ephemeral_gb=1, swap=512),
 )
 #: The driver calls of a cold migration, which hang or fail.
 _CALLS = (

@@ -157,7 +157,7 @@ def _resized_here(world: World, migration: Migration) -> Iterator[str]:
 
 
 def _size(flavor: Flavor | None) -> tuple[int, int, int] | None:
-    return None if flavor is None else (flavor.vcpus, flavor.memory_mb, flavor.root_gb)
+    return None if flavor is None else hypervisor.size_of(flavor)
 
 
 def size(world: World, instance: Instance) -> Iterator[str]:

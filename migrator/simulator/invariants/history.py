@@ -32,6 +32,9 @@ ASYNCHRONOUS = (2, 34)
 _MAY_REPEAT = 3
 #: The text of a :class:`~migrator.exception.ServiceUnreachable` in another text, or a wait for such a service.
 _AWAY = re.compile(r'is not reachable|does not let migrator in|the message broker|Unreachable')
+#: A log line and a reason that name the migration of a deferred cleanup.
+_BLOCKS = re.compile(r'Blocking deferred cleanup \S+ at \S+ for migration (\S+):')
+_CLEANUP = re.compile(r'the deferred cleanup of migration ([^\s,]+)')
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
@@ -125,8 +128,10 @@ def _aborted_before_cut_over(world: World, migration: Migration) -> bool:
 def stuck_once(world: World) -> Iterator[str]:
     """I26, history: a migration does not become stuck for one reason again and again without other news.
 
-    A host that comes and goes may repeat it a few times.
+    A host that comes and goes may repeat it a few times. If it waits for a cleanup, each time that the cleanup is
+    blocked is news: an operator has retried it.
     """
+    blocked = Counter(found[1] for line in world.logs if (found := _BLOCKS.search(line)))
     for uuid, entries in world.entries.items():
         again = Counter[str]()
         for before, left, entry in zip(entries, entries[1:], entries[2:], strict=False):
@@ -135,7 +140,8 @@ def stuck_once(world: World) -> Iterator[str]:
                 if before.payload['reason'] == entry.payload['reason']:
                     again[entry.payload['reason']] += 1
         for reason, times in again.items():
-            if times > _MAY_REPEAT:
+            cleanup = _CLEANUP.search(reason)
+            if times > _MAY_REPEAT + (blocked[cleanup[1]] if cleanup else 0):
                 yield f'migration {uuid} was stuck {times + 1} times without other news: {reason}'
 
 

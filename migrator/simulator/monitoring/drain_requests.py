@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrator.objects import MigrationStatus
-from migrator.objects.drain import Direction, MemberStatus
+from migrator.objects.drain import MemberStatus
 from migrator.simulator.world import World
 
 
@@ -19,8 +19,8 @@ class DrainRequests:
     def __init__(self) -> None:
         #: Mark -> the drain and the instance that had it first.
         self._marks: dict[str, tuple[str, str]] = {}
-        #: (drain, instance) -> the status at the last look, and the direction of the drain then.
-        self._before: dict[tuple[str, str], tuple[str, str]] = {}
+        #: (drain, instance) -> the status at the last look, and whether the drain had ended then.
+        self._before: dict[tuple[str, str], tuple[str, bool]] = {}
         #: (drain, instance) -> the migrations that do not count any more: the guest has left since, or came back.
         self._earlier: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
         self._seen: tuple[Mapping[str, Any], ...] = ()
@@ -30,7 +30,8 @@ class DrainRequests:
 
         - A mark belongs to one member. Each migration of a drain was requested with a mark of the drain's member.
         - A migration of a drain in progress is that of a member that moves.
-        - A member gets no more than ``max_attempts`` migrations, unless its guest has left and come back.
+        - A member gets no more than ``max_attempts`` migrations, unless its guest has left and come back, or the drain
+          was restored meanwhile. Each restore has attempts of its own.
         """
         now = (world.drains, world.members, world.drained)
         if all(one is other for one, other in zip(now, self._seen, strict=False)) and self._seen:
@@ -57,11 +58,12 @@ class DrainRequests:
             for member in members:
                 key = (drain_uuid, member.instance_uuid)
                 yield from self._note_mark(key, member.mark)
-                status, direction = self._before.get(key, (member.status, drain.direction))
+                status, had_ended = self._before.get(key, (member.status, drain.ended))
                 came_back = status == MemberStatus.GONE and member.status != MemberStatus.GONE
-                if came_back or (direction == Direction.AWAY and drain.direction == Direction.BACK):
+                # A restore begins when the drain, or the restore before it, has ended.
+                if came_back or (had_ended and not drain.ended):
                     self._earlier[key].update(requested[key])
-                self._before[key] = member.status, drain.direction
+                self._before[key] = member.status, drain.ended
                 count = len(set(requested[key]) - self._earlier[key])
                 if count > drain.max_attempts:
                     yield f'drain {drain_uuid} has requested {count} migrations of {member.instance_uuid}'

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from migrator import exception, executors
-from migrator.objects import GuestState, Instance, compute_node, protocol
+from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
 from migrator.virt import driver
 from migrator.virt.fake import acts, faults
 from migrator.virt.fake.capacity import Capacity
@@ -385,7 +385,7 @@ class FakeHypervisor:
 
     def add_guest(self, instance: Instance, state: str, who: str) -> FakeGuest:
         """Define a guest of the instance's size."""
-        vcpus, memory_mb, disk_gb = size_of(instance)
+        vcpus, memory_mb, disk_gb = size_of(instance.flavor)
         guest = FakeGuest(instance.uuid, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb, state=state)
         self.guests[instance.uuid] = guest
         self.world.record(self.host, str(state), instance.uuid, who)
@@ -458,7 +458,7 @@ class FakeHypervisor:
             self.set_state(guest, state, 'user')
 
 
-def size_of(instance: Instance) -> tuple[int, int, int]:
-    """Return the processors, memory and disk that a guest of an instance has."""
-    amounts = instance.flavor.resources()
+def size_of(flavor: Flavor) -> tuple[int, int, int]:
+    """Return the processors, memory and disk that a guest of a flavor has: all its disks together."""
+    amounts = flavor.resources()
     return amounts.get('VCPU', 1), amounts.get('MEMORY_MB', 1), amounts.get('DISK_GB', 0)

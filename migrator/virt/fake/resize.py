@@ -44,7 +44,7 @@ class ResizingDriver(ColdMigratingDriver):
         with self._world.lock:
             guest, ours = self._of(instance, migration_uuid)
             if ours is not None and ours.old is None:
-                ours.old, guest.size = guest.size, size_of(resized(instance, migrate_data))
+                ours.old, guest.size = guest.size, size_of(resized(instance, migrate_data).flavor)
         self._threads.sleep(_PAUSE)
         with self._world.lock:
             guest, ours = self._of(instance, migration_uuid)
