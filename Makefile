@@ -33,7 +33,8 @@ LONG_SEEDS ?= 100000
 WAITING ?= 3
 FIRST ?= 1
 SUITE ?= trixie
-# above 1, test-elsewhere runs test-sample instead of make test; test-real sends an Nth of 20,000 requests to each database, and runs every Nth of the functional tests again on other
+# above 1, test-elsewhere runs test-sample instead of make test;
+# test-real sends an Nth of 20,000 requests to each database, and runs every Nth of the functional tests again on other
 # parts; above 1, test-nova leaves out the slow tests,
 # and kills a drain before every Nth of its writes
 EVERY ?= 1
@@ -78,15 +79,15 @@ test: lint
 	$(IN_VENV) MIGRATOR_CELLS=200 MIGRATOR_SEEDS=10 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
 	    -m 'not slow' tests/unit tests/functional $(SHORT) $(ARGS)
 
-# What make test runs, without ruff and mypy, which see the same code on each machine, and with every Nth of the
-# functional tests.
+# The unit tests, and every Nth functional test: make test without lint, which sees the same code on each machine, and
+# without the short simulation.
 test-sample:
 	@tools/venv.sh demo test
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -m 'not slow' tests/unit $(ARGS)
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -m 'not slow' \
 	    tests/functional $(ARGS)
 
-# The machine of a new user. Where debootstrap cannot be installed this is left out, saying so; with CI=true it fails.
+# What a new user does on another machine. Where debootstrap cannot be installed this is left out, saying so; with CI=true it fails.
 test-elsewhere:
 	-@tools/packages.sh elsewhere
 	@tools/elsewhere.sh $(SUITE) 'make demo' 'make $(if $(filter 1,$(EVERY)),test,test-sample EVERY=$(EVERY))'

@@ -34,8 +34,8 @@ if [ "${1:-}" != --inside ]; then
     trap remove EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    # All mounts and processes are in namespaces that end with this process, also by kill -9, which leaves the folder
-    # only. A shell has a job in the background ignore SIGINT, and the tests would inherit that.
+    # All mounts and processes are in namespaces that end with this process, even if it is killed with -9. Only the
+    # folder stays then. A shell has a job in the background ignore SIGINT, and the tests would inherit that.
     env --default-signal=INT,QUIT setpriv --pdeathsig KILL \
         unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
         "$BASH" "$0" --inside "$folder" "$suite" "$@" &
@@ -49,11 +49,11 @@ root=$folder/root
 
 # --- Debian ------------------------------------------------------------------------------------------------------------
 
-# The first source of packages of this machine that has Debian itself, and no updates of it.
+# The address of the first package source whose label is Debian. That of the security updates is Debian-Security.
 mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | sed -n 's/^Debian //p' | head -n 1)
 eval "$(apt-config shell proxy Acquire::http::Proxy)"
 [ -z "${proxy:-}" ] || export http_proxy="$proxy"
-# All newer suites have the script of sid. A debootstrap that is older than its suite has no name for it.
+# A debootstrap that is older than the suite has no script of that name. Every newer suite uses that of sid.
 scripts=/usr/share/debootstrap/scripts
 script=$scripts/$suite
 [ -e "$script" ] || script=$scripts/sid

@@ -19,7 +19,7 @@ state=$venv/.migrator  # `path`: where it was made; `extra-NAME`: what that extr
 
 say() { echo "migrator: $*" >&2; }
 die() { say "$@"; exit 2; }
-refuse() { die "$1: remove it (rm -r '$venv'), or name another place with VENV=..."; }
+refuse() { die "$1. Remove '$venv' (rm -r '$venv'), or name another place with VENV=..."; }
 
 cd "$(dirname "$0")/.."
 
@@ -43,7 +43,7 @@ if [ -e "$state/path" ]; then
     [ "$(cat "$state/path")" = "$(pwd -P)" ] || refuse "'$venv' was made in $(cat "$state/path"), and works only there"
     there=$("$venv/bin/python" -c "$identity" 2>/dev/null) || refuse "the Python that '$venv' was made with is gone"
     [ "$there" = "$("$python" -c "$identity")" ] ||
-        refuse "'$venv' is of $("$venv/bin/python" -V), and '$python' is another one: $("$python" -V)"
+        refuse "'$venv' was made with $("$venv/bin/python" -V), and '$python' is $("$python" -V). Name that one with PYTHON=..."
 elif [ -e "$state/busy" ]; then
     :
 elif [ -e "$venv/pyvenv.cfg" ]; then
@@ -60,7 +60,7 @@ done
 if [ -e "$state/busy" ]; then
     say "the last set-up of $venv was interrupted: repairing it"
     wanted="$* $(ls "$state" | sed -n 's/^extra-//p')"
-    # What pip has not finished, or not finished to remove, looks installed. Without its metadata pip installs it again.
+    # A package that pip was installing or removing looks installed. Without its metadata pip installs it again.
     [ ! -x "$venv/bin/python" ] || "$venv/bin/python" - <<'END' || true
 import importlib.metadata, shutil
 for one in list(importlib.metadata.distributions()):

@@ -4,8 +4,8 @@
 
 *Epoch check.* The host refuses a command for another boot. It refuses a tenure that is lower than one seen for the
 guest, or equal to the tenure of another migration. Within a tenure it refuses a lower epoch, and an equal epoch from
-another owner. It refuses a migration that it has for another guest. Work that was accepted in an earlier epoch may go
-on. It then counts as work of the newest epoch.
+another owner. It refuses a migration uuid that it knows for another guest. Work that was accepted in an earlier epoch
+may go on. It then counts as work of the newest epoch.
 
 *One guest, one sequence.* The host does the steps for one guest one after the other, whichever migrations they belong
 to. A repeated command re-attaches to its work or gets the stored report. The same work never runs twice at once. A
@@ -399,8 +399,8 @@ class StepRunner:
         if record is not None and record.guest is not known:
             # The reports of the first guest would be taken for those of the second.
             LOG.error(
-                'Refused a command that uses the uuid of a migration again, for another guest: %(step)s of migration '
-                '%(migration)s for guest %(guest)s',
+                'Refused a command whose migration uuid belongs to another guest: %(step)s of migration %(migration)s '
+                'for guest %(guest)s; find out who has used this uuid twice',
                 {'step': command.step, 'migration': command.migration_uuid, 'guest': command.instance_uuid},
             )
             return None, self._refuse(command, Refusal.GUEST)

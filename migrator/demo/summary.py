@@ -90,7 +90,7 @@ def show_next(console: rich.console.Console, *, killed: bool) -> None:
     """
     serve = '--serve 127.0.0.1:8774'
     following = [] if killed else [(f'--kill {options.FIRST}', 'kills a host')]
-    following.append((serve, 'for the openstack client'))
+    following.append((serve, 'serves a cloud to the openstack client'))
     console.print()
     for head, (words, effect) in zip(('Next:', '     '), following, strict=False):
         console.print(f'{head} {command()} {words:{len(serve)}}  {effect}', markup=False, soft_wrap=True)

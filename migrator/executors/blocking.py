@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Calls that block in a C library, or hang: for those green threads need a native one."""
+"""Calls that block in a C library, or hang: they run in native threads, so that green threads go on."""
 
 from __future__ import annotations
 

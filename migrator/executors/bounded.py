@@ -59,7 +59,7 @@ class _Condition:
 
 
 class _Future(concurrent.futures.Future[Any]):
-    """A Future of which thousands may wait. It logs an error that no caller has read.
+    """A small Future, because thousands may wait. It logs an error that no caller has read.
 
     :param pool: the name of its executor.
     :ivar submitted_at: when its item was submitted, in monotonic seconds.
@@ -102,7 +102,7 @@ class _Future(concurrent.futures.Future[Any]):
         """Log an error that would be lost otherwise."""
         if self._unread is not None:
             LOG.error(
-                'Nothing waited for a call that failed in pool %(pool)s: %(kind)s: %(error)s',
+                'Call failed in pool %(pool)s, and its error was not read: %(kind)s: %(error)s',
                 {'pool': self._pool, 'kind': type(self._unread).__name__, 'error': self._unread},
                 exc_info=self._unread,
             )
@@ -159,11 +159,18 @@ def long_calls(threads: Threads, name: str) -> concurrent.futures.Executor:
             return growing.GrowingExecutor(name)
         except (ImportError, AttributeError) as error:
             LOG.warning(
-                'Not using futurist for the threads of %(pool)s: release %(release)s does not have what this release '
-                'of migrator needs: %(error)s; each call gets a thread of its own instead',
-                {'pool': name, 'release': importlib.metadata.version('futurist'), 'error': error},
+                'Not using futurist %(release)s for pool %(pool)s: it lacks what migrator needs: %(error)s; each call '
+                'gets a thread of its own; to use it, install another release of futurist, 3.5 or newer',
+                {'pool': name, 'release': _release('futurist'), 'error': error},
             )
     return ThreadExecutor(threads, name)
+
+
+def _release(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return '(not installed)'
 
 
 _Item = tuple[_Future, _Call]

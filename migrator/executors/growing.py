@@ -4,7 +4,7 @@
 
 Decision 0047 has the reasons.
 
-Import it only to make one: futurist imports eventlet if it is installed.
+Import this module only to make an executor: futurist imports eventlet if it is installed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import futurist
 from futurist import _thread
 
-#: The names of futurist, beside public ones, on which the class rests.
+#: The private names of futurist that the class uses. The import of ``_thread`` is its own check.
 _METHODS = ('_add_thread', '_maybe_spin_up')
-_ATTRIBUTES = ('_shutdown_lock', '_work_queue', '_workers')
+_ATTRIBUTES = ('_shutdown', '_shutdown_lock', '_work_queue', '_workers')
 #: How many threads may wait for the next call.
 _SPARE = 2
 
@@ -29,8 +29,8 @@ _SPARE = 2
 class GrowingExecutor(futurist.DynamicThreadPoolExecutor):
     """A pool with a thread for each unfinished call, which keeps some threads for the next ones.
 
-    It has no bound: a call never waits, because no abort would reach one in futurist's own queue. The bound is that of
-    the :class:`~migrator.executors.BoundedExecutor` above, which may change. A process can end while a call hangs.
+    It has no bound, so no call waits in futurist's own queue, where no abort would reach it. The bound is that of the
+    :class:`~migrator.executors.BoundedExecutor` above, which may change. A process can end while a call hangs.
 
     :param name: the prefix of the names of its threads.
     :raises AttributeError: the installed futurist lacks a private name on which this class rests.

@@ -80,7 +80,7 @@ class Threads(Protocol):
         """Run ``function(*args)`` in a new daemon thread called ``name``."""
 
     def is_final(self, error: BaseException) -> bool:
-        """Return whether an error ends the calling thread, so that no code may catch, log or report it."""
+        """Return whether code that catches an error must raise it again, without a log line or a report."""
 
 
 class SystemClock:

@@ -238,7 +238,7 @@ class Refusal(enum.StrEnum):
     EPOCH = 'epoch'
     #: The host has seen a command of a later migration or a later cleanup of the guest.
     TENURE = 'tenure'
-    #: The host has the command's migration for another guest.
+    #: The host knows the uuid of the command's migration as that of another guest.
     GUEST = 'guest'
     #: The host has not yet applied the answer to compute_started.
     STARTING = 'starting'

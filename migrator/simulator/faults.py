@@ -30,11 +30,11 @@ _ARRIVED = ('postcopy', 'arrived')
 
 
 class Timeout(BaseException):
-    """A stand-in for the time-out of eventlet, which is no Exception either."""
+    """A stand-in for the time-out of eventlet, which does not derive from Exception either."""
 
 
-#: The kinds of errors of a driver that are no Exception.
-NO_EXCEPTIONS = (Timeout, SystemExit, greenlet.GreenletExit, asyncio.CancelledError, KeyboardInterrupt)
+#: Kinds of errors that do not derive from Exception.
+BASE_EXCEPTIONS = (Timeout, SystemExit, greenlet.GreenletExit, asyncio.CancelledError, KeyboardInterrupt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +165,9 @@ def _raises(failpoints: Failpoints, phase: str) -> faults.Fault:
     return faults.Fault(phase, reason='planned: it fails')
 
 
-def _raises_other(failpoints: Failpoints, phase: str) -> faults.Fault:
-    kind = NO_EXCEPTIONS[zlib.crc32(phase.encode()) % len(NO_EXCEPTIONS)]
-    return faults.Fault(phase, error=kind('planned: it is no Exception'))
+def _raises_base(failpoints: Failpoints, phase: str) -> faults.Fault:
+    kind = BASE_EXCEPTIONS[zlib.crc32(phase.encode()) % len(BASE_EXCEPTIONS)]
+    return faults.Fault(phase, error=kind('planned: a BaseException'))
 
 
 def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
@@ -208,7 +208,7 @@ FAULTS = (
     Fault('Placement answers oddly', _request('GET'), request=_P.ODD),
     Fault('Placement request doubled', _request(*_WRITES), request=_P.DUPLICATED),
     Fault('driver raises', _driver_may_fail, driver=_raises),
-    Fault('driver raises no Exception', _driver_method, driver=_raises_other),
+    Fault('driver raises BaseException', _driver_method, driver=_raises_base),
     Fault('driver hangs', _driver, driver=_hangs),
     Fault('disk full', _driver_writes, process=_disk_full),
 )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of a driver that are no Exception: each migration ends, and the log names the error."""
+"""Errors of a driver that do not derive from Exception: each migration ends, and a log names it."""
 
 import inspect
 import itertools
 
 import pytest
 
-from migrator.simulator.faults import NO_EXCEPTIONS
+from migrator.simulator.faults import BASE_EXCEPTIONS
 from migrator.virt.driver import ComputeDriver
 from tests.functional import migration_requests
 
@@ -31,7 +31,7 @@ def test_methods_are_those_of_a_driver():
     assert set(METHODS) <= known
 
 
-@pytest.mark.parametrize(('method', 'kind'), list(zip(METHODS, itertools.cycle(NO_EXCEPTIONS), strict=False)))
+@pytest.mark.parametrize(('method', 'kind'), list(zip(METHODS, itertools.cycle(BASE_EXCEPTIONS), strict=False)))
 def test_migration_ends_and_the_log_names_the_error(cloud, caplog, method, kind):
     instance = cloud.boot('one', 'host1')
     source, *others = cloud.world.hypervisors.values()
@@ -55,8 +55,8 @@ def test_migration_ends_and_the_log_names_the_error(cloud, caplog, method, kind)
     assert f'{kind.__name__}: of the driver' in caplog.text
 
 
-@pytest.mark.parametrize('kind', NO_EXCEPTIONS)
-def test_abort_during_a_step_that_then_fails_so_ends_the_migration(cloud, caplog, kind):
+@pytest.mark.parametrize('kind', BASE_EXCEPTIONS)
+def test_abort_during_a_step_that_raises_base_exception_ends_the_migration(cloud, caplog, kind):
     instance = cloud.boot('one', 'host1')
     faults = [cloud.world.hypervisors[host].faults for host in ('host2', 'host3')]
     stalls = [one.stall('pre_live_migration') for one in faults]

@@ -156,11 +156,10 @@ def test_shutdown_ends_idle_threads_and_lets_calls_end(pool, calls):
 
 @pytest.mark.parametrize('lacking', ['_thread', '_maybe_spin_up', '_work_queue', 'DynamicThreadPoolExecutor'])
 def test_futurist_that_lacks_a_private_name_is_not_used_and_one_warning_names_its_release(lacking, monkeypatch, caplog):
-    """Each thing of futurist that the executor needs beyond the documented."""
     module = types.ModuleType('futurist')
     base = type('DynamicThreadPoolExecutor', (), {'_add_thread': None, '_maybe_spin_up': None})
     base.__init__ = lambda self, **_: self.__dict__.update(
-        {name: None for name in ('_shutdown_lock', '_work_queue', '_workers') if name != lacking}
+        {name: None for name in ('_shutdown', '_shutdown_lock', '_work_queue', '_workers') if name != lacking}
     )
     if lacking == '_maybe_spin_up':
         del base._maybe_spin_up
@@ -177,5 +176,5 @@ def test_futurist_that_lacks_a_private_name_is_not_used_and_one_warning_names_it
     assert isinstance(pool, executors.ThreadExecutor)
     assert pool.submit(str, 'done').result(30) == 'done'
     (record,) = caplog.records
-    assert f'release {importlib.metadata.version("futurist")} does not have' in record.getMessage()
+    assert f'Not using futurist {importlib.metadata.version("futurist")} for pool' in record.getMessage()
     assert lacking in record.getMessage()

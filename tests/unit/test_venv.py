@@ -118,8 +118,8 @@ def test_environment_of_another_python_is_named_and_left_alone(tree):
     make(tree, 'demo')
     status, said = make(tree, 'demo', PYTHON='python3.13')
     assert status == 2
-    assert "'.venv' is of Python 3.11, and 'python3.13' is another one: Python 3.13" in said
-    assert "remove it (rm -r '.venv'), or name another place with VENV=..." in said
+    assert "'.venv' was made with Python 3.11, and 'python3.13' is Python 3.13. Name that one with PYTHON=..." in said
+    assert "Remove '.venv' (rm -r '.venv'), or name another place with VENV=..." in said
     assert make(tree, 'demo', PYTHON='python3.13', VENV='other')[0] == 0
     assert make(tree, 'demo') == (0, '')
     assert called(tree) == ['venv .venv', 'pip .[demo]', 'venv other', 'pip .[demo]']
@@ -132,7 +132,7 @@ def test_environment_that_was_moved_or_lost_its_python_is_named_and_left_alone(t
     assert f"'.venv' was made in {os.path.realpath(tree)}, and works only there" in make(moved, 'demo')[1]
     (tree / '.venv' / 'bin' / 'python').unlink()
     status, said = make(tree, 'demo')
-    assert (status, "the Python that '.venv' was made with is gone: remove it" in said) == (2, True)
+    assert (status, "the Python that '.venv' was made with is gone. Remove '.venv'" in said) == (2, True)
 
 
 def test_folder_that_is_no_environment_is_named_and_left_alone(tree):

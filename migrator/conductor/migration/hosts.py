@@ -499,7 +499,8 @@ def _send(
     if answer.refusal == protocol.Refusal.STOPPING:
         return Failed(f'Host {host} is stopping and accepts no new work.')
     if answer.refusal == protocol.Refusal.GUEST:
-        return Failed(f'Host {host} has this migration for another guest, and refuses {step}: see its log.')
+        reason = f'Host {host} refuses {step}: it knows the uuid of this migration as that of another guest.'
+        return Failed(f'{reason} Request the migration again, which gets a new uuid.')
     m.ledger.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')
 

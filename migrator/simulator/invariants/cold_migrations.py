@@ -33,9 +33,9 @@ _RESIZING = {
 
 
 def restarts(world: World, instance: Instance) -> list[tuple[hypervisor.Effect, bool]]:
-    """Return the effects on a guest, each with whether a cold migration has started or stopped it so.
+    """Return each effect on a guest, and whether a cold migration started or stopped the guest with it.
 
-    The guest has the state of the row then. An evacuation, too, may define a guest that it leaves shut off.
+    After such an effect the guest has the state of the row. A guest that an evacuation defines shut off does not count.
     """
     found: list[tuple[hypervisor.Effect, bool]] = []
     evacuated_at = None

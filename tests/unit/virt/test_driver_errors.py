@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of the six methods that are no Exception, on native and on green threads."""
+"""Errors of the six methods that do not derive from Exception, on native and on green threads."""
 
 import pytest
 
 from migrator import exception, executors
 from migrator.objects import Guest, GuestState, LiveMigrateData
-from migrator.simulator.faults import NO_EXCEPTIONS
+from migrator.simulator.faults import BASE_EXCEPTIONS
 from migrator.testing.driver_contract import an_instance
 from migrator.virt.driver import NeverCancelled
 from migrator.virt.simple import SimpleDriver
@@ -68,9 +68,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize('kind', NO_EXCEPTIONS)
+@pytest.mark.parametrize('kind', BASE_EXCEPTIONS)
 @pytest.mark.parametrize('method', CALLS)
-def test_error_of_each_of_the_six_methods_is_what_any_other_error_is(kind, method):
+def test_base_exception_of_each_method_becomes_the_same_error_as_an_exception(kind, method):
     driver = Failing(method, kind('30 s'))
     driver.present = method not in ('receive', 'remove')
     caller, arguments, expected = CALLS[method]
