@@ -28,6 +28,7 @@ from migrator.objects import (
     Migration,
     MigrationStatus,
     protocol,
+    steps,
 )
 from migrator.rpc import RPC, Target
 
@@ -46,34 +47,18 @@ VERSIONS = {
 }
 VERSION = max(VERSIONS)
 _PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD, _HERE = VERSIONS
+#: Saga -> the RPC version that has the commands of its steps.
+_OF_SAGAS = {
+    steps.Saga.LIVE_MIGRATION: _PLAIN,
+    steps.Saga.EVACUATION: _EVACUATION,
+    steps.Saga.COLD_MIGRATION: _COLD,
+    steps.Saga.RESIZE_HERE: _HERE,
+}
 #: Command -> the RPC version that has it. A host does what the docstring of the method of this name of
 #: :class:`~migrator.compute.manager.ComputeManager` says.
 COMMANDS = {
-    'check_can_live_migrate_destination': _PLAIN,
-    'check_can_live_migrate_source': _PLAIN,
-    'pre_live_migration': _PLAIN,
-    'live_migration': _PLAIN,
-    'live_migration_abort': _PLAIN,
-    'live_migration_force_complete': _PLAIN,
-    'post_live_migration_at_source': _LIGHTWEIGHT,
-    'post_live_migration_at_destination': _LIGHTWEIGHT,
-    'rollback_live_migration_at_source': _LIGHTWEIGHT,
-    'rollback_live_migration_at_destination': _LIGHTWEIGHT,
-    'check_can_evacuate': _EVACUATION,
-    'evacuate': _EVACUATION,
-    'rollback_evacuation_at_destination': _EVACUATION,
-    'post_evacuation_at_source': _EVACUATION,
-    'check_can_migrate_source': _COLD,
-    'check_can_migrate_destination': _COLD,
-    'migrate_disk_and_power_off': _COLD,
-    'finish_migration': _COLD,
-    'confirm_migration_at_source': _COLD,
-    'revert_migration_at_destination': _COLD,
-    'revert_migration_at_source': _COLD,
-    'check_can_resize': _HERE,
-    'resize': _HERE,
-    'confirm_resize': _HERE,
-    'revert_resize': _HERE,
+    step.name: _LIGHTWEIGHT if step.ends and step.saga == steps.Saga.LIVE_MIGRATION else _OF_SAGAS[step.saga]
+    for step in steps.STEPS
 }
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
@@ -180,7 +165,7 @@ class ComputeAPI:
                     host=host, method=command.step, status=migration.status, version=version, needed=ABORTS_QUEUED
                 )
         timeout, monitor = self._timeout, None
-        if command.step in protocol.ENDS_COPIES:
+        if command.step in steps.ENDS_COPIES:
             # Without the host that has just reported that it runs the guest, no active copy is ended.
             arguments.setdefault('runs_at', None)
         if command.step.startswith('check'):

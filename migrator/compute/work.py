@@ -24,7 +24,7 @@ from migrator.objects import (
     base,
     instance,
     migrate_data,
-    protocol,
+    steps,
 )
 from migrator.rpc import expose
 from migrator.virt import driver
@@ -220,7 +220,7 @@ class MigrationRecord:
             return False
         if command.epoch == work.epoch:
             failed = work.outcome is not None and work.outcome.state != WorkState.DONE
-            return failed and work.step in protocol.ENDING
+            return failed and work.step in steps.ENDING
         if work.outcome is not None:
             return True
         # Running work counts as work of the newest epoch, unless a later step of the same migration is pending.

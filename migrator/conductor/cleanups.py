@@ -21,7 +21,7 @@ from migrator.conductor import registry
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
-from migrator.db.cleanups import REMOVES, Cleanup
+from migrator.db.cleanups import Cleanup
 from migrator.objects import (
     COMPARES_TENURE,
     COMPUTE_BINARY,
@@ -34,14 +34,13 @@ from migrator.objects import (
     protocol,
 )
 from migrator.objects.instance import stand_in
-from migrator.objects.protocol import ACTIVE, AFTER_EVACUATION, ENDS_COPIES
+from migrator.objects.protocol import ACTIVE
+from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING, RESTORING
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 
-#: The steps that restore a guest, and may start it.
-_RESTORES = ('rollback_live_migration_at_source', 'revert_migration_at_source', 'revert_resize')
 #: The states in which a host has the whole guest.
 _WHOLE = (*ACTIVE, GuestState.SHUTDOWN)
 
@@ -130,7 +129,7 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
-    if held.step in _RESTORES and _has_no_place(tools, held):
+    if held.step in RESTORING and _has_no_place(tools, held):
         return False
     answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
@@ -147,7 +146,7 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
 
     :returns: whether it was blocked.
     """
-    if held.step not in REMOVES:
+    if held.step not in REMOVING:
         return False
     instance = tools.database.instances.find(held.instance_uuid)
     if instance is None or instance.host != held.host:

@@ -17,7 +17,7 @@ from migrator.db import models, saga_log
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 from migrator.objects import Migration, MigrationStatus
-from migrator.objects.protocol import AFTER_EVACUATION, ENDS_COPIES
+from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING
 from migrator.saga import log
 
 _T = models.CLEANUPS
@@ -26,14 +26,6 @@ _I = models.INSTANCES
 _ALL = sa.select(_T).order_by(_T.c.id)
 _PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
 _CLEANED = sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id)
-#: The steps that remove a guest, or what is left of it, from a host.
-REMOVES = (
-    'post_live_migration_at_source',
-    'rollback_live_migration_at_destination',
-    'rollback_evacuation_at_destination',
-    'confirm_migration_at_source',
-    *ENDS_COPIES,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +91,7 @@ def hold_at(session: Any, instance_uuid: str, host: str) -> None:
     :raises migrator.exception.CleanupInProgress: a conductor has sent the step to the host, which has not answered yet.
     """
     why = f'The instance has been created at {host} since: check whether this cleanup is still needed.'
-    here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVES))
+    here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVING))
     # Block first, so that no conductor can begin the cleanup after the check below.
     _block(session, why, *here)
     sent = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.blocked_because == why, _T.c.owner.is_not(None))

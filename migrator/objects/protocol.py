@@ -20,59 +20,6 @@ STORABLE = 2**31 - 1
 HIGHEST = 2**30
 #: A uuid that belongs to no migration, no instance and no boot.
 NO_UUID = '00000000-0000-0000-0000-000000000000'
-#: Steps that only clean up, restore or end. A failed one runs again if a conductor sends it again, even in one epoch.
-ENDING = frozenset(
-    {
-        'post_live_migration_at_source',
-        'post_live_migration_at_destination',
-        'rollback_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'revert_migration_at_destination',
-        'confirm_resize',
-        'revert_resize',
-    }
-)
-#: The cleanup at the source of an evacuation.
-AFTER_EVACUATION = 'post_evacuation_at_source'
-#: The cleanup at the destination of a cold migration that was undone or reverted while that host was fenced.
-AFTER_REVERT = 'revert_migration_at_destination'
-#: The cleanups that may end an active copy of the guest.
-ENDS_COPIES = (AFTER_EVACUATION, AFTER_REVERT)
-#: The steps that a compute host runs, and their undos, by the role of the host. The conductor runs all others.
-STEPS_AT_SOURCE = frozenset(
-    {
-        'check_can_live_migrate_source',
-        'live_migration',
-        'rollback_live_migration_at_source',
-        'post_live_migration_at_source',
-        'check_can_migrate_source',
-        'migrate_disk_and_power_off',
-        'confirm_migration_at_source',
-        'revert_migration_at_source',
-        'check_can_resize',
-        'resize',
-        'confirm_resize',
-        'revert_resize',
-    }
-)
-STEPS_AT_DESTINATION = frozenset(
-    {
-        'check_can_live_migrate_destination',
-        'pre_live_migration',
-        'rollback_live_migration_at_destination',
-        'post_live_migration_at_destination',
-        'check_can_evacuate',
-        'evacuate',
-        'rollback_evacuation_at_destination',
-        'check_can_migrate_destination',
-        'finish_migration',
-        'revert_migration_at_destination',
-    }
-)
 
 
 class GuestState(enum.StrEnum):

@@ -129,8 +129,8 @@ MUTANTS = (
     Mutant(
         'unrestored-source-is-deferred',
         HOSTS,
-        "_RESTORING = ('rollback_live_migration_at_source', ",
-        "_RESTORING = ('rollback_live_migration_at_destination', ",
+        'if step in (*steps.RESTORING, steps.AFTER_REVERT) else',
+        'if step == steps.AFTER_REVERT else',
         'A migration ends as failed while its guest stays paused at the source.',
     ),
     Mutant(

@@ -15,7 +15,7 @@ from migrator.api.policies.nova import ACTIONS_DETAILS, ACTIONS_EVENTS, ACTIONS_
 from migrator.api.request import Request, answer
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
 from migrator.objects import Instance, Migration
-from migrator.objects.protocol import STEPS_AT_DESTINATION, STEPS_AT_SOURCE
+from migrator.objects.steps import AT_DESTINATION, AT_SOURCE
 
 #: Action -> nova's name of the event of the whole migration.
 _WHOLE = {
@@ -100,9 +100,9 @@ def _events(request: Request, instance: Instance, action: Action) -> list[dict[s
 
 
 def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
-    at_host = record.step in STEPS_AT_SOURCE or record.step in STEPS_AT_DESTINATION
+    at_host = record.step in AT_SOURCE or record.step in AT_DESTINATION
     name = f'{"compute" if at_host else "conductor"}_{record.step}'
-    at_destination = record.step in STEPS_AT_DESTINATION and record.attempt == migration.attempt
+    at_destination = record.step in AT_DESTINATION and record.attempt == migration.attempt
     failed = record.state == 'failed'
     return {
         'event': name if record.direction == 'do' else f'{name}_undo',

@@ -22,7 +22,7 @@ from migrator import exception
 from migrator.conductor.migration import allocations, destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
-from migrator.objects import MigrationType, base
+from migrator.objects import MigrationType, base, steps
 from migrator.saga import log
 from migrator.saga.saga import Done, Parked, Stuck, Verdict
 
@@ -34,12 +34,18 @@ CLEAN = 'abandon_clean'
 ALLOCATIONS = 'abandon_allocations'
 
 
-#: The type of a migration -> the steps that remove the guest from the source and from the destination.
+_SAGAS = {
+    MigrationType.LIVE_MIGRATION.value: steps.Saga.LIVE_MIGRATION,
+    MigrationType.EVACUATION.value: steps.Saga.EVACUATION,
+    MigrationType.MIGRATION.value: steps.Saga.COLD_MIGRATION,
+    MigrationType.RESIZE.value: steps.Saga.COLD_MIGRATION,
+}
+#: (type of a migration, host) -> the step that removes the guest from that host.
 _CLEANS = {
-    MigrationType.LIVE_MIGRATION.value: ('post_live_migration_at_source', 'rollback_live_migration_at_destination'),
-    MigrationType.EVACUATION.value: ('post_evacuation_at_source', 'rollback_evacuation_at_destination'),
-    MigrationType.MIGRATION.value: ('confirm_migration_at_source', 'revert_migration_at_destination'),
-    MigrationType.RESIZE.value: ('confirm_migration_at_source', 'revert_migration_at_destination'),
+    (kind, step.at): step.name
+    for kind, saga in _SAGAS.items()
+    for step in steps.STEPS
+    if step.saga == saga and step.removes
 }
 
 #: Something at the source could still move the guest.
@@ -176,7 +182,7 @@ def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, g
 
 def _cleans(m: MigrationContext, host: str) -> str:
     """Return the step that removes the guest from a host."""
-    return _CLEANS[m.row.migration_type][host != m.source]
+    return _CLEANS[m.row.migration_type, steps.At.SOURCE if host == m.source else steps.At.DESTINATION]
 
 
 def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:

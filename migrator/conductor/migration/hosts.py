@@ -12,7 +12,7 @@ from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
 from migrator.conductor.migration.ledger import Wait
 from migrator.conductor.migration.retry_table import RETRY, Then, Tried
-from migrator.objects import Migration, base, protocol
+from migrator.objects import Migration, base, protocol, steps
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck
 
@@ -23,24 +23,6 @@ _BACKOFF = (1.0, 60.0)
 SEND_AGAIN = 5.0
 #: Seconds after which a host that contradicts the journal is asked again.
 POLL_AGAIN = 5.0
-#: Commands that never move a migration forward. Any other may still be on its way when its step is undone. So the step
-#: is undone in a new epoch, in which the hosts refuse that command.
-_NEVER_FORWARD = protocol.ENDING | {'live_migration_abort', 'live_migration_force_complete'}
-
-#: The steps whose results have the data of the hosts for each other, the newest first.
-_EXCHANGING = (
-    'pre_live_migration',
-    'check_can_live_migrate_source',
-    'check_can_live_migrate_destination',
-    'check_can_evacuate',
-    'check_can_migrate_destination',
-    'check_can_migrate_source',
-    'check_can_resize',
-)
-
-#: Commands that restore a guest, or that end one so that another host may start it.
-_RESTORING = ('rollback_live_migration_at_source', 'revert_migration_at_source', 'revert_resize', protocol.AFTER_REVERT)
-
 #: The end of a step at a host, or the verdict until then.
 Found = protocol.Report | Failed | Parked
 
@@ -216,7 +198,7 @@ def retry(
         if tried is Tried.MAY_RUN:
             return Stuck(reason)
         if tried is Tried.UNRESTORED:
-            what = 'end' if step == protocol.AFTER_REVERT else 'restore'
+            what = 'end' if step == steps.AFTER_REVERT else 'restore'
             reason = f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.'
         return _stuck(m, wait, reason)
     if isinstance(outcome, Parked):
@@ -231,7 +213,7 @@ def retry(
 def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) -> tuple[Tried, str]:
     """Return the row of the table for a try, and its reason for an operator."""
     if isinstance(outcome, Parked):
-        if step == protocol.AFTER_REVERT and m.tools.is_down(host):
+        if step == steps.AFTER_REVERT and m.tools.is_down(host):
             if not m.tools.database.services.get_compute(host).forced_down:
                 return Tried.MAY_RUN, may_run(host)
         return Tried.PENDING, ''
@@ -248,7 +230,7 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
         if facts.get('gone'):
             return Tried.GONE, f'Host {host} refused {step}: the guest is not there. Look which host has it.'
     reason = outcome.reason or 'no reason given'
-    return (Tried.UNRESTORED if step in _RESTORING else Tried.FAILED), reason
+    return (Tried.UNRESTORED if step in (*steps.RESTORING, steps.AFTER_REVERT) else Tried.FAILED), reason
 
 
 def _is_given_up(m: context.MigrationContext, host: str, wait: Wait, tried: Tried) -> bool:
@@ -311,7 +293,7 @@ def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
 def _for_cleanup(m: context.MigrationContext, step: str) -> dict[str, Any]:
     """Return what a deferred cleanup of this migration needs."""
     # An abandonment ends no copy that runs.
-    fenced = {'fenced': True} if step == protocol.AFTER_REVERT and not m.is_abandoned else {}
+    fenced = {'fenced': True} if step == steps.AFTER_REVERT and not m.is_abandoned else {}
     return {'migrate_data': newest_data(m), **fenced}
 
 
@@ -470,7 +452,7 @@ def _send(
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send a command, and send it again if the host has restarted and its new boot_id is known."""
     message, answer = command(m, host, step), protocol.Answer()
-    if step not in _NEVER_FORWARD:
+    if step in steps.FORWARD:
         # Without a reply the command may still be on its way.
         m.replies.settling = False
     for _ in range(2):
@@ -554,5 +536,5 @@ def newest_data(m: context.MigrationContext) -> Any:
 
     A step that has failed has a result, too: its reason.
     """
-    results = (m.result(step).get('migrate_data') for step in _EXCHANGING)
+    results = (m.result(step).get('migrate_data') for step in steps.EXCHANGING)
     return next(filter(None, results), None)

@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
-from migrator.objects import FINAL, Migration, MigrationStatus, Outcome
+from migrator.objects import FINAL, Migration, MigrationStatus, Outcome, steps
 from migrator.objects.instance import RESIZED
 from migrator.saga.log import Entry, EntryKind
 
@@ -54,21 +54,8 @@ ACTIONS = {
 _K, _S = EntryKind, MigrationStatus
 #: What an entry of a step means: (kind, step) -> the action and its phase.
 _OF_STEPS: Mapping[tuple[str, str | None], tuple[str, str]] = {
-    (_K.INTENT, 'pre_live_migration'): ('live_migration_pre', START),
-    (_K.DONE, 'pre_live_migration'): ('live_migration_pre', END),
-    (_K.INTENT, 'post_live_migration_at_source'): ('live_migration_post', START),
-    (_K.DONE, 'post_live_migration_at_source'): ('live_migration_post', END),
-    (_K.INTENT, 'post_live_migration_at_destination'): ('live_migration_post_dest', START),
-    (_K.DONE, 'post_live_migration_at_destination'): ('live_migration_post_dest', END),
-    (_K.INTENT, 'evacuate'): ('rebuild', START),
-    (_K.INTENT, 'migrate_disk_and_power_off'): ('resize', START),
-    (_K.DONE, 'migrate_disk_and_power_off'): ('resize', END),
-    (_K.INTENT, 'finish_migration'): ('resize_finish', START),
-    (_K.INTENT, 'confirm_migration_at_source'): ('resize_confirm', START),
-    (_K.INTENT, 'revert_migration_at_destination'): ('resize_revert', START),
-    (_K.INTENT, 'resize'): ('resize', START),
-    (_K.INTENT, 'confirm_resize'): ('resize_confirm', START),
-    (_K.INTENT, 'revert_resize'): ('resize_revert', START),
+    **{(_K.INTENT, step.name): (step.action, START) for step in steps.STEPS if step.action},
+    **{(_K.DONE, step.name): (step.action, END) for step in steps.STEPS if step.ends_action},
 }
 #: The same for the statuses that end an action.
 _OF_STATUSES: Mapping[str, tuple[str, str]] = {

@@ -10,7 +10,7 @@ from typing import Any
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.objects.protocol import AFTER_EVACUATION
+from migrator.objects.steps import AFTER_EVACUATION
 
 
 def state(cleanup: Cleanup) -> str:

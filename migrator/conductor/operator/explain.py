@@ -18,7 +18,7 @@ from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.db import actions
 from migrator.objects import EVACUATES, Migration, MigrationStatus, Outcome, times
-from migrator.objects.protocol import AFTER_EVACUATION, STEPS_AT_DESTINATION, STEPS_AT_SOURCE
+from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
 from migrator.saga import log
 
 Status = MigrationStatus
@@ -540,9 +540,9 @@ def _list(facts: Facts, names: Sequence[str]) -> str:
     words = []
     for name in names:
         host = None
-        if name in STEPS_AT_DESTINATION:
+        if name in AT_DESTINATION:
             host = migration.dest_compute
-        elif name in STEPS_AT_SOURCE:
+        elif name in AT_SOURCE:
             host = migration.source_compute
         words.append(f'{name} at {host}' if host else name)
     return f'{", then ".join(words)}.' if words else ''

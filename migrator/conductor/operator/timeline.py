@@ -21,7 +21,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
-from migrator.objects.protocol import ENDS_COPIES, STEPS_AT_DESTINATION, STEPS_AT_SOURCE
+from migrator.objects.steps import AT_DESTINATION, AT_SOURCE, ENDS_COPIES
 from migrator.saga import log
 
 Status = MigrationStatus
@@ -90,9 +90,9 @@ class Facts:
 
     def host_of(self, step: log.StepRecord) -> str | None:
         """Return the host that runs a step, or None if no host does."""
-        if step.step in STEPS_AT_SOURCE:
+        if step.step in AT_SOURCE:
             return self.migration.source_compute
-        if step.step in STEPS_AT_DESTINATION or step.step == 'move_allocation':
+        if step.step in AT_DESTINATION or step.step == 'move_allocation':
             return self._destination_of(step.attempt)
         return None
 

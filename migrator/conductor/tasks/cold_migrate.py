@@ -20,7 +20,7 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host, Observed
 from migrator.conductor.tasks import live_migrate
-from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol
+from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, steps
 from migrator.objects.difference import POWER
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
@@ -277,7 +277,7 @@ def revert_migration_at_destination(m: MigrationContext) -> Verdict:
     A fenced destination does it when it is back.
     """
     undone = m.record('finish_migration', log.UNDO)
-    return _retry(m, m.destination, protocol.AFTER_REVERT, undone, runs_at=None if undone is not None else m.source)
+    return _retry(m, m.destination, steps.AFTER_REVERT, undone, runs_at=None if undone is not None else m.source)
 
 
 def return_instance_host(m: MigrationContext) -> Verdict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from migrator.db.actions import REVERTING
-from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, MigrationStatus, protocol
+from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, MigrationStatus, steps
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.world import World
@@ -68,7 +68,7 @@ def left_behind(world: World, instance_uuid: str) -> set[str]:
 
     They are exempt from I1 until their cleanup is done: an operator has declared them dead.
     """
-    wanted = (instance_uuid, protocol.AFTER_REVERT)
+    wanted = (instance_uuid, steps.AFTER_REVERT)
     fenced = {one.host for one in world.services if one.forced_down}
     return {one.host for one in world.cleanups if (one.instance_uuid, one.step) == wanted and one.host in fenced}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrator.objects import Instance, Migration, MigrationStatus, protocol
+from migrator.objects import Instance, Migration, MigrationStatus, protocol, steps
 from migrator.simulator.invariants import evacuations
 from migrator.simulator.monitoring.rows import Rows
 from migrator.simulator.world import World
@@ -15,17 +15,6 @@ from migrator.virt.fake import hypervisor
 
 _S = MigrationStatus
 
-#: The acting methods that remove a guest and what was prepared for it.
-_REMOVING = frozenset(
-    {
-        'post_live_migration_at_source',
-        'rollback_live_migration_at_destination',
-        'rollback_evacuation_at_destination',
-        'post_evacuation_at_source',
-        'confirm_migration_at_source',
-        'revert_migration_at_destination',
-    }
-)
 #: Seconds for which a report that a host has the guest may be on its way, with the command that follows from it.
 _ON_ITS_WAY = 150.0
 
@@ -57,7 +46,7 @@ class ActCheck:
         migration, world = self._rows.migration(migration_uuid), self._cloud.world
         if migration is None:
             return
-        if method in _REMOVING:
+        if method in steps.REMOVING:
             world.acts.removals.extend(self._check_removal(host, method, migration))
         if method == evacuations.CLEANUP:
             world.acts.removals.extend(self._check_cleanup(host, migration))

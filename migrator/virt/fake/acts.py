@@ -14,15 +14,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from migrator.objects import protocol
+from migrator.objects import steps
 
 #: The driver methods that act on a guest: those of the steps that hosts run, and three that belong to steps.
-ACTING = (
-    protocol.STEPS_AT_SOURCE
-    | protocol.STEPS_AT_DESTINATION
-    | protocol.ENDING
-    | {'cleanup_live_migration_destination_check', 'live_migration_abort', 'live_migration_force_complete'}
-)
+ACTING = {*steps.COMMANDS, 'cleanup_live_migration_destination_check'}
 
 
 class Acts:

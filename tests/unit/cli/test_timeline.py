@@ -11,7 +11,7 @@ from migrator.conductor.operator import timeline
 from migrator.conductor.tasks import sagas
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
-from migrator.objects import Migration, Service, protocol
+from migrator.objects import Migration, Service, steps
 from migrator.saga import log
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
@@ -355,4 +355,4 @@ def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
 @pytest.mark.parametrize('task', sorted(sagas()))
 def test_each_undo_is_shown_under_the_name_of_its_command_to_the_host(task):
     undos = {step.undo.__name__ for step in sagas()[task].steps if step.undo is not None}
-    assert undos <= protocol.ENDING | {'return_allocation'}
+    assert undos <= steps.ENDING | {'return_allocation'}

@@ -11,7 +11,7 @@ import pytest
 from migrator import exception
 from migrator.compute import manager, rpcapi
 from migrator.conductor.tasks import sagas
-from migrator.objects import Migration, protocol
+from migrator.objects import Migration, protocol, steps
 from tests.unit.compute import scene
 
 PUBLIC = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
@@ -211,5 +211,5 @@ def test_version_of_a_host_is_read_once_for_each_boot() -> None:
 def test_each_step_that_a_host_runs_has_the_role_of_that_host() -> None:
     declared = [step for saga in sagas().values() for step in saga.steps]
     names = {step.name for step in declared} | {step.undo.__name__ for step in declared if step.undo is not None}
-    assert names & set(METHODS) == protocol.STEPS_AT_SOURCE | protocol.STEPS_AT_DESTINATION
-    assert not protocol.STEPS_AT_SOURCE & protocol.STEPS_AT_DESTINATION
+    assert names & set(METHODS) == steps.AT_SOURCE | steps.AT_DESTINATION
+    assert not steps.AT_SOURCE & steps.AT_DESTINATION

@@ -1,41 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The lists of steps elsewhere name the steps of the sagas."""
+"""The rows of the steps of hosts agree with the sagas, the commands and the methods of a driver."""
 
 from __future__ import annotations
 
 import pytest
 
-from migrator.compute.rpcapi import COMMANDS
-from migrator.conductor.migration import hosts
-from migrator.conductor.notifications import phases
+from migrator.compute.manager import ComputeManager
 from migrator.conductor.tasks import sagas
-from migrator.db import cleanups
-from migrator.objects import protocol
+from migrator.objects import steps
 from migrator.virt.driver import ComputeDriver
 from migrator.virt.fake import acts
 
-STEPS = [step for saga in sagas().values() for step in saga.steps]
-#: The steps and the undos, by their names in the log and on the wire.
-NAMES = {step.name for step in STEPS} | {step.undo.__name__ for step in STEPS if step.undo is not None}
-CALLS = set(COMMANDS)
+ROWS = {row.name: row for row in steps.STEPS}
+DONE = [step for saga in sagas().values() for step in saga.steps]
 
 
-@pytest.mark.parametrize('name', sorted(NAMES & CALLS))
-def test_step_that_a_host_does_is_listed_at_source_or_destination(name: str) -> None:
-    assert (name in protocol.STEPS_AT_SOURCE) != (name in protocol.STEPS_AT_DESTINATION)
+def test_rows_of_the_sagas_are_their_steps_and_undos_at_hosts():
+    names = {step.name for step in DONE} | {step.undo.__name__ for step in DONE if step.undo is not None}
+    assert {row.name for row in steps.STEPS if row.in_saga} == names & set(ROWS)
+    assert {name for name in names if hasattr(ComputeManager, name)} <= set(ROWS)
 
 
-@pytest.mark.parametrize(
-    ('listed', 'known'),
-    [
-        pytest.param(protocol.STEPS_AT_SOURCE | protocol.STEPS_AT_DESTINATION, NAMES & CALLS, id='steps of a host'),
-        pytest.param(hosts._EXCHANGING, NAMES & CALLS, id='exchanging data'),
-        pytest.param(hosts._RESTORING, NAMES & CALLS, id='restoring'),
-        pytest.param(cleanups.REMOVES, CALLS, id='removing a guest'),
-        pytest.param({step for _, step in phases._OF_STEPS}, NAMES, id='with a notification'),
-        pytest.param(acts.ACTING, set(dir(ComputeDriver)), id='acting on a guest'),
-    ],
-)
-def test_list_of_steps_names_only_what_exists(listed: set[str], known: set[str]) -> None:
-    assert set(listed) - known == set()
+@pytest.mark.parametrize('name', sorted({step.name for step in DONE} & set(ROWS)))
+def test_undo_of_a_row_is_that_of_the_saga_at_the_same_host(name):
+    # A revert begins behind the step, and does not undo it.
+    undos = {step.undo.__name__ for step in DONE if step.name == name and step.undo is not None}
+    assert {ROWS[name].undo} - {''} == undos
+    for undo in undos:
+        assert (ROWS[undo].at, ROWS[undo].ends) == (ROWS[name].at, True)
+
+
+def test_rows_are_commands_of_a_host_and_what_acts_is_a_method_of_a_driver():
+    assert [name for name in ROWS if not hasattr(ComputeManager, name)] == []
+    assert set(dir(ComputeDriver)) >= set(acts.ACTING)
+
+
+def test_each_saga_has_one_step_that_removes_the_guest_from_each_host():
+    for saga in (steps.Saga.LIVE_MIGRATION, steps.Saga.EVACUATION, steps.Saga.COLD_MIGRATION):
+        removing = [row.at for row in steps.STEPS if row.saga == saga and row.removes]
+        assert sorted(removing) == sorted(steps.At)
