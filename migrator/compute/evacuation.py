@@ -3,7 +3,7 @@
 """This host's part of an evacuation.
 
 Like the steps of a live migration (:mod:`migrator.compute.steps`), each observes before it acts and may run twice.
-Only :meth:`Endpoint.post_evacuation_at_source` may end a guest that is active here.
+Only :meth:`EvacuationSteps.post_evacuation_at_source` may end a guest that is active here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from migrator.objects.protocol import IN_USE
 from migrator.rpc import expose
 
 
-class Endpoint(Steps):
+class EvacuationSteps(Steps):
     """The steps of an evacuation at this host, and the definitions that it needs."""
 
     _observer: Observer

@@ -32,7 +32,7 @@ from migrator.compute import (
     timeouts,
 )
 from migrator.compute.cold_migration import endpoint, here
-from migrator.compute.status import Endpoint, Observer
+from migrator.compute.status import HostQueries, Observer
 from migrator.compute.work import Work, WorkEnd, pack, unpack
 from migrator.conf import compute
 from migrator.context import RequestContext
@@ -61,7 +61,13 @@ STOPPING_TIMEOUT = 1.0
 STOP_LISTENING_TIMEOUT = 0.5
 
 
-class ComputeManager(steps.Endpoint, evacuation.Endpoint, endpoint.Endpoint, here.Endpoint, Endpoint):
+class ComputeManager(
+    steps.LiveMigrationSteps,
+    evacuation.EvacuationSteps,
+    endpoint.ColdMigrationSteps,
+    here.ResizeSteps,
+    HostQueries,
+):
     """A compute host, which starts no thread and sends no message before :meth:`start`.
 
     :param conf: has the options of :mod:`migrator.conf.compute` registered.

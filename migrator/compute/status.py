@@ -204,7 +204,7 @@ class Observer:
         )
 
 
-class Endpoint:
+class HostQueries:
     """The calls for what a host and its guests are like at the moment."""
 
     _observer: Observer

@@ -34,7 +34,7 @@ _STATE_OF = {
 }
 
 
-class Endpoint(Steps):
+class LiveMigrationSteps(Steps):
     """The steps of a live migration at this host, but for the live migration itself."""
 
     @step()

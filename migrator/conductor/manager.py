@@ -16,11 +16,11 @@ from migrator import exception, executors, rpc, tracing
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import Hosts
-from migrator.conductor.drains.periodic import Drains, Endpoint, Mover, own_mover
+from migrator.conductor.drains.periodic import DrainCalls, Drains, Mover, own_mover
 from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.notifications.periodic import Notifications, Send
-from migrator.conductor.operator.endpoint import OperatorEndpoint
+from migrator.conductor.operator.endpoint import OperatorCalls
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import sagas
 from migrator.conf import upgrade_levels
@@ -44,7 +44,7 @@ _STOP_TIMEOUT = 5.0
 _NOTIFICATIONS = 'notifications'
 
 
-class ConductorManager(Endpoint, registry.Endpoint, OperatorEndpoint):
+class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
     """A conductor, which owns migrations and runs them through the RPC API of the compute hosts.
 
     :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.

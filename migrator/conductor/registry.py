@@ -382,7 +382,7 @@ def delete_service(database: Database, client: PlacementClient, service: Service
     return done
 
 
-class Endpoint:
+class HostCalls:
     """The calls of the API that concern services and hosts."""
 
     conf: cfg.ConfigOpts

@@ -3,8 +3,8 @@
 """This host's part of a cold migration.
 
 Like the steps of a live migration (:mod:`migrator.compute.steps`), each observes before it acts and may run twice.
-Only :meth:`Endpoint.revert_migration_at_destination` may end a guest that is active here, and only
-:meth:`Endpoint.migrate_disk_and_power_off` powers one off.
+Only :meth:`ColdMigrationSteps.revert_migration_at_destination` may end a guest that is active here, and only
+:meth:`ColdMigrationSteps.migrate_disk_and_power_off` powers one off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from migrator.objects.protocol import IN_USE, Guest
 from migrator.virt.driver import ComputeDriver
 
 
-class Endpoint(Steps):
+class ColdMigrationSteps(Steps):
     """The steps of a cold migration at this host."""
 
     @step()

@@ -2,7 +2,7 @@
 
 """This host's part of a resize whose guest stays here.
 
-The guest has one definition at a time. From :meth:`Endpoint.resize` on it keeps the old one, with the uuid of the
+The guest has one definition at a time. From :meth:`ResizeSteps.resize` on it keeps the old one, with the uuid of the
 migration. So each step finds out how far an earlier call has come, and may run again. A guest that another migration
 has resized is left alone.
 """
@@ -16,7 +16,7 @@ from migrator.compute.work import Steps, Work, step
 from migrator.objects import Instance, LiveMigrateData
 
 
-class Endpoint(Steps):
+class ResizeSteps(Steps):
     """The steps of a resize whose guest stays at this host."""
 
     @step()

@@ -28,7 +28,7 @@ from migrator.rpc import expose
 LOG = logging.getLogger(__name__)
 
 
-class Endpoint:
+class DrainCalls:
     """The calls of the API that concern drains.
 
     :param drains: the drains of this conductor.

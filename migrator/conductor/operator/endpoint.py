@@ -14,7 +14,7 @@ from migrator.placement_client import allocations
 from migrator.rpc import expose
 
 
-class OperatorEndpoint:
+class OperatorCalls:
     """The calls for an operator.
 
     :ivar tools: those of the conductor.
