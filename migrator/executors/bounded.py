@@ -312,7 +312,8 @@ class BoundedExecutor(concurrent.futures.Executor):
         self._starting += item is None
         self._idle.clear()
         try:
-            self._executor.submit(self._work, item)
+            # In a list, which the worker empties: the arguments of its call live as long as the traceback of an error.
+            self._executor.submit(self._work, [] if item is None else [item])
         except Exception as error:  # noqa: BLE001 -- futurist's executors can refuse with an error of the caller's
             self._starting -= item is None
             self._end_worker()
@@ -326,7 +327,8 @@ class BoundedExecutor(concurrent.futures.Executor):
         self._stalled_at = None
         return True
 
-    def _work(self, item: _Item | None) -> None:
+    def _work(self, first: list[_Item]) -> None:
+        item = first.pop() if first else None
         if item is None:
             with self._lock:
                 self._starting -= 1

@@ -61,6 +61,19 @@ def test_an_error_that_no_caller_reads_is_logged_with_its_type(caplog, pool, err
     assert 'raise error' in caplog.text
 
 
+@pytest.mark.parametrize('pool', pools()[:2], ids=['bounded', 'growing'])
+def test_an_error_of_an_item_above_the_bound_is_logged_at_once(caplog, pool):
+    def fail():
+        raise KeyError('gone')
+
+    gc.disable()  # no collection must be needed
+    try:
+        pool.submit_now(fail)
+        Native().settle(lambda: 'its error was not read' in caplog.text)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize('read', ['result', 'exception'])
 def test_an_error_that_a_caller_has_read_is_not_logged(caplog, read):
     def fail():
