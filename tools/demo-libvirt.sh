@@ -10,6 +10,7 @@ set -eu
 
 die() { echo "migrator-demo-libvirt: $*" >&2; exit 2; }
 
+unset CDPATH  # an exported one would lead cd elsewhere, and have it print
 cd "$(dirname "$0")/.."
 
 [ "$(id -u)" = 0 ] || die 'not root: its hosts are namespaces, which only root may make'

@@ -8,6 +8,7 @@
 # configuration are those of this machine. Without root or debootstrap it says so and does nothing; with CI=true it fails.
 
 set -euo pipefail
+unset CDPATH  # an exported one would lead cd elsewhere, and have it print
 cd "$(dirname "$0")/.."
 
 # What README.rst asks for.
@@ -38,7 +39,7 @@ if [ "${1:-}" != --inside ]; then
     # folder stays then. A shell has a job in the background ignore SIGINT, and the tests would inherit that.
     env --default-signal=INT,QUIT setpriv --pdeathsig KILL \
         unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
-        "$BASH" "$0" --inside "$folder" "$suite" "$@" &
+        "$BASH" tools/elsewhere.sh --inside "$folder" "$suite" "$@" &
     inside=$!
     wait "$inside"
     exit

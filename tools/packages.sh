@@ -7,6 +7,7 @@
 # It needs root for that. Other users get a list of what to install. Servers are installed, not started.
 
 set -euo pipefail
+unset CDPATH  # an exported one would lead cd elsewhere, and have it print
 cd "$(dirname "$0")/.."
 
 # (bindep itself would need the virtual environment for which python3-venv is only now being installed.)

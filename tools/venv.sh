@@ -15,13 +15,18 @@ set -eu
 
 python=${PYTHON:-python3}
 venv=${VENV:-.venv}
-state=$venv/.migrator  # `path`: where it was made; `extra-NAME`: what that extra was installed from; `busy`; `pip.log`
+state=$venv/.migrator  # `path`: where it was made; `extra-NAME`: what that extra was installed from; `pip.log`
+                       # `users`: the user made it; `busy`: a set-up that has not ended
 
 say() { echo "migrator: $*" >&2; }
 die() { say "$@"; exit 2; }
-refuse() { die "$1. Remove '$venv' (rm -r '$venv'), or name another place with VENV=..."; }
+# An absolute path, because the user may stand elsewhere.
+place() { (cd "$venv" && pwd -P); }
+refuse() { die "$1. Remove it (rm -r '$(place)'), or name another place with VENV=..."; }
 
+unset CDPATH  # an exported one would lead cd elsewhere, and have it print
 cd "$(dirname "$0")/.."
+case $venv in *[[:space:]]*) die "VENV='$venv' has a space, and scripts in an environment cannot: name another place" ;; esac
 
 command -v "$python" >/dev/null 2>&1 ||
     die "there is no '$python': install it (Debian: apt-get install python3 python3-venv), or name one with PYTHON=..."
@@ -37,17 +42,16 @@ identity='import os, sys, sysconfig
 assert os.path.isdir(sysconfig.get_path("purelib"))
 print(sys.implementation.cache_tag, *sys.version_info, os.path.realpath(sys.base_prefix))'
 
-mine=yes  # no: the user made it
 if [ -e "$state/path" ]; then
     # Scripts in an environment hold its absolute path, and its packages are of one Python.
-    [ "$(cat "$state/path")" = "$(pwd -P)" ] || refuse "'$venv' was made in $(cat "$state/path"), and works only there"
+    [ "$(cat "$state/path")" = "$(place)" ] || refuse "'$venv' was made as $(cat "$state/path"), and works only there"
     there=$("$venv/bin/python" -c "$identity" 2>/dev/null) || refuse "the Python that '$venv' was made with is gone"
-    [ "$there" = "$("$python" -c "$identity")" ] ||
-        refuse "'$venv' was made with $("$venv/bin/python" -V), and '$python' is $("$python" -V). Name that one with PYTHON=..."
+    [ -e "$state/users" ] || [ "$there" = "$("$python" -c "$identity")" ] ||
+        refuse "'$venv' was made with $("$venv/bin/python" -V), and '$python' is $("$python" -V): name that one with PYTHON="
 elif [ -e "$state/busy" ]; then
     :
 elif [ -e "$venv/pyvenv.cfg" ]; then
-    mine=no
+    mkdir -p "$state" && : >"$state/users" && place >"$state/path"
 elif [ -e "$venv" ] && [ -n "$(ls -A "$venv")" ]; then
     die "'$venv' exists and is no virtual environment: move it away, or name another with VENV=..."
 fi
@@ -71,16 +75,17 @@ END
 fi
 [ -n "$wanted" ] || exit 0
 
-mkdir -p "$state"
-if [ $mine = yes ]; then
-    [ -e "$state/path" ] || say "making a virtual environment in $venv"
+mkdir -p "$state" 2>/dev/null || die "cannot write to '$venv': name another place with VENV=..."
+repairing=no
+[ ! -e "$state/busy" ] || repairing=yes
+: >"$state/busy"
+if [ ! -e "$state/path" ]; then
+    say "making a virtual environment in $venv"
+fi
+if [ ! -e "$state/users" ] && { [ ! -e "$state/path" ] || [ $repairing = yes ]; }; then
     # Makes what is missing, pip too, and clears nothing.
-    if [ ! -e "$state/path" ] || [ -e "$state/busy" ]; then
-        : >"$state/busy"
-        "$python" -m venv "$venv" >&2 || die "making $venv failed: the lines above say why"
-        pwd -P >"$state/path"
-    fi
-    : >"$state/busy"
+    "$python" -m venv "$venv" >&2 || die "making $venv failed: the lines above say why"
+    place >"$state/path"
 fi
 
 extras=$(echo $wanted | tr ' ' '\n' | sort -u | paste -s -d , -)
@@ -105,14 +110,13 @@ packages=0
     fi
 done
 [ ! -t 2 ] || printf '\r\033[K' >&2
-case $(tail -n 1 "$log") in
-'pip exits with '*)
+status=$(sed -n '$s/^pip exits with //p' "$log")
+if [ -n "$status" ]; then
     cat "$log" >&2
-    # pip itself gave up, and has restored what it had begun to replace: no network, say.
-    rm -f "$state/busy"
+    # pip itself gave up, and has restored what it had begun to replace: no network, say. One that was killed has not.
+    [ $repairing = yes ] || [ "$status" -gt 128 ] || rm -f "$state/busy"
     die 'installing failed: the lines above say why'
-    ;;
-esac
+fi
 for extra in $wanted; do
     echo "$sources" >"$state/extra-$extra"
 done

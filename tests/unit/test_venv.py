@@ -21,7 +21,8 @@ case "$1 $2" in
 '-V ') echo KIND ;;
 '- ') exec REAL -S "$@" ;;
 '-m venv') echo "venv $3" >>called; mkdir -p $3/bin; : >$3/pyvenv.cfg; [ -e $3/bin/python ] || cp "$0" $3/bin/python ;;
-'-m pip') for last; do :; done; echo "pip $last" >>called; echo Collecting it; [ ! -e offline ] ;;
+'-m pip') for last; do :; done; echo "pip $last" >>called; echo Collecting it
+    [ ! -e killed ] || kill -9 $$; [ ! -e offline ] ;;
 esac
 """
 
@@ -105,6 +106,37 @@ def test_environment_of_the_user_is_kept_after_a_failed_install(mine):
     assert (mine / '.venv' / 'mine').exists()
 
 
+def test_environment_of_the_user_is_repaired_and_one_that_was_moved_is_named(mine):
+    make(mine, 'demo')
+    (mine / '.venv' / '.migrator' / 'busy').touch()
+    assert 'was interrupted: repairing it' in make(mine, 'demo')[1]
+    assert called(mine) == ['pip .[demo]'] * 2
+    (mine / '.venv').rename(mine / 'other')
+    status, said = make(mine, 'demo', VENV='other')
+    assert (status, f"'other' was made as {os.path.realpath(mine)}/.venv, and works only there" in said) == (2, True)
+    assert (mine / 'other' / 'mine').exists()
+
+
+@pytest.mark.parametrize(('kind', 'repaired'), [('gave up', False), ('was killed', True)])
+def test_only_a_pip_that_was_killed_leaves_something_to_repair(tree, kind, repaired):
+    make(tree, 'demo')
+    (tree / ('offline' if kind == 'gave up' else 'killed')).touch()
+    assert make(tree, 'test')[0] == 2
+    for name in ('offline', 'killed'):
+        (tree / name).unlink(missing_ok=True)
+    status, said = make(tree, 'test')
+    assert (status, 'repairing it' in said) == (0, repaired)
+    assert called(tree)[-1] == ('pip .[demo,test]' if repaired else 'pip .[test]')
+
+
+def test_space_in_the_place_and_an_exported_cdpath_do_no_harm(tree):
+    status, said = make(tree, 'demo', VENV='a place')
+    assert (status, "VENV='a place' has a space" in said) == (2, True)
+    (tree / 'else' / 'tools').mkdir(parents=True)
+    assert make(tree, 'demo', CDPATH=str(tree / 'else'))[0] == 0
+    assert not (tree / 'else' / '.venv').exists()
+
+
 @pytest.mark.parametrize('variables', [{}, {'VIRTUAL_ENV': '.venv'}, {'PYTHON': '.venv/bin/python'}])
 def test_environment_on_the_path_or_activated_is_the_same_python(tree, variables):
     make(tree, 'demo')
@@ -118,8 +150,8 @@ def test_environment_of_another_python_is_named_and_left_alone(tree):
     make(tree, 'demo')
     status, said = make(tree, 'demo', PYTHON='python3.13')
     assert status == 2
-    assert "'.venv' was made with Python 3.11, and 'python3.13' is Python 3.13. Name that one with PYTHON=..." in said
-    assert "Remove '.venv' (rm -r '.venv'), or name another place with VENV=..." in said
+    assert "'.venv' was made with Python 3.11, and 'python3.13' is Python 3.13: name that one with PYTHON=" in said
+    assert f"Remove it (rm -r '{tree}/.venv'), or name another place with VENV=..." in said
     assert make(tree, 'demo', PYTHON='python3.13', VENV='other')[0] == 0
     assert make(tree, 'demo') == (0, '')
     assert called(tree) == ['venv .venv', 'pip .[demo]', 'venv other', 'pip .[demo]']
@@ -129,10 +161,10 @@ def test_environment_that_was_moved_or_lost_its_python_is_named_and_left_alone(t
     make(tree, 'demo')
     moved = tmp_path_factory.mktemp('moved') / 'tree'
     shutil.copytree(tree, moved)
-    assert f"'.venv' was made in {os.path.realpath(tree)}, and works only there" in make(moved, 'demo')[1]
+    assert f"'.venv' was made as {os.path.realpath(tree)}/.venv, and works only there" in make(moved, 'demo')[1]
     (tree / '.venv' / 'bin' / 'python').unlink()
     status, said = make(tree, 'demo')
-    assert (status, "the Python that '.venv' was made with is gone. Remove '.venv'" in said) == (2, True)
+    assert (status, "the Python that '.venv' was made with is gone. Remove it (rm -r" in said) == (2, True)
 
 
 def test_folder_that_is_no_environment_is_named_and_left_alone(tree):
