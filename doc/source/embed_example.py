@@ -17,7 +17,8 @@ def compute_host(arguments, driver):
 
 def serve(host):
     """Run the host in the main thread until SIGTERM or Ctrl-C; a SIGHUP reloads its configuration."""
-    with migrator.Signals() as signals, host:
+    # In this order: a signal ends the process while the host waits for its broker to start, or stops.
+    with host, migrator.Signals() as signals:
         while (number := signals.next()) not in signals.STOP:
             if number == signals.RELOAD:
                 host.reset()

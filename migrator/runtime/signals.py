@@ -49,7 +49,10 @@ class Signals:
         self._outside.close()
 
     def next(self) -> int:
-        """Wait for the next signal or wake-up, and return its number, or :attr:`WAKE`."""
+        """Wait for the next signal or wake-up, and return its number, or :attr:`WAKE`.
+
+        The signals are those of :attr:`STOP` and :attr:`RELOAD`, and any other for which the process has a handler.
+        """
         return self._inside.recv(1)[0]
 
     def wake(self) -> None:
