@@ -109,6 +109,10 @@ class InheritedJobs:
 
     def _outlast(self, job: InheritedJob) -> None:
         """Hold the slot of a job until the job has ended."""
-        job.end(steps.outcome(steps.outlast(self._driver, self._threads, job.instance_uuid, job.log_context)))
+        outcome = steps.outcome(None)
+        try:
+            outcome = steps.outcome(steps.outlast(self._driver, self._threads, job.instance_uuid, job.log_context))
+        finally:  # the live migration that has taken the job waits for this
+            job.end(outcome)
         if self._assigned:
             self.forget_ended()

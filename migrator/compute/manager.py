@@ -209,9 +209,9 @@ class ComputeManager(
     def _run_within(self, seconds: float, function: Callable[[], Any], name: str) -> bool:
         """Run a function in its own thread, and return whether it has succeeded within ``seconds``."""
         ended = self.threads.event()
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
 
-        def fail(error: Exception) -> None:
+        def fail(error: BaseException) -> None:
             failures.append(error)
             LOG.warning(
                 'A part of the stop failed: %(part)s on host %(host)s: %(error)s',
@@ -221,7 +221,9 @@ class ComputeManager(
         def run() -> None:
             try:
                 function()
-            except Exception as error:  # noqa: BLE001 -- a stop continues even if a part of it fails
+            except BaseException as error:  # a stop continues even if a part of it fails
+                if self.threads.is_final(error):
+                    raise
                 fail(error)
             ended.set()
 

@@ -90,8 +90,12 @@ class Registration:
 
     def _register(self) -> None:
         left_out: set[str] = set()
+        failed = False
         while not self._stopped.is_set():
             try:
+                # In here, because a time-out that the driver has left behind may end the pause.
+                if failed and self._stopped.wait(CALL_AGAIN):
+                    return
                 guests = self._driver.list_guests()
                 report = self.inventory.report(guests, self._adoptable(guests, left_out))
                 if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
@@ -103,7 +107,7 @@ class Registration:
                 # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
                     LOG.warning('This host is not registered yet, trying again: %s', exception.message_of(error))
-                    self._stopped.wait(CALL_AGAIN)
+                failed = True
                 continue
             with self._lock:
                 self._calling = False
@@ -172,7 +176,7 @@ class Registration:
                 LOG.warning(
                     'Could not query guest %(guest)s; if the database does not have it, it is not adopted until this '
                     'service registers again, as it does when it starts: %(error)s',
-                    {'guest': uuid, 'error': error},
+                    {'guest': uuid, 'error': exception.message_of(error)},
                 )
                 left_out.add(uuid)
                 unresponsive += isinstance(error, exception.ServiceUnreachable)

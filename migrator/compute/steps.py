@@ -239,8 +239,11 @@ def outlast(
     :param log_context: called for each log line; returns the context that names what the line is about.
     :returns: the verdict; None if there is no job, or if its end was not observed.
     """
+    failed = False
     while True:
         try:
+            if failed:  # in here, because a time-out that the driver has left behind may end the pause
+                threads.sleep(ASK_AGAIN)
             return driver.attach_live_migration(instance_uuid)
         except BaseException as error:  # the job holds its slot until its end is known
             if threads.is_final(error):
@@ -250,4 +253,4 @@ def outlast(
                     'Could not attach to the job of guest %(guest)s, trying again: %(error)s',
                     {'guest': instance_uuid, 'error': exception.message_of(error)},
                 )
-            threads.sleep(ASK_AGAIN)
+            failed = True

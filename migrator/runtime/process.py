@@ -67,7 +67,9 @@ class Process:
             function = self._on_stop.pop()
             try:
                 function()
-            except Exception:  # the other parts have to stop too
+            except BaseException as error:  # the other parts have to stop too
+                if self.threads.is_final(error):
+                    raise
                 LOG.exception('Error while stopping %s', function)
 
     # --- waiting for other services ----------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class _Run:
             self._fail(USAGE, error)
         except exception.MigratorException as error:
             self._fail(UNREACHABLE, error)
-        except Exception as error:  # this thread would end without a report
+        except BaseException as error:  # this thread would end without a report; a driver may raise SystemExit
             LOG.exception('Could not start service %s', self._kind.name)
             self._fail(WRONG, error)
         else:
@@ -127,7 +127,7 @@ class _Run:
             LOG.info('Started service %s', self._kind.name)
         self._begun.set()
 
-    def _fail(self, status: int, error: Exception) -> None:
+    def _fail(self, status: int, error: BaseException) -> None:
         line = logs.redacted(' '.join((str(error) or type(error).__name__).split()))
         if any((self._conf.log_file, self._conf.log_dir, self._conf.use_syslog, self._conf.use_journal)):
             LOG.critical('Service failed: %(service)s: %(error)s', {'service': self._kind.name, 'error': line})

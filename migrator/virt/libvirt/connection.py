@@ -229,7 +229,7 @@ class Connection:
                 raise self._unreachable(str(error)) from error
             self._give_back(connection)
             raise exception.DriverError(host=self.host, phase=phase, reason=str(error)) from error
-        except Exception:  # the connection is not at fault, and the next call can use it
+        except BaseException:  # the connection is not at fault, and the next call can use it
             self._give_back(connection)
             raise
         self._give_back(connection)

@@ -268,8 +268,11 @@ class Jobs:
         def migrate(connection: Any) -> None:
             connection.lookupByUUIDString(instance_uuid).migrateToURI3(plan.uri, plan.parameters, plan.flags)
 
+        # Until the call has returned without an error, nothing says that the guest has moved.
+        job.failure = self._error('the call was interrupted')
         try:
             self._connection.do('live_migration', migrate, lasts=True)
+            job.failure = None
         except exception.DriverError as error:
             # The source's libvirt also reports the errors of the destination, and its messages name no host.
             reason = f'{str(error.kwargs["reason"]).rstrip(".")}; the cause may be at the destination, {plan.uri}'
@@ -277,7 +280,9 @@ class Jobs:
             job.failure.__cause__ = error.__cause__
         except exception.MigratorException as error:
             job.failure = error
-        except Exception as error:
+        except BaseException as error:
+            if self._threads.is_final(error):
+                raise
             LOG.exception('libvirt rejected the migration request for guest %s as invalid', instance_uuid)
             job.failure = self._error(f'{type(error).__name__}: {error}')
         finally:

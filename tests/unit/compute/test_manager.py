@@ -160,6 +160,18 @@ class TestRestart:
         scene.until(lambda: again.events.states(LIVE)[-1:] == ['done'])
         assert len(scene.world.effects('job started')) == 2
 
+    def test_job_of_an_earlier_boot_ends_without_verdict_if_the_driver_returns_none(self, scene: Scene) -> None:
+        scene.guests(1)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        scene.alpha.faults.lie('attach_live_migration', 'no verdict')
+        again = scene.host()
+        again.call(LIVE, 1, epoch=2)
+        scene.until(lambda: again.events.states(LIVE)[-1:] == ['failed'])
+        assert again.events.ended[-1][1].result == {'verdict': ''}
+
     def test_job_that_ends_before_its_assignment_keeps_its_verdict(self, scene: Scene) -> None:
         scene.guests(1)
         first = scene.host()

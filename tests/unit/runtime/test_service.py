@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import types
 
 import pytest
 from oslo_config import cfg
@@ -16,7 +17,7 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.conf import service as service_conf
 from migrator.objects import CURRENT_VERSION
-from migrator.runtime import process, signals
+from migrator.runtime import process, service, settings, signals
 from tests import forked
 from tests.unit.cmd.processes import configure, refused, running
 
@@ -218,6 +219,21 @@ def test_unreachable_service_is_waited_for_and_logged_once(monkeypatch, caplog):
         assert made.wait_for('The database', attempt) == 'here'
     assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
     assert 'Service waits: migrator-test: The database is not reachable: it sleeps' in caplog.text
+
+
+@pytest.mark.parametrize('error', [SystemExit('no hypervisor here'), KeyboardInterrupt(), GeneratorExit()])
+def test_start_that_raises_a_base_exception_fails_with_status_1(error, caplog):
+    def begin(_process):
+        raise error
+
+    received = signals.Signals()
+    kind = types.SimpleNamespace(name='migrator-compute', begin=begin)
+    with received:
+        run = service._Run(kind, [], settings.read(kind.name, []), received)
+        run._begin()
+        assert (run._failed, run._begun.is_set()) == (service.WRONG, True)
+        assert received.next() == signals.Signals.WAKE
+    assert 'Could not start service migrator-compute' in caplog.text
 
 
 def test_stop_ends_a_wait_and_an_error_does_not_prevent_other_stops(caplog):
