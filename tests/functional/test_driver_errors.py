@@ -11,6 +11,8 @@ from migrator.simulator.faults import BASE_EXCEPTIONS
 from migrator.virt.driver import ComputeDriver
 from tests.functional import migration_requests
 
+pytestmark = pytest.mark.simulated(reason='the errors that it plants are objects')
+
 #: What a live migration, its rollback, its abort and its poll call. The crash matrix plants such errors in all others.
 METHODS = (
     'check_can_live_migrate_destination', 'check_can_live_migrate_source', 'pre_live_migration', 'live_migration',
