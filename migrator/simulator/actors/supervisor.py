@@ -176,7 +176,7 @@ class Supervisor:
                     self.cloud.start_conductor(name)
         except ProcessKilled:
             return  # the kill itself has scheduled the next start
-        except Exception as error:  # noqa: BLE001 -- any error at the start ends the process
+        except BaseException as error:  # noqa: BLE001 -- any error at the start ends the process, as a service does
             # Only the type of the error: its text may contain a secret.
             LOG.warning(
                 'Could not start process %(process)s, which is tried again: %(error)s',
