@@ -55,7 +55,7 @@ class GrowingExecutor(futurist.DynamicThreadPoolExecutor):
             self._unfinished += 1
             try:
                 future: concurrent.futures.Future[Any] = super().submit(self._call, fn, args, kwargs)
-            except BaseException:
+            except BaseException:  # such as a time-out of a green thread: what was not started is not counted
                 self._unfinished -= 1
                 raise
         return future

@@ -32,19 +32,19 @@ def host() -> Any:
     alpha = world.add('alpha')
     for number in (1, 2):
         alpha.spawn(scene_module.instance(number))
-    host = scene_module.Host(scene, 'alpha', start=False)
-    host.running_in, host.gate = [], threads.event()  # type: ignore[attr-defined]
+    host: Any = scene_module.Host(scene, 'alpha', start=False)
+    host.running_in, host.gate = [], threads.event()
 
     def hang(*_args: Any) -> None:
-        host.running_in.append(threading.current_thread())  # type: ignore[attr-defined]
-        host.gate.wait(60)  # type: ignore[attr-defined]
+        host.running_in.append(threading.current_thread())
+        host.gate.wait(60)
 
-    host.driver.live_migration = hang  # type: ignore[assignment, method-assign]
+    host.driver.live_migration = hang
     host.start()
     while host.poll(1).refusal:
         threads.sleep(0.001)
     yield host
-    host.gate.set()  # type: ignore[attr-defined]
+    host.gate.set()
     host.manager.cleanup_host()
 
 
