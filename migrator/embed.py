@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from migrator import executors, rpc, tracing
 from migrator.compute.manager import ComputeManager
-from migrator.conductor.rpcapi import VERSION, VERSIONS, ConductorEvents
+from migrator.conductor.rpcapi import VERSIONS, ConductorEvents
 from migrator.conf import compute, upgrade_levels
 from migrator.objects import EventClient
 from migrator.virt.driver import ComputeDriver
@@ -53,7 +53,7 @@ def conductor_events(conf: cfg.ConfigOpts, client: rpc.RPC) -> ConductorEvents:
 
     :raises migrator.exception.ConfigurationError: this release does not know that version.
     """
-    return ConductorEvents(client, REGISTER_TIMEOUT, upgrade_levels.pin(conf, 'conductor', [*VERSIONS]) or VERSION)
+    return ConductorEvents(client, REGISTER_TIMEOUT, upgrade_levels.version(conf, 'conductor', VERSIONS))
 
 
 class Host:

@@ -75,8 +75,8 @@ class Asked:
     def database(self) -> Database:
         """The database, after a check of its schema.
 
-        :raises migrator.exception.SchemaTooOld: the schema is older than this release needs.
-        :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
+        :raises migrator.exception.NoSchema: the database is empty.
+        :raises migrator.exception.OtherSchema: another commit or another program has written it.
         :raises migrator.exception.DatabaseUnreachable: the database is away.
         """
         from migrator.db.api import Database
@@ -130,9 +130,9 @@ class Asked:
         from migrator.conductor import rpcapi
         from migrator.conf import upgrade_levels
 
-        level = upgrade_levels.pin(self.conf, 'conductor', [*rpcapi.VERSIONS])
+        version = upgrade_levels.version(self.conf, 'conductor', rpcapi.VERSIONS)
         with self.talking() as client:
-            rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake(context, migration_uuid, server)
+            rpcapi.ConductorAPI(client, version).wake(context, migration_uuid, server)
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[RPC]:

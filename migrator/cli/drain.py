@@ -271,9 +271,9 @@ def _wake(asked: Asked) -> None:
     from migrator.context import admin_context
 
     try:
-        level = upgrade_levels.pin(asked.conf, 'conductor', [*rpcapi.VERSIONS])
+        version = upgrade_levels.version(asked.conf, 'conductor', rpcapi.VERSIONS)
         with asked.talking() as client:
-            rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake_drains(admin_context())
+            rpcapi.ConductorAPI(client, version).wake_drains(admin_context())
     except Exception as error:  # noqa: BLE001 -- the request is committed, whatever the broker or its options are
         found = 'the request is committed, and the next sweep of a conductor finds it'
         print(f'{PROG}: could not wake a conductor; {found}: {error}', file=sys.stderr)

@@ -82,7 +82,7 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
     )
     try:
         with asked.talking() as client:
-            computes = rpcapi.ComputeAPI(client, version_of=lambda _: service.version)
+            computes = rpcapi.ComputeAPI(client)
             found = computes.poll_live_migrations(context.admin_context(), host, [command_], [], timeout=ANSWER_WITHIN)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=error.message.rstrip('.')) from None
@@ -206,9 +206,7 @@ def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
         computes = rpcapi.ComputeAPI(client)
 
         def ask(service: Service) -> list[protocol.Guest]:
-            return computes.list_guests(
-                context.admin_context(), service.host, differences.TIMEOUT, version=service.version
-            )
+            return computes.list_guests(context.admin_context(), service.host, differences.TIMEOUT)
 
         cases, unanswered = compare(asked.database, asked.placement(), ask)
     host = asked.arguments.host

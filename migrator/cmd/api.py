@@ -45,12 +45,12 @@ def make_app(process: Process) -> App:
     from migrator.conf import upgrade_levels
 
     process.monitor.is_served = True
-    level = upgrade_levels.pin(process.conf, 'conductor', [*rpcapi.VERSIONS])
+    version = upgrade_levels.version(process.conf, 'conductor', rpcapi.VERSIONS)
     engine, transport = process.engine(), process.transport()
     database = process.database(engine)
     # The API works without the broker: it commits the row, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
-    conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
+    conductor = rpcapi.ConductorAPI(client, version)
     observe = process.monitor.time_requests() if process.monitor.measures else None
     made = logged(app.make_app(process.conf, database, conductor, process.threads), observe, process.tracer())
     if process.conf.oslo_middleware.enable_proxy_headers_parsing:

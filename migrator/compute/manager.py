@@ -37,7 +37,6 @@ from migrator.compute.work import Work, WorkEnd, pack, unpack
 from migrator.conf import compute
 from migrator.context import RequestContext
 from migrator.objects import (
-    COMPARES_TENURE,
     CURRENT_VERSION,
     Answer,
     Command,
@@ -128,7 +127,6 @@ class ComputeManager(
             queue,
             # The database may have an earlier boot, whose call was committed late.
             foreign_boot=self._register_again,
-            compares_tenure=self.version >= COMPARES_TENURE,
         )
         self._observer = Observer(driver, host, threads, self._runner)
         self._timeouts = timeouts.Timeouts(
@@ -169,7 +167,7 @@ class ComputeManager(
             raise ValueError('a compute host needs an RPC to listen on: pass rpc to ComputeManager or to start()')
         self.init_host()
         self.conf.register_mutate_hook(self._conf_mutated)
-        target = Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
+        target = Target(rpcapi.TOPIC, self.host, rpcapi.VERSION)
         self._served = rpc.serve(target, self)
         self.registration.start()
 

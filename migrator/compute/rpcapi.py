@@ -16,12 +16,6 @@ from migrator.context import RequestContext
 from migrator.objects import (
     ABORTS_QUEUED,
     CURRENT_VERSION,
-    EVACUATES,
-    LIGHTWEIGHT,
-    LISTS_GUESTS,
-    MIGRATES_COLD,
-    REPORTS_DIAGNOSTICS,
-    RESIZES_HERE,
     Answer,
     Command,
     Instance,
@@ -36,59 +30,14 @@ Context = RequestContext
 
 TOPIC = 'compute'
 #: RPC version -> what it adds.
-VERSIONS = {
-    '1.0': 'all methods; post and rollback reply when they have ended, or after 5 s as still running',
-    '1.1': 'post and rollback reply soon, and may run later',
-    '1.2': 'the steps of an evacuation, and the definitions of guests',
-    '1.3': 'the list of guests',
-    '1.4': 'the diagnostics of guests, and the uptime',
-    '1.5': 'the steps of a cold migration',
-    '1.6': 'the steps of a resize at one host',
-}
+VERSIONS = {'1.0': 'all methods'}
 VERSION = max(VERSIONS)
-_PLAIN, _LIGHTWEIGHT, _EVACUATION, _LIST, _DIAGNOSTICS, _COLD, _HERE = VERSIONS
-#: Saga -> the RPC version that has the commands of its steps.
-_OF_SAGAS = {
-    steps.Saga.LIVE_MIGRATION: _PLAIN,
-    steps.Saga.EVACUATION: _EVACUATION,
-    steps.Saga.COLD_MIGRATION: _COLD,
-    steps.Saga.RESIZE_HERE: _HERE,
-}
-#: Command -> the RPC version that has it. A host does what the docstring of the method of this name of
-#: :class:`~migrator.compute.manager.ComputeManager` says.
-COMMANDS = {
-    step.name: _LIGHTWEIGHT if step.ends and step.saga == steps.Saga.LIVE_MIGRATION else _OF_SAGAS[step.saga]
-    for step in steps.STEPS
-}
 
 #: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
 #: Seconds after which a host replies that a preparation, a post step or a rollback is still running. A short step needs
 #: no event then. Meanwhile the thread of the caller and its call slot for this host are in use, and no abort is seen.
 SHORT_WAIT = 0.25
-#: Seconds after which a host of an older service version replies that post or rollback is still running. Other
-#: migrations need the thread of the caller and its call slot for this host.
-PLAIN_WAIT = 5.0
-
-#: RPC version -> the service version from which on a host supports it.
-_FROM = {
-    _PLAIN: 0,
-    _LIGHTWEIGHT: LIGHTWEIGHT,
-    _EVACUATION: EVACUATES,
-    _LIST: LISTS_GUESTS,
-    _DIAGNOSTICS: REPORTS_DIAGNOSTICS,
-    _COLD: MIGRATES_COLD,
-    _HERE: RESIZES_HERE,
-}
-
-
-def served_by(service_version: int) -> str:
-    """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
-    return [version for version, since in _FROM.items() if service_version >= since][-1]
-
-
-def _target(host: str, version: str = _PLAIN) -> Target:
-    return Target(topic=TOPIC, server=host, version=version)
 
 
 class ComputeAPI:
@@ -101,9 +50,9 @@ class ComputeAPI:
         ``CHECK_WAIT`` that it is still running.
     :param monitor: seconds without a heartbeat of a host that runs a check, after which the call fails; None for no
         heartbeats.
-    :param version_of: returns the service version of a host. It is called only for methods that older versions do not
-        support, and once for each boot of a host, except for :meth:`get_definitions`.
-    :param pin: the newest of :data:`VERSIONS` to send to any host; None for the newest that each host supports.
+    :param version_of: returns the service version of a host. It is called for an abort of a migration that waits, once
+        for each boot of a host.
+    :param version: the newest of :data:`VERSIONS` to send to any host.
     :ivar long_timeout: the given value, after which a caller gives up a check.
     """
 
@@ -114,16 +63,19 @@ class ComputeAPI:
         long_timeout: float = 1800.0,
         monitor: float | None = 60.0,
         version_of: Callable[[str], int] = lambda host: CURRENT_VERSION,
-        pin: str | None = None,
+        version: str = VERSION,
     ) -> None:
         self._rpc = rpc
         self._version_of = version_of
-        self._pin = pin
+        self._rpc_version = version
         #: Host -> its boot_id, and the service version of that boot.
         self._versions: dict[str, tuple[str, int]] = {}
         self._timeout = timeout
         self.long_timeout = long_timeout
         self._monitor = monitor
+
+    def _target(self, host: str) -> Target:
+        return Target(topic=TOPIC, server=host, version=self._rpc_version)
 
     def _version(self, host: str, boot_id: str) -> int:
         known = self._versions.get(host)
@@ -131,32 +83,19 @@ class ComputeAPI:
             known = self._versions[host] = boot_id, self._version_of(host)
         return known[1]
 
-    def _since(self, rpc_version: str, host: str, version: int, method: str) -> Target:
-        """Return the target of a method that a host supports from an RPC version on.
-
-        :param version: the service version of the host.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it.
-        """
-        needed, known = _FROM[rpc_version], [*VERSIONS]
-        why = None
-        if version < needed:
-            why = f'its compute service has version {version}, and {needed} is needed: upgrade it'
-        elif self._pin is not None and known.index(self._pin) < known.index(rpc_version):
-            why = f'[upgrade_levels] compute is {self._pin}, and {rpc_version} is needed: remove the setting'
-        if why is not None:
-            raise exception.ServiceTooOld(f'{host} is not asked for {method}: {why}.')
-        return _target(host, rpc_version)
-
     def send(
         self, context: Context, host: str, command: Command, migration: Migration | None = None, **arguments: Any
     ) -> Answer:
-        """Send a command of :data:`COMMANDS`, which is the step that it names.
+        """Send a command, which is the step that it names.
+
+        A host does what the docstring of the method of this name of
+        :class:`~migrator.compute.manager.ComputeManager` says.
 
         :param migration: that of an abort: its status decides which version the host needs; it is not sent.
         :param arguments: those of the host's method, without ``wait``.
         :returns: the reply. If the host refuses the command, ``refusal`` says why.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for the command, or the host for an
-            abort of a migration that does not run yet; nothing was sent.
+        :raises migrator.exception.ServiceTooOld: the host is too old to abort a migration that waits in its queue;
+            nothing was sent.
         """
         if migration is not None and migration.status != MigrationStatus.RUNNING:
             version = self._version(host, command.boot_id)
@@ -172,19 +111,10 @@ class ComputeAPI:
             # The host replies when the check has ended, or that it is running; then the caller calls again. The time to
             # wait is sent, so that a hung check does not block a thread of the host for ever.
             arguments['wait'], timeout, monitor = CHECK_WAIT, self.long_timeout, self._monitor
-        target = self._target_of(host, command)
-        answer: Answer = self._rpc.call(context, target, command.step, timeout, monitor, command=command, **arguments)
+        answer: Answer = self._rpc.call(
+            context, self._target(host), command.step, timeout, monitor, command=command, **arguments
+        )
         return answer
-
-    def _target_of(self, host: str, command: Command) -> Target:
-        rpc_version = COMMANDS[command.step]
-        if rpc_version == _PLAIN:
-            return _target(host)
-        version = self._version(host, command.boot_id)
-        if rpc_version == _LIGHTWEIGHT and _PLAIN in (self._pin, served_by(version)):
-            # A plain call blocks the thread of its caller until the step has ended, for at most PLAIN_WAIT seconds.
-            return _target(host)
-        return self._since(rpc_version, host, version, command.step)
 
     def get_definitions(
         self, context: Context, host: str, instance_uuids: list[str], timeout: float
@@ -198,7 +128,7 @@ class ComputeAPI:
         """
         definitions: dict[str, dict[str, Any]] = self._rpc.call(
             context,
-            self._since(_EVACUATION, host, self._version_of(host), 'get_definitions'),
+            self._target(host),
             'get_definitions',
             timeout,
             instance_uuids=instance_uuids,
@@ -206,19 +136,15 @@ class ComputeAPI:
         )
         return definitions
 
-    def list_guests(
-        self, context: Context, host: str, timeout: float, version: int | None = None
-    ) -> list[protocol.Guest]:
+    def list_guests(self, context: Context, host: str, timeout: float) -> list[protocol.Guest]:
         """Return every guest that a host holds in any form.
 
         :param timeout: seconds to wait for the reply.
-        :param version: the service version of the host; None: it is read.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
         :raises migrator.exception.RemoteError: the hypervisor did not reply in half of the time.
         """
-        version = self._version_of(host) if version is None else version
-        target = self._since(_LIST, host, version, 'list_guests')
-        found: list[protocol.Guest] = self._rpc.call(context, target, 'list_guests', timeout, wait=timeout / 2)
+        found: list[protocol.Guest] = self._rpc.call(
+            context, self._target(host), 'list_guests', timeout, wait=timeout / 2
+        )
         return found
 
     def get_diagnostics(self, context: Context, host: str, instance: Instance, timeout: float) -> dict[str, Any]:
@@ -227,7 +153,6 @@ class ComputeAPI:
         :param timeout: seconds to wait for the reply.
         :returns: the ``state``, and the ``diagnostics`` (:meth:`migrator.virt.driver.ComputeDriver.get_diagnostics`)
             or None: the guest does not run, or the driver has no diagnostics.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
         :raises migrator.exception.DriverError: the hypervisor did not reply in half of the time.
         """
         found: dict[str, Any] = self._report(context, host, 'get_diagnostics', timeout, instance=instance)
@@ -237,15 +162,13 @@ class ComputeAPI:
         """Return the uptime of a host as text, or None if its driver does not know it.
 
         :param timeout: seconds to wait for the reply.
-        :raises migrator.exception.ServiceTooOld: the host, or the pin, is too old for it; nothing was sent.
         :raises migrator.exception.DriverError: the driver did not reply in half of the time.
         """
         found: str | None = self._report(context, host, 'get_host_uptime', timeout)
         return found
 
     def _report(self, context: Context, host: str, method: str, timeout: float, **arguments: Any) -> Any:
-        target = self._since(_DIAGNOSTICS, host, self._version_of(host), method)
-        return self._rpc.call(context, target, method, timeout, **arguments, wait=timeout / 2)
+        return self._rpc.call(context, self._target(host), method, timeout, **arguments, wait=timeout / 2)
 
     def poll_live_migrations(
         self,
@@ -264,6 +187,6 @@ class ComputeAPI:
         :returns: one observation for each migration, in any order, without those that the host has left out.
         """
         observations: list[protocol.Observation] = self._rpc.call(
-            context, _target(host), 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
+            context, self._target(host), 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
         )
         return observations

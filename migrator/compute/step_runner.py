@@ -51,7 +51,6 @@ class StepRunner:
     :param pool: runs steps and driver calls.
     :param queue: runs live migrations.
     :param foreign_boot: called after a command for another boot was refused.
-    :param compares_tenure: whether tenures are compared. A service capped at an earlier version compares only epochs.
     :ivar boot_id: the given boot.
     :ivar inherited: the jobs of an earlier boot.
     :ivar reports: sends the reports, one at a time, so that the reports of a step arrive in order.
@@ -68,7 +67,6 @@ class StepRunner:
         pool: executors.BoundedExecutor,
         queue: live_migration_queue.LiveMigrationQueue,
         foreign_boot: Callable[[], None],
-        compares_tenure: bool = True,
     ) -> None:
         self.boot_id = boot_id
         self.pool = pool
@@ -82,7 +80,6 @@ class StepRunner:
         self._threads = threads
         self._events = events
         self._foreign_boot = foreign_boot
-        self._compares_tenure = compares_tenure
         self._lock = threads.lock()
         self._guests: dict[str, GuestRecord] = {}
         self._records: dict[str, MigrationRecord] = {}
@@ -405,7 +402,7 @@ class StepRunner:
             )
             return None, self._refuse(command, Refusal.GUEST)
         guest = self._guests.setdefault(command.instance_uuid, GuestRecord())
-        tenure = command.tenure if self._compares_tenure else 0
+        tenure = command.tenure
         if 0 < tenure < guest.tenure or (0 < tenure == guest.tenure and command.migration_uuid != guest.holder):
             return None, self._refuse(command, Refusal.TENURE)
         if record is None:

@@ -79,7 +79,7 @@ class LiveMigrationSteps(Steps):
         work.raise_if_cancelled()
         return returned(work.step, self.driver.pre_live_migration(instance, migrate_data, work))
 
-    @step(wait=None)
+    @step(rpcapi.SHORT_WAIT)
     def post_live_migration_at_source(
         self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> None:
@@ -93,7 +93,7 @@ class LiveMigrationSteps(Steps):
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
 
-    @step(wait=None)
+    @step(rpcapi.SHORT_WAIT)
     def post_live_migration_at_destination(
         self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> None:
@@ -104,7 +104,7 @@ class LiveMigrationSteps(Steps):
         """
         self.driver.post_live_migration_at_destination(instance, migrate_data or LiveMigrateData())
 
-    @step(wait=None, cancels=True)
+    @step(rpcapi.SHORT_WAIT, cancels=True)
     def rollback_live_migration_at_source(
         self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> WorkEnd | None:
@@ -123,7 +123,7 @@ class LiveMigrationSteps(Steps):
         self.driver.rollback_live_migration_at_source(instance, migrate_data)
         return None
 
-    @step(wait=None, cancels=True)
+    @step(rpcapi.SHORT_WAIT, cancels=True)
     def rollback_live_migration_at_destination(
         self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> None:

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import context, exception, executors
-from migrator.compute import rpcapi
 from migrator.objects import (
-    LIGHTWEIGHT,
     Answer,
     Command,
     Entry,
@@ -112,27 +110,19 @@ class Steps:
     """The base of the steps of one kind of migration: methods that are decorated with :func:`step`.
 
     :ivar host: the name of this host.
-    :ivar version: the service version of this host.
     """
 
     host: str
     driver: driver.ComputeDriver
-    version: int
     _runner: Any  # a StepRunner, whose module imports this one
 
-    @property
-    def ending_wait(self) -> float:
-        """Seconds that post and rollback of a live migration wait for their end."""
-        return rpcapi.SHORT_WAIT if self.version >= LIGHTWEIGHT else rpcapi.PLAIN_WAIT
 
-
-def step(wait: float | None = 0.0, cancels: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Answer]]:
+def step(wait: float = 0.0, cancels: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Answer]]:
     """Make the body of a step the RPC method of :class:`Steps` that accepts the step.
 
     The RPC method has a :class:`Command` in place of the body's :class:`Work`.
 
-    :param wait: seconds for which a call waits for the end of the step, unless the caller names them, as for a check;
-        None: :attr:`Steps.ending_wait`.
+    :param wait: seconds for which a call waits for the end of the step, unless the caller names them, as for a check.
     :param cancels: whether the step is a rollback, which ends the earlier work of its migration first.
     """
 
@@ -140,12 +130,12 @@ def step(wait: float | None = 0.0, cancels: bool = False) -> Callable[[Callable[
         @expose
         @functools.wraps(body)
         def accept(
-            self: Steps, context: Any, command: Command, instance: Any, wait: float | None = wait, **more: Any
+            self: Steps, context: Any, command: Command, instance: Any, wait: float = wait, **more: Any
         ) -> Answer:
             answer: Answer = self._runner.accept(
                 command,
                 lambda work: body(self, work, instance, **more),
-                wait=self.ending_wait if wait is None else wait,
+                wait=wait,
                 cancels=instance if cancels else None,
             )
             return answer

@@ -23,10 +23,7 @@ from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
 from migrator.objects import (
-    COMPARES_TENURE,
     COMPUTE_BINARY,
-    EVACUATES,
-    MIGRATES_COLD,
     GuestState,
     Migration,
     Service,
@@ -35,7 +32,7 @@ from migrator.objects import (
 )
 from migrator.objects.instance import stand_in
 from migrator.objects.protocol import ACTIVE
-from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING, RESTORING
+from migrator.objects.steps import ENDS_COPIES, REMOVING, RESTORING
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
 
@@ -59,10 +56,8 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Clea
     services = {service.host: service for service in tools.database.services.list(COMPUTE_BINARY, hosts)}
     for cleanup in cleanups:
         service = services.get(cleanup.host)
-        # A host of an older release replies when it is done. Repeated commands would use up its call slots.
         if service is not None and _can_run(tools, cleanup, service, now):
-            beside = service.version >= COMPARES_TENURE
-            tools.submit_once(pool, ('cleanup', cleanup.id), _run_and_report, cleanup, service.boot_id or '', beside)
+            tools.submit_once(pool, ('cleanup', cleanup.id), _run_and_report, cleanup, service.boot_id or '')
 
 
 def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.datetime) -> bool:
@@ -71,9 +66,7 @@ def _can_run(tools: Tools, cleanup: Cleanup, service: Service, now: datetime.dat
         # It runs before the operator takes back that the host is forced down.
         service = service.replace(forced_down=False)
         # The last report of a host that has just died is recent too.
-        reports = service.last_seen_up is not None and service.last_seen_up > (cleanup.created_at or now)
-        needed = EVACUATES if cleanup.step == AFTER_EVACUATION else MIGRATES_COLD
-        if service.version < needed or not reports:
+        if service.last_seen_up is None or service.last_seen_up <= (cleanup.created_at or now):
             return False
     return service.boot_id is not None and service.is_up(now, tools.options.service_down_time)
 
@@ -104,10 +97,10 @@ def _complete_and_report(tools: Tools, done: Migration) -> None:
             LOG.exception('Could not complete evacuation %s', done.uuid)
 
 
-def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) -> None:
+def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str) -> None:
     with context.about(migration_uuid=cleanup.migration_uuid, instance_uuid=cleanup.instance_uuid):
         try:
-            run_one(tools, cleanup, boot_id, beside)
+            run_one(tools, cleanup, boot_id)
         except exception.ServiceUnreachable as error:
             LOG.warning(
                 'Deferred cleanup was not done: %(cleanup)s: %(error)s', {'cleanup': _name(cleanup), 'error': error}
@@ -116,15 +109,14 @@ def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) 
             LOG.exception('Deferred cleanup failed unexpectedly: %s', _name(cleanup))
 
 
-def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -> bool:
+def run_one(tools: Tools, cleanup: Cleanup, boot_id: str) -> bool:
     """Run one deferred cleanup at its host; a second run finds it done.
 
     :param boot_id: the host's present boot.
-    :param beside: see :meth:`migrator.db.cleanups.Cleanups.adopt`.
     :returns: whether it is done.
     :raises migrator.exception.ServiceUnreachable: the host did not answer.
     """
-    held = tools.database.cleanups.adopt(cleanup, tools.owner, beside)
+    held = tools.database.cleanups.adopt(cleanup, tools.owner)
     if held is None:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):

@@ -14,7 +14,6 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.conductor.migration.context import Tools
 from migrator.db.instances import Asked
-from migrator.objects import EVACUATES
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
 
     :param pool: limits the hosts that are asked at a time.
     """
-    for host, guests in tools.database.definitions.outdated(EVACUATES, _KEPT, _AT_ONCE).items():
+    for host, guests in tools.database.definitions.outdated(_KEPT, _AT_ONCE).items():
         some = dict(itertools.islice(guests.items(), _OF_A_HOST))
         tools.submit_once(pool, ('definitions', host), _fetch, host, some)
 

@@ -81,7 +81,7 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         api = ComputeAPI(
             client,
             version_of=lambda host: database.services.get_compute(host).version,
-            pin=upgrade_levels.pin(conf, 'compute', [*VERSIONS]),
+            version=upgrade_levels.version(conf, 'compute', VERSIONS),
         )
         reached = broker.Broker(
             server,

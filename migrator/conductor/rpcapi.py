@@ -6,18 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrator import exception, rpc
+from migrator import rpc
 from migrator.context import RequestContext, admin_context
 from migrator.objects import Instance, protocol
 from migrator.objects.drain import Drain
 
 TOPIC = 'conductor'
 #: Version -> its changes.
-VERSIONS = {
-    '1.0': 'all methods',
-    '1.1': 'wake_drains and plan_drain',
-    '1.2': 'delete_service, audit, read_allocations, and reports of hosts',
-}
+VERSIONS = {'1.0': 'all methods'}
 VERSION = max(VERSIONS)
 
 #: Seconds that a compute host waits for the reply to a time-out report before it repeats the report.
@@ -50,8 +46,7 @@ class ConductorAPI:
 
     def wake_drains(self, context: RequestContext) -> None:
         """Have any conductor look for the drain that a request concerns; without it the next sweep does."""
-        if self._version != '1.0':
-            self._rpc.cast(context, self._any, 'wake_drains')
+        self._rpc.cast(context, self._any, 'wake_drains')
 
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain as JSON, which any conductor makes.
@@ -66,7 +61,6 @@ class ConductorAPI:
         """Delete a service, which any conductor does; see :func:`migrator.conductor.registry.delete_service`.
 
         :raises migrator.exception.ServiceNotFound: no service has this uuid.
-        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
         """
         self._call(context, 'delete_service', PLAN_TIMEOUT, service_uuid=service_uuid)
@@ -75,7 +69,6 @@ class ConductorAPI:
         """Return the state and the diagnostics of a guest, for which any conductor asks its host.
 
         :returns: as :meth:`migrator.compute.rpcapi.ComputeAPI.get_diagnostics`.
-        :raises migrator.exception.ServiceTooOld: the host or ``[upgrade_levels]`` is too old.
         :raises migrator.exception.ServiceUnreachable: no conductor, or not the hypervisor, replied in time.
         """
         found: dict[str, Any] = self._call(context, 'get_diagnostics', REPORT_TIMEOUT, instance=instance)
@@ -87,18 +80,11 @@ class ConductorAPI:
         return found
 
     def _call(self, context: RequestContext, method: str, timeout: float, **arguments: Any) -> Any:
-        """Return the reply of any conductor to a method of version 1.2."""
-        if self._version in ('1.0', '1.1'):
-            raise exception.ServiceTooOld(
-                f'No conductor is asked for {method}: [upgrade_levels] conductor is {self._version}, and 1.2 is '
-                'needed: remove the setting once every conductor is upgraded.'
-            )
         return self._rpc.call(context, self._any, method, timeout=timeout, **arguments)
 
     def audit(self, context: RequestContext) -> list[dict[str, Any]]:
         """Return the wrong allocations in Placement as JSON, which any conductor finds.
 
-        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
         :raises migrator.exception.AuditInProgress: the conductor runs an audit already.
         :raises migrator.exception.RemoteError: Placement did not answer, or refused.
@@ -109,7 +95,6 @@ class ConductorAPI:
     def read_allocations(self, context: RequestContext, consumer: str) -> dict[str, Any]:
         """Return what a consumer holds in Placement, which any conductor reads: provider -> class -> amount.
 
-        :raises migrator.exception.ServiceTooOld: ``[upgrade_levels] conductor`` is too low.
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`READ_TIMEOUT`.
         :raises migrator.exception.RemoteError: Placement did not answer, or refused.
         """

@@ -22,8 +22,8 @@ default_opts: list[cfg.Opt] = [
         mutable=True,
         help='Whether a resize may leave the guest at its host. That host is the last candidate: it is taken if no '
         'other one can take the guest. Until the resize is confirmed or reverted, Placement needs room there for both '
-        'flavors. The compute service of the host and all conductors must have service version 11. A change while the '
-        'service runs (SIGHUP) applies from the next poll on. All conductors must have the same value.',
+        'flavors. A change while the service runs (SIGHUP) applies from the next poll on. All conductors must have the '
+        'same value.',
     ),
     cfg.IntOpt(
         'service_down_time',

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from oslo_config import cfg
 
@@ -12,7 +12,7 @@ from migrator import exception
 from migrator.conf import sections
 
 GROUP = 'upgrade_levels'
-#: The version follows from the service version that each service reports.
+#: The newest version that this release knows.
 AUTO = 'auto'
 
 OPTS: list[cfg.Opt] = [
@@ -22,8 +22,8 @@ OPTS: list[cfg.Opt] = [
         help="""
 The newest version of the compute hosts' RPC that conductors send.
 
-auto, or a version such as 1.0; default auto: for each host, the newest that its reported service version supports. A
-version applies to all hosts, also to newer ones.
+auto, or a version such as 1.0; default auto, the newest that this release knows. A version applies to all hosts, also
+to newer ones.
 """,
     ),
     cfg.StrOpt(
@@ -40,8 +40,8 @@ auto, or a version such as 1.0; default auto, the newest that this release knows
 register_opts, list_opts = sections.of(upgrade_levels=OPTS)
 
 
-def pin(conf: cfg.ConfigOpts, of: str, known: Sequence[str]) -> str | None:
-    """Return the RPC version to which messages to a kind of service are pinned, or None for auto.
+def version(conf: cfg.ConfigOpts, of: str, known: Collection[str]) -> str:
+    """Return the newest RPC version to send to a kind of service.
 
     :param of: ``compute`` or ``conductor``.
     :param known: the versions that this release supports.
@@ -49,7 +49,7 @@ def pin(conf: cfg.ConfigOpts, of: str, known: Sequence[str]) -> str | None:
     """
     wanted: str = conf[GROUP][of]
     if wanted == AUTO:
-        return None
+        return max(known)
     if wanted not in known:
         raise exception.ConfigurationError(
             option=f'[{GROUP}] {of}', value=wanted, detail=f'give {AUTO}, or {" or ".join(known)}.'

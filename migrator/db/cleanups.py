@@ -116,13 +116,12 @@ def _same(cleanup: Cleanup) -> builtins.list[Any]:
     return [_T.c.id == cleanup.id, _T.c.owner == cleanup.owner, _T.c.epoch == cleanup.epoch]
 
 
-def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
+def _check_free(session: Any, cleanup: Cleanup) -> None:
     """Raise :class:`Busy` if a migration in progress works on the guest at the host of a cleanup."""
     other = models.MIGRATIONS
-    there = sa.or_(other.c.source_compute == cleanup.host, other.c.dest_compute == cleanup.host)
     query = sa.select(other.c.uuid).where(
         other.c.in_progress_instance_uuid == cleanup.instance_uuid,
-        there if beside else sa.or_(there, other.c.uuid != cleanup.migration_uuid),
+        sa.or_(other.c.source_compute == cleanup.host, other.c.dest_compute == cleanup.host),
     )
     if session.execute(query).first() is not None:
         raise Busy
@@ -135,14 +134,12 @@ class Cleanups:
         self._engine = engine
 
     @retried
-    def adopt(self, cleanup: Cleanup, owner: str, beside: bool = True) -> Cleanup | None:
+    def adopt(self, cleanup: Cleanup, owner: str) -> Cleanup | None:
         """Take over a cleanup that no living conductor owns.
 
         This raises the epoch of the cleanup and the tenure of the instance. A cleanup that ``owner`` already owns stays
         as it is.
 
-        :param beside: whether the cleanup may run while another migration of the instance is in progress elsewhere. A
-            host that does not compare tenures could not distinguish the two.
         :returns: the cleanup after the takeover. None if another conductor owns it, it is done, it is blocked by now,
             or a migration in progress works on the guest at this host.
         """
@@ -155,9 +152,9 @@ class Cleanups:
                 if row.owner == owner:
                     # If the step is sent again in the same epoch, the host answers with the result of the work that it
                     # has begun.
-                    _check_free(session, cleanup, beside)
+                    _check_free(session, cleanup)
                     return dataclasses.replace(cleanup, owner=owner, epoch=row.epoch, tenure=row.tenure)
-                return self._take(session, cleanup, owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)
+                return self._take(session, cleanup, owner, row.epoch, (_T.c.epoch == row.epoch, free))
         except Busy:
             return None
 
@@ -185,11 +182,10 @@ class Cleanups:
         epoch: int,
         guard: Sequence[Any],
         seen_tenure: int = 0,
-        beside: bool = True,
     ) -> Cleanup | None:
         # Lock the instance first, so that the check below sees a migration that is accepted meanwhile.
         tenure = take_tenure(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
-        _check_free(session, cleanup, beside)
+        _check_free(session, cleanup)
         after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
         taken = session.execute(
             sa.update(_T)

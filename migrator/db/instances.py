@@ -251,18 +251,17 @@ class Definitions:
         with self._engine.reader() as session:
             return {row.instance_uuid: row.immovable for row in session.execute(query)}
 
-    def outdated(self, version: int, seconds: float, limit: int) -> dict[str, Asked]:
+    def outdated(self, seconds: float, limit: int) -> dict[str, Asked]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
 
         Only hosts that are up count. A guest with a task_state is left out: during a migration its definition may lack
         what its host has set aside. A guest that its host still has to give its old size is left out too.
 
-        :param version: only hosts whose compute service has this version or a later one.
         :param limit: the greatest number of guests.
         """
         found: dict[str, Asked] = {}
         with self._engine.reader() as session:
-            parameters = {'least': version, 'since': -seconds, 'most': limit}
+            parameters = {'since': -seconds, 'most': limit}
             for host, uuid, tenure, flavor in session.execute(_outdated(), parameters):
                 found.setdefault(host, {})[uuid] = tenure, flavor
         return found
@@ -483,7 +482,6 @@ def _outdated() -> Any:
     is_up = sa.exists().where(
         services.c.host == _T.c.host,
         services.c.binary == COMPUTE_BINARY,
-        services.c.version >= sa.bindparam('least'),
         services.c.forced_down.is_(False),
         services.c.last_seen_up.is_not(None),
         services.c.down_since.is_(None),

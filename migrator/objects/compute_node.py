@@ -32,10 +32,8 @@ class ComputeNode(base.Versioned):
     Its uuid is the uuid of the root provider of its tree in Placement. Memory is in MiB, disk in GiB.
 
     :ivar cold_migrations: the types of migrations of powered-off guests that its driver supports: ``migration`` and
-        ``resize``. The compute service fills it in. None: not known, since a service of an earlier release reported.
+        ``resize``. The compute service fills it in. None: it has not reported yet.
     """
-
-    VERSION = '1.1'
 
     id: int = 0
     uuid: str

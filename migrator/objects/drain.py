@@ -166,9 +166,6 @@ class Drain(base.Versioned):
     :ivar emptied_at: since when no guest was left to move.
     """
 
-    #: 1.1: whether it moves shut-off guests
-    VERSION = '1.1'
-
     id: int = 0
     uuid: str
     host: str

@@ -25,9 +25,6 @@ class LiveMigrateData(base.Versioned):
     :ivar new_flavor: what the guest gets at the destination of a resize; None: it stays as it is.
     """
 
-    #: 1.1: the new flavor
-    VERSION = '1.1'
-
     block_migration: bool | None = None
     disk_over_commit: bool = False
     is_shared_storage: bool = True

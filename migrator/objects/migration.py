@@ -163,10 +163,6 @@ WAITS_FOR_SLOT = ('for an inbound slot ', 'for a slot ')
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
-    #: 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history; 1.4: the drain;
-    #: 1.5: the requests to confirm and to revert; 1.6: the flavors
-    VERSION = '1.6'
-
     id: int = 0
     uuid: str
     instance_uuid: str
@@ -193,8 +189,7 @@ class Migration(base.Versioned):
     drain: str | None = None
     #: The priority of that drain.
     priority: int = 0
-    #: The flavor of the guest at its source, as the database has stored it with the migration. A migration that an
-    #: older release has accepted has it only if it is a resize.
+    #: The flavor of the guest at its source, as the database has stored it with the migration.
     old_flavor: Flavor | None = None
     #: The flavor that a resize gives it at the destination.
     new_flavor: Flavor | None = None

@@ -129,8 +129,7 @@ class Command(base.Versioned):
     and when a cleanup runs outside of a migration in progress. A host compares tenure and epoch as a pair, and refuses
     a lower pair than it has seen for the instance. So an earlier migration cannot act on a guest after a later one.
 
-    :ivar tenure: 0: unknown, as from a service of an earlier release; the host then compares only the migration's
-        epochs.
+    :ivar tenure: 0: unknown, as in a question of an operator; the host then compares only the migration's epochs.
     :ivar owner: the conductor's id.
     :ivar reply_to: the conductor's server name, for events.
     :ivar boot_id: the boot of the host that the command is meant for; any other boot refuses it.

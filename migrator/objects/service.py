@@ -9,41 +9,18 @@ import datetime
 
 from migrator.objects import base
 
-#: version -> what a service of that version can do. All are conductor-owned (no RPC between compute hosts).
+#: version -> what a service of that version can do, and an older one cannot. The lowest compute service decides how the
+#: allocations of a new migration are kept; that of the source, whether the migration can be aborted in its queue.
 SERVICE_VERSIONS: dict[int, str] = {
     1: 'doubled allocations: the instance holds source and destination',
     2: 'migration-owned allocations: the migration holds the source',
     3: 'a queued live migration can be aborted',
-    4: 'post and rollback are lightweight calls; below, they are plain calls, answered when they are done',
-    5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
-    6: 'guests are evacuated; below, a host is no destination of an evacuation, and does not clean up after one',
-    7: 'a host lists its guests when asked; below, a drain cannot check that the hypervisor has no guest',
-    8: 'a host reports the diagnostics of its guests and its uptime; below, the API replies with 501',
-    9: 'guests are cold-migrated; below, a host is neither source nor destination of a cold migration',
-    10: 'guests are resized; below, a host is neither source nor destination of a resize',
-    11: 'guests are resized where they are; below, no guest of a host is, and a conductor has to be upgraded first',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a migration holds the allocation of its source.
 MIGRATION_OWNED = 2
 #: From this version on a host can abort a migration in its queue.
 ABORTS_QUEUED = 3
-#: From this version on a host answers a command for a post or rollback step at once, and runs the step afterwards.
-LIGHTWEIGHT = 4
-#: From this version on a host refuses commands of a migration after a later migration of the same guest.
-COMPARES_TENURE = 5
-#: From this version on a host starts the guests of a dead host, and removes those that were evacuated from it.
-EVACUATES = 6
-#: From this version on a host lists its guests when asked.
-LISTS_GUESTS = 7
-#: From this version on a host reports the diagnostics of its guests, and its uptime.
-REPORTS_DIAGNOSTICS = 8
-#: From this version on a host powers guests off to move them, and starts those that were powered off elsewhere.
-MIGRATES_COLD = 9
-#: From this version on a host gives a guest that it starts in a resize the new flavor.
-RESIZES = 10
-#: From this version on a host resizes a guest that stays there, and a conductor has the saga for it.
-RESIZES_HERE = 11
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

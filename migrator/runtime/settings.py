@@ -97,7 +97,7 @@ def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationEr
     if 'service_version_cap' in conf.compute:
         checks.append(lambda: compute.service_version(conf, CURRENT_VERSION))
     if upgrade_levels.GROUP in conf:
-        checks += [functools.partial(_pin, conf, of) for of in ('compute', 'conductor')]
+        checks += [functools.partial(_rpc_version, conf, of) for of in ('compute', 'conductor')]
     for check in checks:
         try:
             check()
@@ -105,12 +105,12 @@ def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationEr
             yield error
 
 
-def _pin(conf: cfg.ConfigOpts, of: str) -> str | None:
+def _rpc_version(conf: cfg.ConfigOpts, of: str) -> str:
     if conf[upgrade_levels.GROUP][of] == upgrade_levels.AUTO:
-        return None
+        return upgrade_levels.AUTO
     # Import only now, because a command that only reads the configuration needs nothing else of RPC.
     known: dict[str, str] = importlib.import_module(f'migrator.{of}.rpcapi').VERSIONS
-    return upgrade_levels.pin(conf, of, [*known])
+    return upgrade_levels.version(conf, of, known)
 
 
 def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:

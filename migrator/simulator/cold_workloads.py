@@ -126,7 +126,7 @@ def of_cold_migrations(seed: int) -> Plan:
     versions = {}
     if dice.random() < 0.25:
         old = dice.choice(hosts)
-        versions[old] = service.MIGRATES_COLD - 1
+        versions[old] = dice.randrange(1, service.CURRENT_VERSION)
         if dice.random() < 0.7:
             deeds.append(Deed(dice.uniform(0, end + 60), 'upgrade', old, dice.choice((0.5, 3.0, 20.0))))
     return dataclasses.replace(
@@ -155,8 +155,7 @@ def of_resizes(seed: int) -> Plan:
             return deed
         return dataclasses.replace(deed, name='resize soon', more=dice.choice(_FLAVORS).name)
 
-    versions = {host: dice.choice((service.MIGRATES_COLD, version)) for host, version in plan.versions.items()}
-    plan = dataclasses.replace(plan, deeds=tuple(map(resized, plan.deeds)), versions=versions, flavors=_FLAVORS)
+    plan = dataclasses.replace(plan, deeds=tuple(map(resized, plan.deeds)), flavors=_FLAVORS)
     return _of_resizes_here(plan, dice) if dice.random() < 0.5 else plan
 
 
@@ -168,10 +167,10 @@ def _of_resizes_here(plan: Plan, dice: random.Random) -> Plan:
             return deed
         return dataclasses.replace(deed, more=(*dice.sample(_HERE, dice.choice((1, 1, 2))),))
 
-    versions = dict(plan.versions)
+    knobs = dict(plan.knobs)
     if dice.random() < 0.7:
         # The others take guests that are evacuated or migrated live, but no resized ones.
-        versions = {f'host{number}': service.MIGRATES_COLD for number in range(1, plan.hosts + 1)}
-        versions |= dict.fromkeys({guest.host for guest in plan.guests}, service.CURRENT_VERSION)
+        hosts = {f'host{number}' for number in range(1, plan.hosts + 1)}
+        knobs['no_resizes'] = sorted(hosts - {guest.host for guest in plan.guests})
     options = {**plan.options, 'allow_resize_to_same_host': True}
-    return dataclasses.replace(plan, deeds=tuple(map(here, plan.deeds)), versions=versions, options=options)
+    return dataclasses.replace(plan, deeds=tuple(map(here, plan.deeds)), knobs=knobs, options=options)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator.objects import EVACUATES, FINAL, Instance, MigrationStatus
+from migrator.objects import FINAL, Instance, MigrationStatus
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
@@ -504,20 +504,6 @@ def source_returns_during_the_start(operator: Operator, begin: Callable[[], None
     _completes(operator)
 
 
-def source_returns_as_an_older_version(operator: Operator, begin: Callable[[], None]) -> None:
-    """Bring the host of an evacuated guest back with a version that cannot clean up, and upgrade it."""
-    instance = _lost(operator)
-    operator.cloud.versions['host1'] = EVACUATES - 1
-    begin()
-    operator.user.evacuate(instance)
-    _ends(operator, instance)
-    operator.supervisor.bring_back('host1')
-    operator.user.wait(5.0)
-    operator.cloud.versions.pop('host1')
-    operator.supervisor.stop_and_start('host1', back_after=1.0)
-    _completes(operator)
-
-
 def evacuation_stays_shut_off(operator: Operator, begin: Callable[[], None]) -> None:
     """Evacuate a guest by a version that leaves it shut off, and bring its host back."""
     instance = _lost(operator)
@@ -577,7 +563,6 @@ PATHS = (
     Path('both hosts lost', both_hosts_lost, (_S.DONE,)),
     Path('source returns before the start', source_returns_before_the_start, (_S.FAILED,)),
     Path('source returns during the start', source_returns_during_the_start, (_S.COMPLETED,)),
-    Path('source returns older', source_returns_as_an_older_version, (_S.COMPLETED,)),
     Path('evacuation stays shut off', evacuation_stays_shut_off, (_S.COMPLETED,)),
     *cold_migrations.PATHS,
 )

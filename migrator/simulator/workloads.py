@@ -551,7 +551,7 @@ def of_evacuations(seed: int) -> Plan:
     versions = {}
     if dice.random() < 0.3:
         old = dice.choice(hosts)
-        versions[old] = dice.choice((1, service.EVACUATES - 1, service.EVACUATES - 1))
+        versions[old] = dice.randrange(1, service.CURRENT_VERSION)
         if dice.random() < 0.7:
             deeds.append(Deed(dice.uniform(0, end + 60), 'upgrade', old, dice.choice((0.5, 3.0, 20.0))))
     return dataclasses.replace(

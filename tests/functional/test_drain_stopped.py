@@ -193,17 +193,6 @@ def test_conductor_that_takes_over_ends_the_move(cloud):
     assert len(cloud.migrations(off)) == 1
 
 
-@pytest.mark.cloud(options={'compute.service_version_cap': 8})
-def test_host_that_is_too_old_is_named_in_the_plan(cloud):
-    boot_stopped(cloud, 'off')
-    (guest,) = plan(cloud, include_stopped=True)['guests']
-    assert (guest['can_move'], guest['obstacle']['kind']) == (False, 'state')
-    assert (
-        'host1 takes no part in cold migrations: its compute service has version 8, and cold migrations need 9'
-        in (guest['obstacle']['reason'])
-    )
-
-
 class WarmDriver(FakeDriver):
     """The driver of a hypervisor that cannot move guests that are powered off."""
 

@@ -4,7 +4,6 @@
 
 import pytest
 
-from migrator.objects import CONDUCTOR_BINARY
 from migrator.placement_client import candidates
 from migrator.placement_client.client import MICROVERSION
 from migrator.testing.placement_faults import Fault
@@ -134,20 +133,6 @@ def test_without_the_option_the_only_host_is_no_destination(cloud, guest):
 def test_flavor_of_equal_amounts_needs_another_host(cloud, guest):
     cloud.database.flavors.create(guest.flavor.replace(name='renamed'))
     assert 'host1: it is the source, and both flavors have the same amounts' in refused(cloud, guest, 'renamed')
-
-
-def test_host_of_an_older_release_is_named_with_its_version(cloud, guest):
-    service = cloud.database.services.get_compute('host1')
-    cloud.database.services.report('host1', service.binary, 10, service.boot_id)
-    why = refused(cloud, guest)
-    assert 'host1: it is the source, and its compute service has version 10, and resizes there need 11: upgrade' in why
-
-
-def test_conductor_of_an_older_release_is_named_with_its_version(cloud, guest):
-    cloud.database.services.report('gone', CONDUCTOR_BINARY, 10)
-    why = refused(cloud, guest)
-    assert 'host1: it is the source, and conductor gone has version 10, and resizes there need 11: upgrade it' in why
-    assert 'or delete its service if it is gone' in why
 
 
 def test_plan_of_a_drain_has_the_guest_and_no_old_copy_of_it(cloud, guest):

@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         'cleanup-taken-from-a-living-owner',
         CLEANUPS,
-        'owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)',
-        'owner, row.epoch, (_T.c.epoch == row.epoch,), beside=beside)',
+        'owner, row.epoch, (_T.c.epoch == row.epoch, free))',
+        'owner, row.epoch, (_T.c.epoch == row.epoch,))',
         'Every conductor runs the same deferred cleanup and cancels what the others have begun.',
     ),
     Mutant(

@@ -89,7 +89,7 @@ def test_a_migration_completes_what_is_away_is_named_and_every_service_ends_with
     for guest, status in ((instance, 'running'), (second, 'queued')):
         assert cloud.live_migrate(guest, 'host2').status_int == 202
         cloud.simulation.run_until(lambda guest=guest, status=status: cloud.migrations(guest)[0].status == status)
-    # The conductor writes "queued" before it asks the host, so the host may not have heard of it yet.
+    # The conductor writes "queued" before it asks the host, so the host may not know of it yet.
     cloud.simulation.run_until(lambda: metric(ports['host1'], 'migrator_live_migrations_oldest_wait_seconds') > 0)
     stall.release()
     cloud.wait()

@@ -13,7 +13,6 @@ import pytest
 
 from migrator.objects import migration, service
 from migrator.simulator import matrix, scenarios, workloads
-from migrator.simulator.paths import cold_migrations
 
 SEEDS, CHUNK = 40, 10
 #: Every Nth cell of each path under each floor.
@@ -22,14 +21,7 @@ EVERY = 83
 SPACING = int(os.environ.get('MIGRATOR_FLOORS', '1'))
 #: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
-#: The paths of cold migrations. Old computes are neither source nor destination of one.
-COLD = [path.name for path in cold_migrations.PATHS]
-RESIZES = ('resize',)
-#: The paths on which a guest is resized at its host.
-RESIZES_HERE = [path.name for path in cold_migrations.PATHS if path.name.startswith('resize here')]
-#: The paths on which a host is lost. Old computes are no destination, so its guests stay, and nothing moves them.
-EVACUATIONS = [path.name for path in scenarios.PATHS[scenarios.PATHS.index(scenarios.BY_NAME['evacuation']) :]]
-#: The paths of single migrations. Of a drain, only the last check depends on the version of the computes.
+#: The paths of single migrations.
 SINGLE = [path for path in scenarios.PATHS if not path.name.startswith('drain')]
 
 pytestmark = pytest.mark.timeout(900)
@@ -53,19 +45,11 @@ def test_a_cloud_of_old_computes_ends_in_order(version, judged, record_property)
 
 
 def of_version(path, version):
-    """Return a path in a cloud whose computes are of one version, or older if the path has older ones."""
-    ends, older = path.ends, path.knobs.get('versions', {})
+    """Return a path in a cloud whose computes are of one version."""
+    ends = path.ends
     if version < service.ABORTS_QUEUED and path.name in NOT_ABORTED:
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
-    if version < service.EVACUATES and path.name in EVACUATIONS:
-        ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
-    needed = {service.MIGRATES_COLD: COLD, service.RESIZES: RESIZES, service.RESIZES_HERE: RESIZES_HERE}
-    for least, names in needed.items():
-        if version < least and path.name in names:
-            ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
-    options = {**path.options, 'compute.service_version_cap': version}
-    knobs = {**path.knobs, 'versions': {host: min(version, one) for host, one in older.items()}}
-    return dataclasses.replace(path, options=options, ends=ends, knobs=knobs)
+    return dataclasses.replace(path, options={**path.options, 'compute.service_version_cap': version}, ends=ends)
 
 
 @pytest.mark.nova_bug(1377644)

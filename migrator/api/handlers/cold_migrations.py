@@ -19,10 +19,7 @@ from migrator.db import actions
 from migrator.objects import (
     COLD_MIGRATABLE_VM_STATES,
     COMPUTE_BINARY,
-    CONDUCTOR_BINARY,
     RESIZED,
-    RESIZES,
-    RESIZES_HERE,
     Flavor,
     Instance,
     Migration,
@@ -66,24 +63,8 @@ def resize(request: Request, server_id: str) -> webob.Response:
     live_migrations.check_state(request, instance, 'resize', COLD_MIGRATABLE_VM_STATES)
     _check_is_up(request, instance.host, 'resize', instance)
     flavor = _new_flavor(request, instance, str(wanted['flavorRef']))
-    _refuse_old_conductors(request, 'resize', RESIZES)
     more = {'new_flavor': flavor, 'migration_type': MigrationType.RESIZE.value}
     return _accept(request, instance, actions.RESIZE, None, **more)
-
-
-def _refuse_old_conductors(request: Request, action: str, needed: int) -> None:
-    """Refuse while a conductor is up that is too old to take a resize over.
-
-    :param needed: the service version from which on a conductor is not.
-    :raises migrator.exception.Conflict: one is up.
-    """
-    database = request.services.database
-    now = database.services.now()
-    old = [one for one in database.services.list(CONDUCTOR_BINARY) if one.version < needed]
-    if any(services.is_up(request, one, now) for one in old):
-        raise exception.Conflict(
-            f'A conductor of an older release, which cannot resize, is up: upgrade the conductors, then {action} again.'
-        )
 
 
 def _new_flavor(request: Request, instance: Instance, flavor_id: str) -> Flavor:
@@ -134,8 +115,6 @@ def _decide(request: Request, server_id: str, action: str, rule: str) -> None:
     migration = _finished(request, instance)
     # Nova checks this for a confirmation only. A revert needs the source even more.
     _check_is_up(request, migration.source_compute, action, instance)
-    if migration.new_flavor is not None:
-        _refuse_old_conductors(request, action, RESIZES_HERE if migration.stays else RESIZES)
     try:
         request.services.database.requests.request_decision(request.context, migration, action)
     except exception.InvalidMigrationState as error:

@@ -41,8 +41,6 @@ _CHOICE = 'move_allocation'
 _CHECKS_OF_GUEST = ('check_can_live_migrate_source', 'check_can_migrate_source')
 #: How the requester of an abort begins that is no user: the planned stop of the source, and its time-out.
 _BY_HOST = ('host stop', 'the time-out of ')
-#: The errors of a host that does not list its guests. NotFound: its service was deleted.
-_NO_LIST = (exception.RPCTimeout, exception.RemoteError, exception.ServiceTooOld, exception.NotFound)
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
 #: The remedy for a guest that is busy.
@@ -183,7 +181,7 @@ class ConductorEngine:
     def _at_hypervisor(self, host: str) -> list[str]:
         try:
             found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
-        except _NO_LIST as error:
+        except (exception.RPCTimeout, exception.RemoteError) as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
         decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid)}' for row in undecided}

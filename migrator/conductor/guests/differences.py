@@ -206,4 +206,4 @@ class Watch:
             LOG.info('Every guest is where the database has it again')
 
     def _ask(self, service: Service) -> list[Guest]:
-        return self._tools.hosts.api.list_guests(context.admin_context(), service.host, TIMEOUT, service.version)
+        return self._tools.hosts.api.list_guests(context.admin_context(), service.host, TIMEOUT)

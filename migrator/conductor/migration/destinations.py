@@ -15,11 +15,6 @@ from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Allowance
 from migrator.objects import (
-    CONDUCTOR_BINARY,
-    EVACUATES,
-    MIGRATES_COLD,
-    RESIZES,
-    RESIZES_HERE,
     Instance,
     Migration,
     MigrationType,
@@ -122,7 +117,7 @@ def choose(
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
-    leaves = _why_it_leaves(database, spec.migration, spec.resizes_here)
+    leaves = _why_it_leaves(spec.migration, spec.resizes_here)
     try:
         return _Choice(database, spec, leaves, True).made(readings, shared, asked_after)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
@@ -132,10 +127,10 @@ def choose(
     return _Choice(database, spec, leaves, False).made(readings, shared, asked_after)
 
 
-def _why_it_leaves(database: Database, migration: Migration, resizes_here: bool) -> str | None:
-    """Return why the guest may not stay at its host, or None if it may, as far as the database shows.
+def _why_it_leaves(migration: Migration, resizes_here: bool) -> str | None:
+    """Return why the guest may not stay at its host, or None if it may, as far as its row shows.
 
-    Two consumers hold its flavors there, and a conductor that takes over has to know the saga.
+    Two consumers hold its flavors there.
     """
     old, new = migration.old_flavor, migration.new_flavor
     if old is None or new is None:
@@ -146,14 +141,6 @@ def _why_it_leaves(database: Database, migration: Migration, resizes_here: bool)
         return 'it is the source, and both flavors have the same amounts'
     if migration.strategy != Strategy.MIGRATION_OWNED:
         return 'it is the source, and a compute service is too old to resize a guest there: upgrade it'
-    version = database.services.get_compute(migration.source_compute).version
-    needed = f'resizes there need {RESIZES_HERE}: upgrade it'
-    if version < RESIZES_HERE:
-        return f'it is the source, and its compute service has version {version}, and {needed}'
-    for one in database.services.list(CONDUCTOR_BINARY):
-        if one.version < RESIZES_HERE:
-            which = f'conductor {one.host} has version {one.version}'
-            return f'it is the source, and {which}, and {needed}, or delete its service if it is gone'
     return None
 
 
@@ -294,13 +281,10 @@ def refusal_of_cold_migration(place: Place, kind: str = MigrationType.MIGRATION)
 
     :param kind: the type of the migration: a cold migration, or a resize.
     """
-    needed, what = (RESIZES, 'resizes') if kind == MigrationType.RESIZE else (MIGRATES_COLD, 'cold migrations')
-    version = place.service.version
-    if version < needed:
-        return f'its compute service has version {version}, and {what} need {needed}: upgrade it'
-    if place.cold_migrations is not None and kind not in place.cold_migrations:
-        return f'the driver of its hypervisor supports no {what}'
-    return None
+    if place.cold_migrations is None or kind in place.cold_migrations:
+        return None
+    what = 'resizes' if kind == MigrationType.RESIZE else 'cold migrations'
+    return f'the driver of its hypervisor supports no {what}'
 
 
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
@@ -319,8 +303,6 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
     if place.service.disabled and migration.requested_host is None:
         return 'it is disabled'
-    if migration.is_evacuation and place.service.version < EVACUATES:
-        return f'its compute service has version {place.service.version}, and evacuations need {EVACUATES}: upgrade it'
     refused = refusal_of_cold_migration(place, migration.migration_type) if migration.is_cold else None
     if refused is not None:
         return refused

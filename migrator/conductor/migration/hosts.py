@@ -70,10 +70,7 @@ def check(m: context.MigrationContext, host: str | None, step: str, **payload: A
     :param step: the name of the check, in the journal and over RPC.
     """
     assert host is not None
-    try:
-        answer = _send(m, host, step, {'instance': m.instance, **payload})
-    except exception.ServiceTooOld as error:
-        return Failed(str(error))
+    answer = _send(m, host, step, {'instance': m.instance, **payload})
     if isinstance(answer, exception.RPCTimeout):
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):

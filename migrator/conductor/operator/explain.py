@@ -17,7 +17,7 @@ from migrator.conductor.operator import timeline
 from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.db import actions
-from migrator.objects import EVACUATES, Migration, MigrationStatus, Outcome, times
+from migrator.objects import Migration, MigrationStatus, Outcome, times
 from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
 from migrator.saga import log
 
@@ -37,8 +37,8 @@ _NO_STEPS = {
     abandon.CLEAN: 'abandon: clean {host}',
     abandon.ALLOCATIONS: 'abandon: write the allocations',
 }
-#: The key of the reason in the result of a step that became a cleanup. The logs of earlier releases have the second.
-_DEFERRED = ('deferred', 'owed')
+#: The key of the reason in the result of a step that became a cleanup.
+_DEFERRED = 'deferred'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def result_of(step: log.StepRecord) -> str:
 
 
 def _is_deferred(step: log.StepRecord) -> bool:
-    return any(key in (step.result or {}) for key in _DEFERRED)
+    return _DEFERRED in (step.result or {})
 
 
 def _state_of(step: log.StepRecord) -> str:
@@ -175,7 +175,7 @@ def _state_of(step: log.StepRecord) -> str:
 
 def _details(step: log.StepRecord) -> str:
     result: Mapping[str, Any] = step.result or {}
-    for key in ('reason', *_DEFERRED, 'skipped'):
+    for key in ('reason', _DEFERRED, 'skipped'):
         if result.get(key):
             return str(result[key])
     if step.state != log.StepState.DONE or step.direction != log.DO:
@@ -313,12 +313,7 @@ def _while_done(facts: Facts, program: str) -> Iterator[str]:
     if any(one.blocked_because for one in pending):
         yield f'The evacuation is completed when the blocked cleanup at {source} is done or discarded.'
         return
-    if service is not None and service.version < EVACUATES:
-        yield (
-            f'{source} has service version {service.version}, which cannot remove what was evacuated: upgrade it to '
-            f'version {EVACUATES}.'
-        )
-    elif facts.reports(source):
+    if facts.reports(source):
         yield f'{source} removes its copy of the guest with the next sweep, and the evacuation is completed.'
     else:
         yield (

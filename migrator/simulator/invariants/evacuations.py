@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrator.objects import EVACUATES, Migration, MigrationStatus
+from migrator.objects import Migration, MigrationStatus
 from migrator.placement_client import allocation_state
 from migrator.simulator.world import World
 
@@ -70,7 +70,7 @@ def one_way(world: World) -> Iterator[str]:
 def no_debris(world: World) -> Iterator[str]:
     """Yield the evacuations that are done, although their source has or could have cleaned up.
 
-    A cleanup may wait while its source, or the host that has the guest now, is down or of an earlier version. The host
+    A cleanup may wait while its source, or the host that has the guest now, is down. The host
     of the guest has to report the guest before an active copy is ended. A blocked cleanup waits for an operator.
     """
     for migration in world.migrations.values():
@@ -103,7 +103,6 @@ def _has_cleanup(world: World, migration: Migration) -> bool:
 
 
 def _serves(world: World, host: str) -> bool:
-    """Return whether a host has its power and a compute service that knows evacuations."""
+    """Return whether a host has its power and a compute service that is registered."""
     found = world.hosts.get(host)
-    versions = [one.version for one in world.services if one.host == host]
-    return found is not None and found.powered and found.alive and min(versions, default=0) >= EVACUATES
+    return found is not None and found.powered and found.alive and any(one.host == host for one in world.services)

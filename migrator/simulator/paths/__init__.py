@@ -24,7 +24,7 @@ class Path:
     :ivar act: runs the path. It calls ``begin`` after its preparations, and the matrix covers only what follows. It
         reaches its end whatever fails.
     :ivar ends: the final statuses, without faults, of the migrations that are requested after ``begin``.
-    :ivar knobs: the knobs of the hypervisors, and under ``versions`` the service versions of older hosts.
+    :ivar knobs: the knobs of the hypervisors.
     """
 
     name: str

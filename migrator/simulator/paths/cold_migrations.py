@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator.objects import Flavor, Instance, MigrationStatus, service
+from migrator.objects import Flavor, Instance, MigrationStatus
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.paths import Path
@@ -217,7 +217,7 @@ def resize_here_interrupted(operator: Operator, begin: Callable[[], None]) -> No
 
 _HERE = {'allow_resize_to_same_host': True}
 #: The other host takes no resized guest. With two hosts the first conductor takes the migration.
-_TOO_OLD = {'versions': {'host2': service.MIGRATES_COLD}}
+_AT_HOME = {'no_resizes': ['host2']}
 
 PATHS = (
     Path('cold', confirmed, (_S.CONFIRMED,)),
@@ -233,9 +233,9 @@ PATHS = (
         options={'conductor.post_max_attempts': 2},
     ),
     Path('resize', resized, (_S.REVERTED, _S.CONFIRMED)),
-    Path('resize here', resized_here, (_S.CONFIRMED,), options=_HERE, knobs=_TOO_OLD),
-    Path('resize here reverted', resized_here_and_reverted, (_S.REVERTED,), options=_HERE, knobs=_TOO_OLD),
-    Path('resize here fails', resize_here_fails, (_S.FAILED,), options=_HERE, knobs=_TOO_OLD),
+    Path('resize here', resized_here, (_S.CONFIRMED,), options=_HERE, knobs=_AT_HOME),
+    Path('resize here reverted', resized_here_and_reverted, (_S.REVERTED,), options=_HERE, knobs=_AT_HOME),
+    Path('resize here fails', resize_here_fails, (_S.FAILED,), options=_HERE, knobs=_AT_HOME),
     Path('resize here retried', resized_here_after_another, (_S.REVERTED,), options=_HERE),
 )
 
@@ -243,5 +243,5 @@ PATHS = (
 APART = (
     Path('cold confirmed late', confirmed_late, (_S.CONFIRMED,)),
     Path('cold destination unreachable', destination_unreachable, (_S.REVERTED,)),
-    Path('resize here interrupted', resize_here_interrupted, (_S.FAILED,), options=_HERE, knobs=_TOO_OLD),
+    Path('resize here interrupted', resize_here_interrupted, (_S.FAILED,), options=_HERE, knobs=_AT_HOME),
 )

@@ -11,7 +11,7 @@ One connection is one call. The request is one line of JSON,
 ``{"call": name, "host": name, "life": name, "args": [...]}``. The reply is another,
 ``{"result": ...}`` or ``{"error": {...}}``. Before the reply, ``{"started": true}`` reports that the hypervisor has
 started the job. If the caller sends another line or closes the connection, the step is cancelled. ``life`` is the
-incarnation of the driver, which services of earlier releases send under this name too.
+incarnation of the driver.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class HostDriver(driver.ComputeDriver):
         self.hypervisor = hypervisor
         self._world = hypervisor.world
         self._threads = threads
+        self.resizes = hypervisor.host not in self._world.no_resizes
         self._world.connects[hypervisor.host] += 1
         #: The name of this incarnation of the driver in the world's log.
         self.incarnation = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'

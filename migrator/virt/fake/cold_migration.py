@@ -21,8 +21,6 @@ class ColdMigratingDriver(HostDriver):
     Disks that the hosts do not share are copied at once.
     """
 
-    resizes = True
-
     @phase
     def check_can_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.check_can_migrate_source`."""

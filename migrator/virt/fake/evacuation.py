@@ -133,7 +133,7 @@ class EvacuatingDriver(HostDriver):
             new, start = None, world.starts.get((hypervisor.host, instance.uuid))
             if start is None:
                 rate, state = float(migrate_data.source['dirty_rate']), state_after_evacuation(instance)
-                size = migrate_data.source.get('size')  # a host of an earlier version has reported none
+                size = migrate_data.source['size']
                 new = start = Start(hypervisor, instance, rate, self.incarnation, state, size=size)
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:

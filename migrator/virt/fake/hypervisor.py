@@ -150,6 +150,7 @@ class FakeWorld:
 
     :param threads: the world's own clock and threads. Jobs run in them.
     :param shared_storage: whether all hosts see the same disks.
+    :param no_resizes: the hosts whose drivers support no resizes.
     :param knobs: parameters of each :class:`FakeHypervisor`, unless :meth:`add` has others.
     :ivar log: every effect, in order.
     :ivar violations: one sentence for each event that must never happen and did.
@@ -157,9 +158,12 @@ class FakeWorld:
     :ivar acts: which migrations act on which guests.
     """
 
-    def __init__(self, threads: executors.Threads, shared_storage: bool = True, **knobs: Any) -> None:
+    def __init__(
+        self, threads: executors.Threads, shared_storage: bool = True, no_resizes: Sequence[str] = (), **knobs: Any
+    ) -> None:
         self.threads = threads
         self.shared_storage = shared_storage
+        self.no_resizes = no_resizes
         self._knobs = knobs
         self.hypervisors: dict[str, FakeHypervisor] = {}
         self.log: list[Effect] = []

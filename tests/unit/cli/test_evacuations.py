@@ -207,14 +207,6 @@ def test_done_evacuation_with_a_blocked_cleanup_shows_how_to_unblock_it(operator
     assert cloud.database.cleanups.list() == []
 
 
-def test_done_evacuation_from_a_host_of_an_old_version_says_to_upgrade_it(operator, done):
-    cloud = operator.cloud
-    cloud.versions['host1'] = 5
-    cloud.start_compute('host1')
-    cloud.simulation.run_until(cloud.up)
-    assert 'host1 has service version 5, which cannot remove what was evacuated' in shown(operator, done)[1]
-
-
 def test_list_shows_what_the_source_of_a_done_evacuation_has_to_do(operator, done):
     (row,) = operator.rows('migration', 'list', '--status', 'done')
     assert (row['STATUS'], row['SOURCE'], row['DESTINATION']) == ('done', 'host1', 'host2')

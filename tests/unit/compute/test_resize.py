@@ -30,11 +30,12 @@ def guest(scene: Scene) -> None:
 def test_driver_that_resizes_no_guest_is_not_asked_to(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str, step: str
 ) -> None:
-    monkeypatch.setattr(FakeDriver, 'resizes', False)
-    report = check(scene, host, step, new_flavor=LARGE)
+    made = scene.host(host)
+    monkeypatch.setattr(made.driver, 'resizes', False)
+    report = made.report(step, arguments={'migrate_data': LiveMigrateData(new_flavor=LARGE), 'wait': 1.0})
     assert report.state == 'failed'
     assert f'{host} cannot resize guests, since its driver FakeDriver does not' in report.reason
-    assert check(scene, host, step).state == 'done'
+    assert made.report(step, epoch=2, arguments={'migrate_data': LiveMigrateData(), 'wait': 1.0}).state == 'done'
 
 
 @pytest.mark.parametrize(('host', 'step'), CHECKS)

@@ -25,7 +25,7 @@ FIRST, SECOND = scene_module.uuid(2, 1), scene_module.uuid(2, 9)
         (SECOND, 5, 9, 'tenure'),
         (SECOND, 4, 9, 'tenure'),
         (SECOND, 6, 1, None),
-        # A service of an earlier release sends no tenure, so only the epochs of each migration are compared.
+        # An operator's question has no tenure, so only the epochs of each migration are compared.
         (FIRST, 0, 2, 'epoch'),
         (FIRST, 0, 4, None),
         (SECOND, 0, 1, None),
@@ -50,12 +50,6 @@ def test_tenures_of_different_guests_are_independent(scene: Scene) -> None:
     host = scene.host('beta')
     assert host.poll(1, tenure=5).refusal is None
     assert host.poll(2, tenure=1).refusal is None
-
-
-def test_host_capped_at_earlier_version_compares_only_epochs(scene: Scene) -> None:
-    host = scene.host('beta', service_version_cap=4)
-    assert host.poll(epoch=3, tenure=5).refusal is None
-    assert host.poll(epoch=1, tenure=4, migration_uuid=SECOND).refusal is None
 
 
 def test_assignment_of_ended_migration_sets_the_tenure_of_its_guest(scene: Scene) -> None:
@@ -112,13 +106,6 @@ def test_host_forgets_earlier_migration_when_its_driver_call_has_ended(scene: Sc
     assert records(host) == {FIRST, SECOND}
     call.release()
     scene.until(lambda: records(host) == {SECOND})
-
-
-def test_host_that_compares_only_epochs_remembers_every_migration(scene: Scene) -> None:
-    host = scene.host('beta', service_version_cap=4)
-    for tenure, migration in ((1, FIRST), (2, SECOND)):
-        assert host.poll(tenure=tenure, migration_uuid=migration).refusal is None
-    assert records(host) == {FIRST, SECOND}
 
 
 def test_work_of_later_migration_waits_for_work_of_earlier_one(scene: Scene) -> None:

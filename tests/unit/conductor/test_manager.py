@@ -110,11 +110,6 @@ class TestCallsOfTheAPI:
         with pytest.raises(exception.ServiceUnreachable, match=r'hypervisor of host1 is not reachable: .* look at'):
             stage.conductor_api.get_diagnostics(context.admin_context(), stage.instance)
 
-    def test_pinned_api_asks_no_conductor_of_an_earlier_release(self, stage: Stage) -> None:
-        pinned = rpcapi.ConductorAPI(stage.cloud.rpc_for('api', 'api:api'), '1.1')
-        with pytest.raises(exception.ServiceTooOld, match=r'conductor is 1\.1, and 1\.2 is needed: remove'):
-            pinned.delete_service(context.admin_context(), 'any')
-
     def test_second_live_migrate_call_raises_no_epoch(self, stage: Stage) -> None:
         migration = stage.begin()
         stage.conductor_api.live_migrate(context.admin_context(), migration.uuid)

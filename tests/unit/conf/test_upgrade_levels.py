@@ -18,11 +18,11 @@ def conf():
 
 
 @pytest.mark.parametrize(('of', 'api'), [('compute', rpcapi), ('conductor', conductor_rpcapi)])
-def test_pin_is_none_for_auto_and_else_a_known_version(conf, of, api):
-    assert upgrade_levels.pin(conf, of, [*api.VERSIONS]) is None
+def test_version_is_the_newest_for_auto_and_else_a_known_one(conf, of, api):
+    assert upgrade_levels.version(conf, of, api.VERSIONS) == api.VERSION
     for version in api.VERSIONS:
         conf.set_override(of, version, 'upgrade_levels')
-        assert upgrade_levels.pin(conf, of, [*api.VERSIONS]) == version
+        assert upgrade_levels.version(conf, of, api.VERSIONS) == version
     assert max(api.VERSIONS) == api.VERSION
 
 
@@ -30,6 +30,6 @@ def test_pin_is_none_for_auto_and_else_a_known_version(conf, of, api):
 def test_unknown_rpc_version_is_refused_with_the_known_ones(conf, level):
     conf.set_override('compute', level, 'upgrade_levels')
     with pytest.raises(exception.ConfigurationError) as raised:
-        upgrade_levels.pin(conf, 'compute', [*rpcapi.VERSIONS])
+        upgrade_levels.version(conf, 'compute', rpcapi.VERSIONS)
     known = ' or '.join(rpcapi.VERSIONS)
     assert str(raised.value) == f'Option [upgrade_levels] compute is {level!r}: give auto, or {known}.'

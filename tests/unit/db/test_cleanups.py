@@ -109,17 +109,6 @@ def test_no_cleanup_is_adopted_at_a_host_of_a_migration_in_progress(scene: Scene
     assert scene.database.instances.get(cleanup.instance_uuid).tenure == 1, 'nothing was written'
 
 
-def test_an_old_host_runs_no_cleanup_beside_another_migration(scene: Scene) -> None:
-    cleanup = defer(scene, 'host9')
-    known = scene.database.migrations.get(cleanup.migration_uuid)
-    scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
-    (cleanup,) = scene.database.cleanups.list()
-    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=False) is not None
-    scene.migration(instance_uuid=known.instance_uuid)
-    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=False) is None
-    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=True) is not None
-
-
 def test_an_instance_that_is_created_again_continues_the_tenure(scene: Scene) -> None:
     cleanup = defer(scene, 'host9')
     known = scene.database.migrations.get(cleanup.migration_uuid)

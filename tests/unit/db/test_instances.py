@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from migrator import exception
-from migrator.objects import COMPUTE_BINARY, Flavor
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Flavor
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -140,24 +140,21 @@ def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:
 class TestDefinitions:
     AGE = 3540.0
 
-    VERSION = 6
-
     @pytest.fixture(autouse=True)
     def hosts(self, scene: Scene) -> None:
         for host in ('host1', 'host2'):
-            scene.database.services.report(host, COMPUTE_BINARY, self.VERSION, scene.uuid())
+            scene.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, scene.uuid())
 
     def outdated(self, scene: Scene) -> dict[str, list[str]]:
-        found = scene.database.definitions.outdated(self.VERSION, 3600, 10)
+        found = scene.database.definitions.outdated(3600, 10)
         return {host: list(guests) for host, guests in found.items()}
 
-    def test_only_hosts_that_are_up_and_new_enough_are_asked(self, scene: Scene) -> None:
+    def test_only_hosts_that_are_up_are_asked(self, scene: Scene) -> None:
         one, services = scene.instance(), scene.database.services
-        assert scene.database.definitions.outdated(self.VERSION + 1, 3600, 10) == {}
         services.update(services.get_compute('host1').id, forced_down=True)
         assert self.outdated(scene) == {}
         services.update(services.get_compute('host1').id, forced_down=False)
-        services.report('host1', COMPUTE_BINARY, self.VERSION)
+        services.report('host1', COMPUTE_BINARY, CURRENT_VERSION)
         assert self.outdated(scene) == {'host1': [one.uuid]}
         scene.clock.seconds += 61
         services.call_down(60)
@@ -209,7 +206,7 @@ class TestDefinitions:
         self, scene: Scene, changes: dict[str, Any], kept: dict[str, str]
     ) -> None:
         one, stored = scene.instance(), scene.database.definitions
-        asked = stored.outdated(self.VERSION, 3600, 10)['host1']
+        asked = stored.outdated(3600, 10)['host1']
         stored.store('host1', {one.uuid: {'xml': 'old'}}, self.AGE, asked)
         scene.database.instances.update(one.uuid, **changes)
         stored.store('host1', {one.uuid: {'xml': 'new'}}, self.AGE, asked)

@@ -57,9 +57,9 @@ def test_wrong_option_is_reported_with_value_and_accepted_values(text, words, tm
         ),
         (
             '[upgrade_levels]\ncompute = 9.9',
-            ["[upgrade_levels] compute is '9.9'", 'or 1.5 or 1.6.'],
+            ["[upgrade_levels] compute is '9.9'", 'give auto, or 1.0.'],
         ),
-        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'or 1.1 or 1.2.']),
+        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'give auto, or 1.0.']),
     ],
     ids=['cap', 'compute', 'conductor'],
 )

@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.objects import CONDUCTOR_BINARY, RESIZES, Flavor
+from migrator.objects import Flavor
 from tests.unit.api.handlers.test_cold_migrations import act, only_migration
 
 LARGE = Flavor(name='42', vcpus=4, memory_mb=2048, root_gb=20, extra_specs={'trait:CUSTOM_SSD': 'required'})
@@ -96,25 +96,8 @@ def test_resize_is_refused_in_novas_order(flavors):
     refuses(400, 'badRequest', 'Resize to zero disk flavor is not allowed', flavor='diskless')
     refuses(400, 'badRequest', 'When resizing, instances must change flavor!', flavor='m1')
     assert flavors.database.migrations.list() == []
-    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES - 1)
-    refuses(409, 'conflictingRequest', 'upgrade the conductors', flavor='42')
-    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES)
     assert act(flavors, guest, 'resize', {'flavorRef': '42'}).status_int == 202
     refuses(409, 'conflictingRequest', 'resize_prep', flavor='42')
-
-
-@pytest.mark.parametrize('action', ['confirmResize', 'revertResize'])
-def test_a_resize_is_not_decided_while_an_old_conductor_could_take_it_over(flavors, action):
-    guest = flavors.guest()
-    assert act(flavors, guest, 'resize', {'flavorRef': '42'}).status_int == 202
-    row = only_migration(flavors)
-    flavors.move(row.uuid, status='finished', dest_compute='dest', outcome='forward')
-    flavors.database.instances.update(guest.uuid, host='dest', vm_state='resized', task_state=None)
-    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES - 1)
-    response = act(flavors, guest, action)
-    flavors.refuses(response, 409, 'conflictingRequest', f'upgrade the conductors, then {action} again')
-    flavors.database.services.report('old', CONDUCTOR_BINARY, RESIZES)
-    assert act(flavors, guest, action).status_int in (202, 204)
 
 
 def test_a_member_may_resize_and_a_reader_may_not(roles):
