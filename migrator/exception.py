@@ -533,19 +533,16 @@ class DatabaseReadOnly(DatabaseUnreachable):
     )
 
 
-class SchemaTooOld(MigratorException):
-    """The database schema is older than this release needs."""
+class NoSchema(MigratorException):
+    """The database has no schema yet."""
 
-    msg_fmt = "The database schema is at {found}, and this release needs {wanted}: run 'migrator-manage db sync'."
+    msg_fmt = "The database has no schema yet, and this version needs {wanted}: run 'migrator-manage db sync'."
 
 
-class SchemaTooNew(MigratorException):
-    """The database schema is newer than this release knows."""
+class OtherSchema(MigratorException):
+    """The database has the schema of another commit of migrator, or of another program."""
 
-    msg_fmt = (
-        'The database schema is at {found}, which this release does not know (its newest is {wanted}): run the '
-        'release that wrote it.'
-    )
+    msg_fmt = 'The database cannot be used: {reason}.'
 
 
 class NoSlot(MigratorException):

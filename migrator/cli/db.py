@@ -11,7 +11,7 @@ from migrator.cli.command import Asked, Verb
 
 
 def sync_(asked: Asked) -> int:
-    """Upgrade the schema to this release."""
+    """Write the schema into an empty database."""
     from migrator.db.schema import sync
 
     engine = asked.engine
@@ -69,7 +69,7 @@ def _max_count(parser: argparse.ArgumentParser) -> None:
 
 #: The verbs of the schema.
 VERBS: tuple[command.Verb, ...] = (
-    Verb('sync', 'upgrade the schema to this release', sync_),
+    Verb('sync', 'write the schema into an empty database', sync_),
     Verb(
         'online_data_migrations',
         'convert rows of an earlier release to the form of this one, in batches, beside running services; exit 1 if'

@@ -234,7 +234,7 @@ class Listed(Times):
     #: The last change, which includes the creation. The database computes it, so that no writer can forget it. It is
     #: never NULL, but MariaDB does not take NOT NULL for a computed column.
     changed_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
-        sa.Computed('coalesce(updated_at, created_at)'), index=True
+        sa.Computed('coalesce(updated_at, created_at)', persisted=True), index=True
     )
 
 

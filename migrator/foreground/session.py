@@ -63,24 +63,22 @@ class Session(Asked):
 
     @functools.cached_property
     def database(self) -> Database:
-        """The state. A missing file is created, and one of an earlier release is upgraded.
+        """The state. A missing file is created.
 
-        :raises migrator.exception.SchemaTooNew: a later release wrote it.
-        :raises migrator.exception.ConfigurationError: the file belongs to another program, or is in use.
+        :raises migrator.exception.ConfigurationError: another commit or another program has written the file, or
+            another process creates it now.
         """
         from migrator.db.api import Database
         from migrator.db.schema import sync
 
         state.prepare(self.path)
-        why = sync.foreign(self.engine)
-        if why is not None:
-            raise self._unusable(f'{why}. Name another file.')
-        try:
-            sync.check(self.engine)
-        except exception.SchemaTooOld:
+        reason = sync.refusal(self.engine)
+        if reason is not None:
+            raise self._unusable(f'{reason}.')
+        if sync.version(self.engine) is None:
             with state.locked(self.path.with_name(f'{self.path.name}.lock')) as pid:
                 if pid is not None:
-                    raise self._unusable(f'process {pid} creates or upgrades it now. Try again.') from None
+                    raise self._unusable(f'process {pid} creates it now. Try again.')
                 sync.sync(self.engine)
         return Database('', self.threads, engine=self.engine)
 

@@ -213,8 +213,8 @@ class Process:
         """Return the database as soon as it is reachable.
 
         :raises migrator.exception.ConfigurationError: the database refuses our credentials.
-        :raises migrator.exception.SchemaTooOld: the schema is older than this release.
-        :raises migrator.exception.SchemaTooNew: the schema is newer than this release.
+        :raises migrator.exception.NoSchema: the database is empty.
+        :raises migrator.exception.OtherSchema: another commit or another program has written it.
         """
         from migrator.db.api import Database
         from migrator.db.engine import refusal

@@ -114,7 +114,7 @@ class _Run:
             self._kind.begin(self._process)
         except process.Stopping:
             LOG.info('Stop before the end of the start of service %s', self._kind.name)
-        except (exception.ConfigurationError, exception.SchemaTooOld, exception.SchemaTooNew) as error:
+        except (exception.ConfigurationError, exception.NoSchema, exception.OtherSchema) as error:
             self._fail(USAGE, error)
         except exception.MigratorException as error:
             self._fail(UNREACHABLE, error)

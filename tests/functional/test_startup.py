@@ -85,7 +85,7 @@ def test_a_schema_that_was_never_made_ends_the_service_and_says_which_command_ma
     status, said = run(tmp_path, 'conductor', text)
     assert status == USAGE
     assert len(said) == 1
-    assert re.search(r"is at no version at all.*run 'migrator-manage db sync'", said[0])
+    assert re.search(r"has no schema yet.*run 'migrator-manage db sync'", said[0])
 
 
 def test_a_database_that_is_not_there_is_a_clear_error(tmp_path, cloud):

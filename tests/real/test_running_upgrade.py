@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A site with migrations in progress is upgraded, service by service in any order."""
+"""A site with migrations in progress is upgraded, service by service in any order.
+
+All services are of this tree. The compute services begin with an older service version, as one that is capped reports
+it, and are replaced by ones of the newest.
+"""
 
 import itertools
 import os
@@ -11,116 +15,72 @@ import sys
 import pytest
 
 from migrator.conductor import audit
-from migrator.db.schema import sync
-from migrator.objects import CURRENT_VERSION
+from migrator.objects import CURRENT_VERSION, Strategy
 from tests.real import site as sites
 from tests.real.cloud import ProcessCloud
 from tests.real.servers import process
 from tests.real.site import Shape
 
-#: The last commit before the services got health, metrics of their own, notifications and resizes.
-BEFORE = '42e67fb'
 GUESTS = 20
 NAMES = ('api1', 'conductor1', 'host1', 'host2')
-#: The orders in which the services are replaced, drawn from all.
+#: The versions that the hosts begin with. The lowest decides who holds the allocations of the sources.
+BEGINNINGS = ((1, 2), (2, 1), (1, CURRENT_VERSION), (2, 2))
+#: The orders in which the services are replaced, each with the versions before, drawn from all.
 UPGRADES = int(os.environ.get('MIGRATOR_UPGRADES', '1'))
-ORDERS = random.Random(25).sample([*itertools.permutations(NAMES)], UPGRADES)  # noqa: S311 - a sample, and no secret
+ALL = [*itertools.product(itertools.permutations(NAMES), BEGINNINGS)]
+DRAWN = random.Random(25).sample(ALL, UPGRADES)  # noqa: S311 - a sample, and no secret
 #: MiB, and MiB a second: all copies take minutes until the last service was replaced, and seconds after it.
 MEMORY, LINK, FAST = 256, 8, 1024
 OPTIONS = (('max_concurrent_live_migrations', 2), ('compute.stop_queued', 'keep'), ('conductor.lease', 5))
+CAP = 'compute.service_version_cap'
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-@pytest.fixture(scope='module')
-def old_tree(tmp_path_factory):
-    """The tree of the earlier commit."""
-    commit = subprocess.run(
-        ['git', '-C', sites.TREE, 'cat-file', '-e', f'{BEFORE}^{{commit}}'], capture_output=True, check=False
+def run(site, module, *words):
+    """Run a command with the configuration of the API, and return its status and what it prints."""
+    command = [sys.executable, '-m', module, '--config-file', str(site.services['api1'].file), *words]
+    environment = {'PYTHONPATH': str(sites.TREE), 'PATH': '/usr/bin:/bin', 'HOME': str(site.directory)}
+    done = subprocess.run(
+        command, cwd=site.directory, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    if commit.returncode:
-        pytest.skip(f'left out: the history has no commit {BEFORE}, as in a shallow clone')
-    tree = tmp_path_factory.mktemp('before')
-    archive = subprocess.run(['git', '-C', sites.TREE, 'archive', BEFORE, 'migrator'], capture_output=True, check=True)
-    subprocess.run(['tar', '-x', '-C', tree], input=archive.stdout, check=True)
-    return tree
-
-
-class Service(sites.Service):
-    """A service of one of the two trees.
-
-    :param tree: the tree that the next start runs.
-    """
-
-    def __init__(self, workspace, kind, name, file, tree):
-        super().__init__(workspace, kind, name, file)
-        self.tree = tree
-
-    def environment(self):
-        return {**super().environment(), 'PYTHONPATH': str(self.tree)}
-
-
-class Site(sites.Site):
-    """A site whose services begin with the earlier tree. Its hypervisors are the same throughout."""
-
-    def __init__(self, old_tree, *args):
-        self.old_tree = old_tree
-        super().__init__(*args)
-
-    def made(self, kind, name, file):
-        return Service(self.workspace, kind, name, file, self.old_tree)
-
-    def run(self, tree, module, *words):
-        """Run a command of a tree, and return its status and what it prints."""
-        command = [sys.executable, '-m', module, '--config-file', str(self.services['api1'].file), *words]
-        environment = {'PYTHONPATH': str(tree), 'PATH': '/usr/bin:/bin', 'HOME': str(self.directory)}
-        done = subprocess.run(
-            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    def manage(self, *words):
-        status, text = self.run(self.old_tree, 'migrator.cmd.manage', *words)
-        assert status == 0, text
-        return text
-
-    def replace(self, name):
-        """Stop a service as planned, and start that of the present tree."""
-        service = self.services[name]
-        service.stop()
-        service.tree = sites.TREE
-        service.start()
+    return done.returncode, done.stdout + done.stderr
 
 
 def checks(site):
-    """Return the status of ``migrator-status upgrade check`` of the present tree, and what it prints."""
-    return site.run(sites.TREE, 'migrator.cmd.status', 'upgrade', 'check')
+    """Return the status of ``migrator-status upgrade check``, and what it prints."""
+    return run(site, 'migrator.cmd.status', 'upgrade', 'check')
 
 
-@pytest.mark.parametrize('order', ORDERS, ids=' '.join)
+def replace(site, name):
+    """Stop a service as planned, and start one of the newest version."""
+    site.services[name].stop()
+    if name.startswith('host'):
+        site.configure(name, **{CAP: CURRENT_VERSION})
+    site.services[name].start()
+
+
+@pytest.mark.parametrize(('order', 'versions'), DRAWN, ids=str)
 def test_services_replaced_one_by_one_lose_no_migration(
-    old_tree, order, workspace, rabbitmq, postgresql, placement_http
+    order, versions, workspace, rabbitmq, postgresql, placement_http
 ):
     shape = Shape(hosts=2, options=OPTIONS, world=('--vcpus', '64', '--link', str(LINK)))
-    site = Site(old_tree, workspace, shape, rabbitmq, postgresql, placement_http)
+    site = sites.Site(workspace, shape, rabbitmq, postgresql, placement_http)
+    for host, version in zip(NAMES[2:], versions, strict=True):
+        site.configure(host, **{CAP: version})
     site.start()
     cloud = ProcessCloud(site)
     try:
         cloud.simulation.run_until(cloud.up)
-        status, text = checks(site)
-        assert (status, 'db sync' in text) == (2, True), text
-
-        status, text = site.run(sites.TREE, 'migrator.cmd.manage', 'db', 'sync')
-        assert (status, sync.head() in text) == (0, True), text
-        # The test registers them with the present tree, which reads the new schema only.
         guests = [cloud.boot(f'vm-{n}', f'host{1 + n % 2}', MEMORY) for n in range(GUESTS)]
         for number, guest in enumerate(guests):
             assert cloud.live_migrate(guest, f'host{2 - number % 2}').status_int == 202
         status, text = checks(site)
         assert status == 1, text
-        assert all(f'{name} (9)' in text for name in NAMES[1:]), text
+        for host, version in zip(NAMES[2:], versions, strict=True):
+            assert (f'{host} ({version})' in text) == (version < CURRENT_VERSION), text
         for name in order:
-            site.replace(name)
+            replace(site, name)
         left = cloud.database.migrations.list(in_progress=True)
         for hypervisor in cloud.world.hypervisors.values():
             hypervisor.link = FAST
@@ -129,6 +89,8 @@ def test_services_replaced_one_by_one_lose_no_migration(
         assert left, 'the last service was replaced while guests moved'
         found = cloud.migrations()
         assert [one.status for one in found] == ['completed'] * GUESTS, [(one.status, one.failure) for one in found]
+        # The version of the lowest host at the request decides to the end.
+        assert {one.strategy for one in found} == {Strategy.of_version(min(versions)).value}
         cloud.judge(set())
         assert audit.audit(cloud.database, cloud.placement_client) == []
         process.wait_until(cloud.up, 'every compute service to be up')

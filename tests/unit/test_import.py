@@ -99,7 +99,7 @@ imported, left_out = [], {}
 
 def walk(package):
     for found in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):
-        if os.path.exists(os.path.join(package.__path__[0], 'script.py.mako')):
+        if os.path.exists(os.path.join(package.__path__[0], 'env.py')):
             continue  # alembic runs these by path, in a context that does not exist here
         try:
             module = importlib.import_module(found.name)
@@ -142,7 +142,7 @@ def test_every_module_can_be_imported(world):
     files = {
         '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
         for path in (ROOT / 'migrator').rglob('*.py')
-        if not any((folder / 'script.py.mako').exists() for folder in (path.parent, path.parent.parent))
+        if not any((folder / 'env.py').exists() for folder in (path.parent, path.parent.parent))
     }
     unseen = {
         module

@@ -10,11 +10,7 @@ connection = context.config.attributes['connection']
 if connection.dialect.name == 'mysql':
     # Texts compare exactly, as on the other databases, whatever the default of the server is. (utf8mb4_bin would ignore
     # spaces at the end.) The tables that the revisions make have the collation of the database.
-    collation = 'utf8mb4_nopad_bin'
-    connection.exec_driver_sql(f'ALTER DATABASE CHARACTER SET utf8mb4 COLLATE {collation}')
-    tables = 'SELECT table_name FROM information_schema.tables WHERE table_schema = database()'
-    for table in connection.exec_driver_sql(f'{tables} AND table_collation <> %s', (collation,)).scalars().all():
-        connection.exec_driver_sql(f'ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}')
+    connection.exec_driver_sql('ALTER DATABASE CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin')
 context.configure(
     connection=connection,
     target_metadata=models.Base.metadata,

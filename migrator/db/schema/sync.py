@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The upgrade of the schema to this release, and the check of its version."""
+"""The making of the schema, and the check that a database has it."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
@@ -18,8 +17,8 @@ from oslo_db.exception import DBError
 from migrator import exception
 from migrator.db.engine import Engine, translated
 
-#: The table that has the version of the schema.
-_VERSION_TABLE = 'alembic_version'
+#: A table that every schema of migrator has had, and that no other program is known to have.
+_OURS = 'conductors'
 
 
 def _config() -> Config:
@@ -30,14 +29,14 @@ def _config() -> Config:
 
 @functools.cache
 def head() -> str:
-    """Return the newest schema version that this release knows."""
+    """Return the schema that this version needs."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
     assert found is not None
     return found
 
 
 def version(engine: Engine) -> str | None:
-    """Return the schema version of a database; None if it is empty.
+    """Return the schema that is written in a database; None if none is.
 
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
@@ -45,32 +44,39 @@ def version(engine: Engine) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
-def foreign(engine: Engine) -> str | None:
-    """Return why a database cannot have the schema; None if it can.
-
-    It cannot if another program has written it, or if its file is no database.
+def refusal(engine: Engine) -> str | None:
+    """Return why a database cannot be used and what to do, or None: it has the schema, or is empty.
 
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
     try:
+        found = version(engine)
+        if found == head():
+            return None
         with translated():
             tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
     except (DBError, sa.exc.DBAPIError) as error:
-        return str(error).splitlines()[0]
-    is_ours = not tables or _VERSION_TABLE in tables
-    return None if is_ours else f'it has tables of another program, such as {tables[0]}'
+        return f'it is no database ({str(error).splitlines()[0]}): name another one'
+    if not tables:
+        return None
+    if _OURS not in tables:
+        return f'it has tables of another program, such as {tables[0]}: name another one, which is empty'
+    return (
+        f'another commit of migrator has written it (its schema is {found or "of no version"}, and this one needs '
+        f'{head()}), and nothing converts it: let that commit finish what is in progress there, then use a new one'
+    )
 
 
 def sync(engine: Engine) -> str:
-    """Upgrade the schema to this release, if it is older.
+    """Write the schema into an empty database. A database that has it stays as it is.
 
-    :returns: the version after the upgrade.
-    :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
+    :returns: the schema.
+    :raises migrator.exception.OtherSchema: the database has another one, and stays as it is.
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
-    found = version(engine)
-    if found is not None and not _is_known(found):
-        raise exception.SchemaTooNew(found=found, wanted=head())
+    reason = refusal(engine)
+    if reason is not None:
+        raise exception.OtherSchema(reason=reason)
     config = _config()
     with translated(), engine.sa_engine.begin() as connection:
         config.attributes['connection'] = connection
@@ -79,20 +85,14 @@ def sync(engine: Engine) -> str:
 
 
 def check(engine: Engine) -> None:
-    """Raise unless the schema is that of this release.
+    """Raise unless a database has the schema.
 
-    :raises migrator.exception.SchemaTooOld: run ``migrator-manage db sync``.
-    :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
-    :raises migrator.exception.DatabaseUnreachable: the database is away.
+    :raises migrator.exception.NoSchema: it is empty: run ``migrator-manage db sync``.
+    :raises migrator.exception.OtherSchema: it has another one.
+    :raises migrator.exception.DatabaseUnreachable: it is away.
     """
-    found = version(engine)
-    if found == head():
-        return
-    if found is not None and not _is_known(found):
-        raise exception.SchemaTooNew(found=found, wanted=head())
-    raise exception.SchemaTooOld(found=found or 'no version at all', wanted=head())
-
-
-def _is_known(found: str) -> bool:
-    known: Any = ScriptDirectory.from_config(_config())
-    return any(revision.revision == found for revision in known.walk_revisions())
+    reason = refusal(engine)
+    if reason is not None:
+        raise exception.OtherSchema(reason=reason)
+    if version(engine) is None:
+        raise exception.NoSchema(wanted=head())

@@ -284,7 +284,7 @@ def test_two_drains_in_progress_have_to_be_named(operator, nova):
 def test_file_that_is_no_database_is_reported_in_one_line(operator):
     operator.path.write_text('no database, but long enough for a header of one ........')
     assert operator.run('list')[0] == 2
-    detail = '(sqlite3.DatabaseError) file is not a database. Name another file.'
+    detail = 'it is no database ((sqlite3.DatabaseError) file is not a database): name another one.'
     assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
 
 
@@ -294,7 +294,7 @@ def test_database_of_another_program_is_refused_and_not_changed(operator):
         other.execute('CREATE TABLE photos (id INTEGER)')
     for words in (('list',), ('start', 'host1')):
         assert operator.run(*words)[0] == 2
-        detail = 'it has tables of another program, such as photos. Name another file.'
+        detail = 'it has tables of another program, such as photos: name another one, which is empty.'
         assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
     with contextlib.closing(sqlite3.connect(operator.path)) as other:
         assert other.execute('SELECT name FROM sqlite_master').fetchall() == [('photos',)]

@@ -102,7 +102,7 @@ def test_wrong_schema_is_reported_with_the_remedy(tmp_path):
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     database.close()
     status, line = refused(tmp_path, 'conductor', *arguments)
-    assert (status, '9999' in line, 'run the release that wrote it' in line) == (2, True, True)
+    assert (status, '9999' in line, 'let that commit finish what is in progress there' in line) == (2, True, True)
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import pathlib
-import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.engine import Engine
-from migrator.db.schema import sync
+from migrator.db.schema import fingerprint, sync
 from tests.unit.db import conftest
 
 
@@ -26,44 +25,29 @@ def empty(tmp_path: pathlib.Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_an_empty_database_is_upgraded_to_the_newest_schema(empty: Engine) -> None:
+def execute(engine: Engine, statement: str) -> None:
+    with engine.sa_engine.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+def written(engine: Engine) -> list[tuple[str, ...]]:
+    """Return all that a file has of tables and indexes, and its version."""
+    with engine.sa_engine.connect() as connection:
+        made = connection.execute(sa.text('SELECT name, sql FROM sqlite_master ORDER BY name')).all()
+        return [*map(tuple, made), (str(sync.version(engine)),)]
+
+
+def test_an_empty_database_gets_the_schema(empty: Engine) -> None:
     assert sync.version(empty) is None
     assert sync.sync(empty) == sync.head() == sync.version(empty)
     sync.check(empty)
 
 
-def upgrade(engine: Engine, revision: str) -> None:
-    config = Config()
-    config.set_main_option('script_location', str(pathlib.Path(sync.__file__).parent))
-    with engine.sa_engine.begin() as connection:
-        config.attributes['connection'] = connection
-        command.upgrade(config, revision)
-
-
-def columns_of(engine: Engine, table: str) -> set[str]:
-    return {column['name'] for column in sa.inspect(engine.sa_engine).get_columns(table)}
-
-
-def test_a_database_with_the_first_revision_of_drains_gets_the_later_columns(empty: Engine) -> None:
-    upgrade(empty, '0011')
-    before = {table: columns_of(empty, table) for table in ('drains', 'guest_definitions')}
-    assert sync.sync(empty) == sync.head()
-    assert {table: columns_of(empty, table) - known for table, known in before.items()} == {
-        'drains': {'cancel_requested_by', 'include_stopped', 'priorities'},
-        'guest_definitions': {'immovable'},
-    }
-
-
-def test_no_revision_since_0007_drops_or_changes_what_the_release_before_uses() -> None:
-    taking = re.compile(r'\b(drop_(table|column|constraint)|rename_table|alter_column|batch_alter_table|execute)\b')
-    revisions = sorted((pathlib.Path(sync.__file__).parent / 'versions').glob('0*.py'))
-    taken = [revision.name for revision in revisions if taking.search(revision.read_text())]
-    assert taken == ['0005_saga_log.py', '0006_cleanups.py']
-
-
 def test_a_second_sync_changes_nothing(empty: Engine) -> None:
     sync.sync(empty)
+    before = written(empty)
     assert sync.sync(empty) == sync.head()
+    assert written(empty) == before
 
 
 def test_the_schema_that_is_written_is_the_one_that_the_models_describe(scene: conftest.Scene) -> None:
@@ -81,21 +65,73 @@ def test_the_schema_that_is_written_is_the_one_that_the_models_describe(scene: c
                 assert (column.name,) in unique, (name, column.name)
 
 
-def test_an_empty_schema_is_too_old(empty: Engine) -> None:
-    with pytest.raises(exception.SchemaTooOld) as caught:
+def test_a_database_without_a_schema_is_refused_with_the_command(empty: Engine) -> None:
+    with pytest.raises(exception.NoSchema, match="run 'migrator-manage db sync'"):
         sync.check(empty)
-    assert 'db sync' in str(caught.value)
 
 
-def test_a_schema_of_a_later_release_is_refused_and_unchanged(empty: Engine) -> None:
+@pytest.mark.parametrize('found', ['0001', '0018', 'baseline_000000000000'])
+def test_the_schema_of_another_commit_is_refused_and_unchanged(empty: Engine, found: str) -> None:
+    """The first two are of the commits that had 18 revisions, the third of an earlier baseline."""
     sync.sync(empty)
-    with empty.sa_engine.begin() as connection:
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    execute(empty, f"UPDATE alembic_version SET version_num = '{found}'")  # noqa: S608 -- a literal
+    before = written(empty)
     for act in (sync.check, sync.sync):
-        with pytest.raises(exception.SchemaTooNew) as caught:
+        with pytest.raises(exception.OtherSchema) as caught:
             act(empty)
-        assert '9999' in str(caught.value)
-    assert sync.version(empty) == '9999'
+        assert str(caught.value) == (
+            'The database cannot be used: another commit of migrator has written it (its schema is '
+            f'{found}, and this one needs {sync.head()}), and nothing converts it: let that commit '
+            'finish what is in progress there, then use a new one.'
+        )
+    assert written(empty) == before
+
+
+def test_the_database_of_another_program_is_refused_and_unchanged(empty: Engine) -> None:
+    """Nova has tables of the same names, and a version that alembic has written."""
+    for table in ('alembic_version', 'instances', 'migrations', 'services'):
+        execute(empty, f'CREATE TABLE {table} (version_num VARCHAR(32))')
+    execute(empty, "INSERT INTO alembic_version VALUES ('ad2a2a5d0b2b')")
+    before = written(empty)
+    for act in (sync.check, sync.sync):
+        with pytest.raises(exception.OtherSchema, match='tables of another program, such as alembic_version: name'):
+            act(empty)
+    assert written(empty) == before
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / 'text').write_text('no database, but long enough for a header of one ........')
+    engine = Engine(f'sqlite:///{tmp_path}/text', executors.NativeThreads(), max_retries=0)
+    with pytest.raises(exception.OtherSchema, match=r'it is no database .*: name another one'):
+        sync.check(engine)
+
+
+CHANGES: dict[str, Callable[[sa.Table], object]] = {
+    'a new column': lambda table: table.append_column(sa.Column('new', sa.Integer())),
+    'a longer text': lambda table: setattr(table.c.name.type, 'length', 20),
+    'a column that may be null': lambda table: setattr(table.c.name, 'nullable', False),
+    'a default': lambda table: setattr(table.c.name, 'server_default', sa.DefaultClause('x')),
+    'an index': lambda table: sa.Index('ix', table.c.name),
+    'a unique column': lambda table: table.append_constraint(sa.UniqueConstraint('name')),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_each_change_of_a_table_changes_the_name_of_the_schema(change: str) -> None:
+    def name(changed: Callable[[sa.Table], object] = lambda table: None) -> str:
+        metadata = sa.MetaData()
+        columns = sa.Column('id', sa.Integer(), primary_key=True), sa.Column('name', models.Text(10))
+        changed(sa.Table('table', metadata, *columns))
+        return fingerprint.of(metadata)
+
+    assert name() == name()
+    assert name(CHANGES[change]) != name()
+
+
+def test_each_process_finds_the_same_name() -> None:
+    program = 'from migrator.db.schema import fingerprint, sync; print(sync.head())'
+    found = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == sync.head()
 
 
 def test_a_database_that_is_away_is_unreachable() -> None:
