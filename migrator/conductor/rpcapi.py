@@ -111,7 +111,7 @@ class ConductorAPI:
 
 
 class ConductorEvents:
-    """The reports of a compute host to a conductor; see :class:`migrator.objects.events.EventClient`.
+    """The reports of a compute host to a conductor; see :class:`migrator.objects.protocol.EventClient`.
 
     :param client: the RPC client of the compute service.
     :param timeout: seconds to wait for the reply to compute_started.

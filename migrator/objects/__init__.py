@@ -4,7 +4,6 @@
 
 from migrator.objects.compute_node import ComputeNode, ProviderInventory
 from migrator.objects.drain import Drain, Member
-from migrator.objects.events import EventClient
 from migrator.objects.instance import (
     COLD_MIGRATABLE_VM_STATES,
     EVACUABLE_VM_STATES,
@@ -34,6 +33,7 @@ from migrator.objects.protocol import (
     Assignment,
     Command,
     Entry,
+    EventClient,
     Guest,
     GuestState,
     HostReport,
