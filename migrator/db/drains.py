@@ -74,6 +74,7 @@ class DrainRow(models.Times, models.Base):
     log_seq: orm.Mapped[int] = orm.mapped_column(default=0)
     checks: orm.Mapped[list[Any]] = orm.mapped_column(Json())
     waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
+    wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(64))
     message: orm.Mapped[str | None] = orm.mapped_column(Text())
     began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     emptied_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

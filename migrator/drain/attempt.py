@@ -37,13 +37,14 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: 
             'Could not advance drain %(drain)s of %(host)s; the next poll tries again: %(error)s',
             _named(drain, error=error),
         )
-        _note(store, drain, str(error))
+        _note(store, drain, error, str(error))
     except Exception as error:  # it concerns this drain only; the next poll tries again
         LOG.exception(
             'Could not advance drain %(drain)s of %(host)s for an unexpected reason; the next poll tries again',
             _named(drain),
         )
-        _note(store, drain, f'Unexpected error in {process}, which tries again at each poll. See its log: {error!r}')
+        what = f'Unexpected error in {process}, which tries again at each poll. See its log: {error!r}'
+        _note(store, drain, error, what)
     else:
         if after.ended:
             LOG.info('Drain has ended: %(drain)s of %(host)s is %(status)s: %(message)s', _named(after))
@@ -51,13 +52,14 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: 
     return drain
 
 
-def _note(store: Store, drain: Drain, reason: str) -> None:
-    """Write why a drain waits, unless its row has that reason already. A failure is only logged."""
+def _note(store: Store, drain: Drain, why: Exception, reason: str) -> None:
+    """Write why a drain waits, unless it waits for such an error already. A failure is only logged."""
     try:
         now = store.get(drain.uuid)
         is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
-        if is_mine and now.waits_for != reason and not now.ended:
-            store.write(now, {'waits_for': reason}, [], [('waits', {'reason': reason})])
+        kind = type(why).__name__
+        if is_mine and now.wait_error != kind and not now.ended:
+            store.write(now, {'waits_for': reason, 'wait_error': kind}, [], [('waits', {'reason': reason})])
     except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
         LOG.info('Could not write why a drain waits: %(drain)s: %(error)s', {'drain': drain.uuid, 'error': error})
 

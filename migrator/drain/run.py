@@ -345,14 +345,15 @@ class _Run:
     def end(self) -> None:
         """End the drain if no member waits or moves. Check first whether the host is empty."""
         if self._with(_M.WAITING, _M.MOVING):
-            self._will(waits_for=self._why_waiting(), emptied_at=None)
+            self._will(waits_for=self._why_waiting(), wait_error=None, emptied_at=None)
             self._commit()
             return
         left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
         if self.drain.cancel_requested_at is not None:
             self._end_cancelled()
         elif self.drain.paused and self._with(_M.BLOCKED):
-            self._will(waits_for=f'It is paused. When it is resumed, it goes on or ends.{_names(left)}')
+            waits_for = f'It is paused. When it is resumed, it goes on or ends.{_names(left)}'
+            self._will(waits_for=waits_for, wait_error=None)
         elif self._goes_back:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
@@ -406,14 +407,14 @@ class _Run:
         if not left and self._now - since < datetime.timedelta(seconds=REMAINS):
             lasts = f'If this lasts {REMAINS:.0f} s, the drain ends incomplete.'
             waits_for = f'No guest is left to move, but {self.drain.host} is not empty: {_remains(remains)}. {lasts}'
-            self._will(emptied_at=since, waits_for=waits_for)
+            self._will(emptied_at=since, waits_for=waits_for, wait_error=None)
             return
         stays = f'{self.drain.host} stays disabled. Clear what is left, then start another drain.'
         message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)} {stays}'
         self._finish(DrainStatus.INCOMPLETE, message)
 
     def _finish(self, status: DrainStatus, message: str) -> None:
-        self._will(status=status.value, message=message, waits_for=None, ended_at=self._now)
+        self._will(status=status.value, message=message, waits_for=None, wait_error=None, ended_at=self._now)
 
 
 def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence[Member]) -> str:

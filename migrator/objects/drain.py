@@ -162,6 +162,7 @@ class Drain(base.Versioned):
     :ivar checks: the last checks of whether the host is empty.
     :ivar log_seq: the ``seq`` of the newest event of its log.
     :ivar waits_for: what the drain waits for, besides its migrations.
+    :ivar wait_error: the kind of the error for which it waits; None: it waits for none.
     :ivar message: how it has ended, and what is left.
     :ivar emptied_at: since when no guest was left to move.
     """
@@ -193,6 +194,7 @@ class Drain(base.Versioned):
     log_seq: int = 0
     checks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     waits_for: str | None = None
+    wait_error: str | None = None
     message: str | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
