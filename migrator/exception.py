@@ -548,7 +548,6 @@ class OtherSchema(MigratorException):
 class NoSlot(MigratorException):
     """A bound on migrations leaves no slot for this one now."""
 
-    # The text goes into waits_for; its beginning is one of migrator.objects.WAITS_FOR_SLOT.
     msg_fmt = 'for {what}'
 
 

@@ -32,6 +32,7 @@ from migrator.objects import (
 )
 from migrator.objects.instance import stand_in
 from migrator.objects.protocol import ACTIVE
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.objects.steps import ENDS_COPIES, REMOVING, RESTORING
 from migrator.saga import log
 from migrator.saga.saga import Failed, Parked, Stuck
@@ -242,18 +243,17 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
     :raises migrator.exception.NotOwner: another conductor owns the migration now.
     """
     for cleanup in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
-        name = f'{cleanup.step}, the deferred cleanup of migration {cleanup.migration_uuid}'
+        words = {'step': cleanup.step, 'migration': cleanup.migration_uuid}
         if cleanup.blocked_because is not None or _is_where_the_guest_is(m.tools, cleanup):
-            return Stuck(
-                f'It waits for {m.source} to do {name}, which is blocked: see "migrator-manage cleanup list"; retry '
-                'it, or discard it if nothing is left to do. The migration goes on by itself then.'
-            )
+            return Stuck(Reason.of(StuckKind.BLOCKED_CLEANUP, m.source, **words))
         why = _carry_out(m, cleanup)
         if why is not None and m.tools.is_down(m.source):
-            return Failed(f'{m.source} is down, and has not done {name}.')
+            what = f'{cleanup.step}, the deferred cleanup of migration {cleanup.migration_uuid}'
+            return Failed(f'{m.source} is down, and has not done {what}.')
         if why is not None:
-            waiting.note_waiting(m, f'for {m.source} to do {name}{f" ({why})" if why else ""}')
-            return Parked(f'{m.source} to do {name}')
+            pause = Reason.of(WaitKind.CLEANUP, m.source, detail=f' ({why})' if why else '', **words)
+            waiting.note_waiting(m, pause)
+            return Parked(pause)
     m.has_source_cleanup = False
     return None
 

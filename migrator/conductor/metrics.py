@@ -23,6 +23,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.objects import ENDS, IN_PROGRESS, Migration, MigrationType
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import DRAIN_ENDS
+from migrator.objects.reasons import WaitKind
 from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # a command that audits does not need RPC
@@ -74,7 +75,7 @@ class Metrics:
             'migrator_migrations_stuck',
             'Migrations that this conductor runs and that are stuck: they need an operator.',
             registry=self.registry,
-        ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
+        ).set_function(lambda: sum(one.row.stuck_kind is not None for one in held()))
 
         prometheus_client.Gauge(
             'migrator_broker_away_seconds',
@@ -138,10 +139,10 @@ class Metrics:
         )
         yield _gauge(
             'migrator_migrations_waiting',
-            'Migrations that this conductor runs, that are not stuck, and that wait for a slot or for something else.',
+            'Migrations that this conductor runs, that are not stuck, and that wait, by what they wait for.',
             ('what',),
             collections.Counter(_wait_of(row) for row in rows),
-            [('slot',), ('other',)],
+            [(kind.value,) for kind in WaitKind],
         )
         yield from self._slots(rows)
         yield _gauge(
@@ -208,9 +209,7 @@ def _gauge(
 
 
 def _wait_of(row: Migration) -> tuple[str]:
-    if row.waits_for is None or row.stuck_reason is not None:
-        return ('',)
-    return ('slot',) if row.waits_for_slot else ('other',)
+    return (row.wait_kind or '' if row.stuck_kind is None else '',)
 
 
 class Audits:

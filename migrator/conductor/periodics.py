@@ -21,6 +21,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, protocol
+from migrator.objects.reasons import WaitKind
 
 LOG = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ def sweep(
         # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
         concerned = not subject.ledger.waits_on or not fenced.isdisjoint(subject.row.hosts_to_poll)
         if concerned and (subject.ledger.wake_at is None or subject.ledger.wake_at <= now):
-            runs.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+            runs.wake(subject.row.uuid, reread=subject.row.stuck_kind is not None)
     runs.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
@@ -294,7 +295,7 @@ def _named(subjects: list[MigrationContext]) -> list[MigrationContext]:
     queued = [
         one
         for one in subjects
-        if one.row.status == MigrationStatus.QUEUED and one.row.waits_for is None and waiting.lasts(one)
+        if one.row.status == MigrationStatus.QUEUED and one.row.wait_kind is None and waiting.lasts(one)
     ]
     # The host takes them from its queue in this order.
     queued.sort(key=lambda one: (one.row.queued_at.timestamp() if one.row.queued_at else 0.0, one.row.id))
@@ -331,14 +332,14 @@ def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext
     if not unanswered:
         subject.replies.note_unresponsive(host)
     waited = unanswered or subject.replies.unresponsive_for(host)
-    if waited < tools.options.service_down_time and (unanswered or not waiting.is_reported_unreachable(subject, host)):
+    if waited < tools.options.service_down_time and (unanswered or not waiting.is_reported_away(subject, host)):
         return
-    why = waiting.note_unreachable(subject, host, waited, answers=not unanswered)
+    why = waiting.note_silence(subject, host, waited, WaitKind.HOST if unanswered else WaitKind.GUEST)
     if why is not None:
         LOG.warning('Migration waits: %(migration)s: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
     # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.
     if now - subject.replies.woken_for_silence >= (
-        _UNREACHABLE_INTERVAL if subject.row.stuck_reason is None else _STUCK_INTERVAL
+        _UNREACHABLE_INTERVAL if subject.row.stuck_kind is None else _STUCK_INTERVAL
     ):
         subject.replies.woken_for_silence = now
         runs.wake(subject.row.uuid)

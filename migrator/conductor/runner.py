@@ -19,6 +19,7 @@ from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db.migrations import Write
 from migrator.objects import Migration, MigrationStatus, base, protocol
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Parked, Saga, Stuck
 
@@ -228,7 +229,7 @@ class Runner:
             LOG.debug('Migration waits: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
-            waiting.note_waiting(subject, error.message)
+            waiting.note_waiting(subject, Reason.of(WaitKind.BROKER, reason=error.message))
             self._try_later(run)
         except exception.DatabaseUnreachable as error:
             LOG.warning('Migration waits: %(migration)s: %(error)s', {'migration': uuid, 'error': error})
@@ -251,11 +252,12 @@ class Runner:
         run.error = shown
         run.in_a_row += 1
         equal = run.errors >= _EQUAL_ERRORS
-        which = 'the same unexpected error' if equal else 'an unexpected error'
-        meets = f'Conductor {subject.tools.server} meets {which} each time'
-        reason = f'{meets}{"" if equal else ", and not the same, such as"}: {shown}. See its log. It is tried again.'
-        known = subject.row.stuck_reason or ''
-        if (not equal and (run.in_a_row < _ERRORS or known.startswith(meets))) or known == reason:
+        kind = StuckKind.SAME_ERROR if equal else StuckKind.OTHER_ERRORS
+        reason = Reason.of(kind, subject.tools.server, reason=shown)
+        # Errors that differ each time are written once.
+        known = subject.row.stuck
+        is_written = known == reason or (not equal and known is not None and known.key == reason.key)
+        if is_written or (not equal and run.in_a_row < _ERRORS):
             return
         try:
             subject.writes = Write()
@@ -270,8 +272,8 @@ class Runner:
         else:
             subject.ledger.last = None
         asked = subject.row.retry_requested_at is not None
-        was_stuck = asked or subject.row.stuck_reason is not None
-        if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
+        was_stuck = asked or subject.row.stuck is not None
+        if isinstance(pause, Stuck) and (asked or waiting.is_news(subject, pause.reason)):
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration is stuck: %(migration)s: %(reason)s', {'migration': uuid, 'reason': pause.reason})

@@ -21,6 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
+from migrator.objects.migration import AbortCause
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -79,10 +80,12 @@ def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds:
     who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
     context = RequestContext(is_admin=True, overwrite=False, user_id=who)
     statuses = [MigrationStatus.QUEUED.value, MigrationStatus.RUNNING.value]
-    request = (
-        tools.database.requests.request_abort if action == 'abort' else tools.database.requests.request_force_complete
-    )
-    if request(context, migration, statuses):
+    requests = tools.database.requests
+    if action == 'abort':
+        written = requests.request_abort(context, migration, statuses, AbortCause.TIMEOUT)
+    else:
+        written = requests.request_force_complete(context, migration, statuses)
+    if written:
         LOG.warning(
             'Requested %(action)s of migration %(migration)s by %(requester)s',
             {'action': action, 'migration': migration.uuid, 'requester': who},

@@ -19,6 +19,7 @@ from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.objects import ARRIVED, IN_PROGRESS, Migration, MigrationStatus, MigrationType, times
+from migrator.objects.migration import AbortCause, verdict
 
 _T, _M, _I = models.INSTANCE_ACTIONS, models.MIGRATIONS, models.INSTANCES
 _S = MigrationStatus
@@ -43,7 +44,7 @@ ACTION_OF = {
 }
 
 #: The conditions that a migration is stuck, and that a cold migration waits for its user.
-_IS_STUCK = _M.c.stuck_reason.is_not(None)
+_IS_STUCK = _M.c.stuck_kind.is_not(None)
 _WAITS_FOR_USER = sa.and_(
     _M.c.status == _S.FINISHED.value, _M.c.confirm_requested_at.is_(None), _M.c.revert_requested_at.is_(None)
 )
@@ -165,8 +166,8 @@ def finish_all(session: Any, known: Migration, status: str, fields: Mapping[str,
         messages[REVERT_RESIZE] = reason
     if known.abort_requested_at is not None:
         late = status != MigrationStatus.CANCELLED
-        verdict = fields.get('abort_verdict') or ended
-        messages[LIVE_MIGRATION_CANCEL] = str(verdict) if late else None
+        how = verdict(fields.get('abort_status'), fields.get('abort_text')) or ended
+        messages[LIVE_MIGRATION_CANCEL] = how if late else None
     if known.force_complete_requested_at is not None:
         messages[LIVE_MIGRATION_FORCE_COMPLETE] = reason
     finish(session, known.uuid, messages)
@@ -179,7 +180,13 @@ class Requests:
         self._engine = engine
 
     @retried
-    def request_abort(self, context: RequestContext, migration: Migration, statuses: Collection[str]) -> bool:
+    def request_abort(
+        self,
+        context: RequestContext,
+        migration: Migration,
+        statuses: Collection[str],
+        cause: AbortCause = AbortCause.USER,
+    ) -> bool:
         """Write the request to abort a migration, and its instance action, before the API answers 202.
 
         :param statuses: the statuses in which the request is accepted.
@@ -187,6 +194,7 @@ class Requests:
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
         values = {'abort_requested_at': models.now(), 'abort_requested_by': context.user_id or 'unknown'}
+        values['abort_cause'] = cause.value
         return self._request(context, migration, statuses, values, LIVE_MIGRATION_CANCEL, 'abort')
 
     @retried

@@ -528,7 +528,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
 
 
 def _advice(row: Any) -> str:
-    if row.stuck_reason is not None:
+    if row.stuck_kind is not None:
         return f' and stuck: ask an operator to look at it (migrator-manage migration show {row.id})'
     if row.abort_requested_at is not None:
         return ' and is being aborted: wait for it to end'

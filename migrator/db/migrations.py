@@ -21,7 +21,6 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.objects import (
-    CANCELLED_BY_STOP,
     COMPUTE_BINARY,
     ENDS,
     MIGRATABLE_VM_STATES,
@@ -31,9 +30,10 @@ from migrator.objects import (
     MigrationType,
     compute_node,
     protocol,
+    reasons,
 )
 from migrator.objects.drain import Drain
-from migrator.objects.migration import check_move
+from migrator.objects.migration import AbortCause, check_move
 from migrator.saga import log
 
 _T = models.MIGRATIONS
@@ -65,7 +65,13 @@ _ABORT_EVACUATIONS = (
     sa.update(_T)
     .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == _AT)
     .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
-    .values(abort_requested_at=models.now(), abort_requested_by='host start', abort_verdict=sa.bindparam('verdict'))
+    .values(
+        abort_requested_at=models.now(),
+        abort_requested_by='host start',
+        abort_cause=AbortCause.HOST_START.value,
+        abort_status=MigrationStatus.FAILED.value,
+        abort_text=sa.bindparam('text'),
+    )
 )
 _NAMED = (
     sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
@@ -92,7 +98,7 @@ class Write:
     """The contents of one guarded transaction of an owner.
 
     :ivar fields: columns of the migration. A ``status`` must be a legal move. An end also frees the instance and clears
-        ``stuck_reason`` and ``waits_for``.
+        why it is stuck and what it waits for.
     :ivar records: steps whose new state is appended to the log.
     :ivar events: other entries of the log, which come before the records.
     :ivar instance: columns of the instance.
@@ -255,7 +261,7 @@ class Migrations:
             if column == 'host':
                 condition = sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value)
             elif column == 'stuck':
-                condition = _T.c.stuck_reason.is_not(None) if value else _T.c.stuck_reason.is_(None)
+                condition = _T.c.stuck_kind.is_not(None) if value else _T.c.stuck_kind.is_(None)
             else:
                 condition = models.matches(_T.c[column], value)
             query = query.where(condition)
@@ -378,7 +384,8 @@ class Migrations:
         if entries:
             fields['log_seq'] = known.log_seq + len(entries)
         if ends:
-            fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
+            fields |= {'in_progress_instance_uuid': None}
+            fields |= reasons.columns('stuck', None) | reasons.columns('wait', None)
         with self._engine.writer() as session:
             if write.slots is not None:
                 # The slots are counted before this row has the destination. So the lock of the slots always comes
@@ -452,8 +459,8 @@ class Migrations:
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             session.execute(_RAISE_EPOCHS, {'at_host': report.host})
-            verdict = f'{MigrationStatus.FAILED}: {report.host} was started, so it is not dead.'
-            session.execute(_ABORT_EVACUATIONS, {'at_host': report.host, 'verdict': verdict})
+            text = f'{report.host} was started, so it is not dead.'
+            session.execute(_ABORT_EVACUATIONS, {'at_host': report.host, 'text': text})
             found = session.execute(_NAMED, {'at_host': report.host}).all()
             servers = {uuid: server for uuid, server in found if uuid is not None}
             return [Named(read_owned(session, [uuid])[0], server) for uuid, server in servers.items()]
@@ -495,12 +502,16 @@ class Migrations:
             session.execute(
                 sa.update(_T)
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
-                .values(abort_requested_at=models.now(), abort_requested_by='host stop')
+                .values(
+                    abort_requested_at=models.now(),
+                    abort_requested_by='host stop',
+                    abort_cause=AbortCause.HOST_STOP.value,
+                )
             )
             sent = saga_log.sent_to_boot(session, uuids, boot_id)
-            session.execute(
-                sa.update(_T).where(*open_, same_boot, _T.c.uuid.in_(sent)).values(abort_verdict=CANCELLED_BY_STOP)
-            )
+            cancelled = {'abort_status': MigrationStatus.CANCELLED.value, 'cancelled_by_stop': True}
+            cancelled['abort_text'] = 'in the queue of its source, which was stopped'
+            session.execute(sa.update(_T).where(*open_, same_boot, _T.c.uuid.in_(sent)).values(**cancelled))
             return [uuid for (uuid,) in session.execute(sa.select(_T.c.uuid).where(*open_, same_boot)) if uuid]
 
     def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:

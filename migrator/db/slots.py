@@ -23,8 +23,9 @@ from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.engine import Engine
 from migrator.db.services import alive
-from migrator.objects import ARRIVED, COMPUTE_BINARY, WAITS_FOR_SLOT, Migration, MigrationStatus, MigrationType
+from migrator.objects import ARRIVED, COMPUTE_BINARY, Migration, MigrationStatus, MigrationType
 from migrator.objects.drain import MemberStatus
+from migrator.objects.reasons import WaitKind
 
 _T = models.MIGRATIONS
 _S = models.SERVICES
@@ -35,9 +36,9 @@ _ADMITTED = sa.or_(_T.c.dest_node.is_not(None), _T.c.attempt > 1)
 _WAITS = sa.and_(
     _IN_PROGRESS,
     _T.c.dest_node.is_(None),
-    # Without a text, its conductor has not looked yet. A younger one must not take its slot meanwhile.
-    sa.or_(_T.c.waits_for.is_(None), *(_T.c.waits_for.startswith(text) for text in WAITS_FOR_SLOT)),
-    _T.c.stuck_reason.is_(None),
+    # Without a wait, its conductor has not looked yet. A younger one must not take its slot meanwhile.
+    sa.or_(_T.c.wait_kind.is_(None), _T.c.wait_kind == WaitKind.SLOT.value),
+    _T.c.stuck_kind.is_(None),
     _T.c.abort_requested_at.is_(None),
     _T.c.abandon_requested_at.is_(None),
     # The next owner looks soon. Without one the migration must not hold back others.
@@ -338,7 +339,9 @@ class Allowance:
             drained = self.one.is_drained
             if self.slots.is_full(axis, kept, drained):
                 shown = 0 if self.slots.is_full(axis, 0, drained) else kept
-                raise exception.NoSlot(what=self.slots.explain(axis, shown, drained))
+                raise exception.NoSlot(
+                    what=self.slots.explain(axis, shown, drained), hosts=[axis[1]] if axis[1] else []
+                )
 
     def has_slot(self, host: str) -> bool:
         """Return whether the migration may take a host as its destination now."""

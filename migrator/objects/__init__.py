@@ -16,12 +16,10 @@ from migrator.objects.instance import (
 from migrator.objects.migrate_data import LiveMigrateData
 from migrator.objects.migration import (
     ARRIVED,
-    CANCELLED_BY_STOP,
     ENDS,
     FINAL,
     IN_PROGRESS,
     LEGAL_MOVES,
-    WAITS_FOR_SLOT,
     Migration,
     MigrationStatus,
     MigrationType,
@@ -53,7 +51,6 @@ from migrator.objects.service import (
 __all__ = [
     'ABORTS_QUEUED',
     'ARRIVED',
-    'CANCELLED_BY_STOP',
     'COLD_MIGRATABLE_VM_STATES',
     'COMPUTE_BINARY',
     'CONDUCTOR_BINARY',
@@ -66,7 +63,6 @@ __all__ = [
     'MIGRATABLE_VM_STATES',
     'RESIZED',
     'STOPPED',
-    'WAITS_FOR_SLOT',
     'Answer',
     'Assignment',
     'Command',

@@ -7,10 +7,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+from typing import Any
 
 from migrator import exception
 from migrator.objects import base
 from migrator.objects.instance import Flavor
+from migrator.objects.reasons import Reason, WaitKind
 from migrator.objects.service import MIGRATION_OWNED
 
 
@@ -103,9 +105,15 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
 }
 
 
-#: The abort verdict that a planned stop of a source writes. The source reports with it that it cancelled the entry in
-#: its queue before it called the driver, and that this boot accepts no new work. It stays valid when the host is gone.
-CANCELLED_BY_STOP = f'{_S.CANCELLED}: in the queue of its source, which was stopped'
+class AbortCause(enum.StrEnum):
+    """What has requested an abort."""
+
+    USER = 'user'
+    TIMEOUT = 'timeout'
+    #: The planned stop of the source, which cancels what waits in its queue.
+    HOST_STOP = 'host-stop'
+    #: The start of the source of an evacuation, which is not dead then.
+    HOST_START = 'host-start'
 
 
 class MigrationType(enum.StrEnum):
@@ -155,8 +163,9 @@ def check_move(migration_uuid: str, old: str, new: str) -> None:
         raise exception.IllegalMove(migration_uuid=migration_uuid, old=old, new=new)
 
 
-#: How ``waits_for`` begins while a migration waits for a slot (:mod:`migrator.db.slots`), and has prepared nothing.
-WAITS_FOR_SLOT = ('for an inbound slot ', 'for a slot ')
+def verdict(status: str | None, text: str | None) -> str | None:
+    """Return how an abort ends, in words: the status, and why if that is known."""
+    return f'{status}: {text}' if status and text else status
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,15 +214,26 @@ class Migration(base.Versioned):
     queued_at: datetime.datetime | None = None
     running_at: datetime.datetime | None = None
     failure: str | None = None
-    stuck_reason: str | None = None
-    waits_for: str | None = None
+    #: Why it is stuck, and what it waits for (:mod:`migrator.objects.reasons`).
+    stuck_kind: str | None = None
+    stuck_hosts: list[str] | None = None
+    stuck_words: dict[str, Any] | None = None
+    wait_kind: str | None = None
+    wait_hosts: list[str] | None = None
+    wait_words: dict[str, Any] | None = None
     #: The place of the newest entry in its log.
     log_seq: int = 0
 
     #: Requests: written by the API, by migrator-manage, and when a host stops or times out; read by the owner.
     abort_requested_at: datetime.datetime | None = None
     abort_requested_by: str | None = None
-    abort_verdict: str | None = None
+    abort_cause: str | None = None
+    #: The status with which the request ends, and why, if it is not what the request asked for.
+    abort_status: str | None = None
+    abort_text: str | None = None
+    #: Whether the source has cancelled it in its queue before it called the driver, since its service was stopped. This
+    #: boot accepts no new work, so it stays true when the host is gone.
+    cancelled_by_stop: bool = False
     force_complete_requested_at: datetime.datetime | None = None
     #: At most one of the two is requested. A drain requests the first with the migration.
     confirm_requested_at: datetime.datetime | None = None
@@ -317,4 +337,29 @@ class Migration(base.Versioned):
     @property
     def waits_for_slot(self) -> bool:
         """Whether it waits for a slot before anything is prepared."""
-        return (self.waits_for or '').startswith(WAITS_FOR_SLOT)
+        return self.wait_kind == WaitKind.SLOT
+
+    @property
+    def wait(self) -> Reason | None:
+        """What it waits for, if that is worth reporting."""
+        return Reason.read(self.wait_kind, self.wait_hosts, self.wait_words)
+
+    @property
+    def stuck(self) -> Reason | None:
+        """Why it needs an operator; None: it does not."""
+        return Reason.read(self.stuck_kind, self.stuck_hosts, self.stuck_words)
+
+    @property
+    def abort_verdict(self) -> str | None:
+        """How an abort that was requested ends, in words: a status, and why."""
+        return verdict(self.abort_status, self.abort_text)
+
+    @property
+    def waits_for(self) -> str | None:
+        """What it waits for, as a sentence."""
+        return None if self.wait is None else self.wait.sentence
+
+    @property
+    def stuck_reason(self) -> str | None:
+        """Why it needs an operator, as a sentence."""
+        return None if self.stuck is None else self.stuck.sentence

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
+from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga.log import DO, UNDO, Journal, StepRecord, StepState
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Saga, Step, Stuck, Verdict
 
@@ -244,7 +245,7 @@ class SagaExecutor(Generic[T]):
     def _wait(verdict: Verdict | Mapping[str, Any]) -> Parked | Stuck:
         # A step after the pivot is never undone. Whatever its verdict, it waits and is tried again.
         if isinstance(verdict, Failed):
-            return Parked(verdict.reason)
+            return Parked(Reason.of(WaitKind.FAILURE, reason=verdict.reason))
         assert isinstance(verdict, (Parked, Stuck))
         return verdict
 
@@ -276,7 +277,7 @@ class SagaExecutor(Generic[T]):
             case Done(result):
                 self._keep(self._record(step, UNDO, StepState.DONE, result))
             case Failed(reason):
-                return Parked(reason)
+                return Parked(Reason.of(WaitKind.FAILURE, reason=reason))
             case verdict:
                 return verdict
         return None

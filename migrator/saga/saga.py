@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from migrator.objects.reasons import Reason
 from migrator.saga import log
 
 S = TypeVar('S')
@@ -42,18 +43,18 @@ class Done:
 class Parked:
     """Verdict: the saga waits for an event. It holds no thread meanwhile.
 
-    :ivar why: what it waits for, in words for an operator.
+    :ivar why: what it waits for.
     :ivar patient: whether the wait may last any time, such as the wait for a slot in a queue.
     :ivar in_status: whether the subject's status already shows the wait.
     :ivar hosts: the hosts that it waits for; None: those that were called and have not replied.
-    :ivar outage: which service is away, for an operator. The wait may last as long as the outage. Empty: none is away.
+    :ivar outage: whether that is a service which is away. The wait may last as long as the outage.
     """
 
-    why: str
+    why: Reason
     patient: bool = False
     in_status: bool = False
     hosts: tuple[str, ...] | None = None
-    outage: str = ''
+    outage: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Failed:
 class Stuck:
     """Verdict: the state fits no known case. It is observed again, and an operator sees the reason."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from migrator.objects.drain import Drain, Member
 from migrator.runtime import http_server
 from tests import templates
 from tests.functional import browser, commands
+from tests.reasons import NOT_STUCK, stuck_for, waiting_for
 
 #: A browser on two busy cores may take minutes to draw what it draws in seconds elsewhere.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -240,7 +241,7 @@ def test_wrong_token_is_refused_and_no_token_is_kept(site, page):
 def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
     one = site.migration()
     reason = 'both hosts have the guest <img src=x onerror=alert(1)>'
-    site.change(one.uuid, status='running', stuck_reason=reason)
+    site.change(one.uuid, status='running', **stuck_for(reason))
     page.open(f'{site.url}{PAGE}')
     page.sign_in('admin')
     page.wait(lambda: 'Stuck: vm-0, running, host1 to host2' in page.text('#trouble-list'))
@@ -254,14 +255,14 @@ def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
     ]
     assert page.driver.title == '(1) migrator'
     assert page.rows('#migration-rows tr')[0][:2] == ['vm-0', '! stuck, running']
-    site.change(one.uuid, stuck_reason=None)
+    site.change(one.uuid, **NOT_STUCK)
     page.wait(lambda: nothing_is_stuck(page))
     assert 'No longer: Stuck: vm-0, running, host1 to host2.' in page.text('#news-list')
 
 
 def test_last_known_state_stays_while_the_api_is_away(site, page):
     one = site.migration()
-    site.change(one.uuid, stuck_reason='host2 does not report')
+    site.change(one.uuid, **stuck_for('host2 does not report'))
     page.open(f'{site.url}{PAGE}')
     page.sign_in('admin')
     page.wait(lambda: page.text('#trouble-list code'))
@@ -388,7 +389,7 @@ def test_five_thousand_migrations_are_shown_in_pages_and_only_changed_rows_are_w
         }).observe(document.getElementById('migration-rows'),
                    {subtree: true, childList: true, characterData: true, attributes: true});
     """)
-    site.change(second[7], waits_for='for the broker')
+    site.change(second[7], **waiting_for('for the broker'))
     page.wait(lambda: page.rows('#migration-rows tr')[7][6] == 'for the broker')
     same = "return [...document.querySelectorAll('#migration-rows tr')].every((row, at) => row === window.before[at])"
     assert page.run(same)

@@ -14,6 +14,7 @@ from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, AtCommit, boot_failing, by_turns, faults
+from tests.reasons import stuck_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -277,7 +278,7 @@ def test_abandoned_migration_is_first_removed_from_the_queue(cloud, operator):
     other = found.dest_compute
     cloud.world.hypervisors[other].delete(instance.uuid)
     with cloud.database.engine.writer() as session:
-        values = {'stuck_reason': 'the test says so'}
+        values = stuck_for('the test says so')
         session.execute(sa.update(models.Migration).where(models.Migration.uuid == found.uuid).values(**values))
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=LONG)
@@ -370,7 +371,7 @@ def test_abandon_with_source_that_keeps_its_job_needs_operator(cloud, operator):
     migration_requests.running(cloud, instance)
     with cloud.database.engine.writer() as session:
         stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
-        session.execute(stuck.values(stuck_reason='the test says so'))
+        session.execute(stuck.values(**stuck_for('the test says so')))
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.advance(30)

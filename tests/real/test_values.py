@@ -17,6 +17,7 @@ from migrator.db.schema import sync
 from migrator.objects import compute_node, protocol
 from migrator.saga import log
 from tests.real.rows import CONTEXT, accepted, instance, migration, owner
+from tests.reasons import stuck_for, waiting_for
 
 ODD = ['nul', 'surrogate', 'long', 'emoji']
 
@@ -77,13 +78,13 @@ def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
     moved = accepted(database)
     database.instances.update(moved.instance_uuid, locked_by='admin', locked_reason=odd)
     known = database.takeovers.adopt([moved.uuid], owner(database)).owned[0].migration
-    figures = {'memory_total': 2**64, 'disk_remaining': -(2**64), 'waits_for': odd}
+    figures = {'memory_total': 2**64, 'disk_remaining': -(2**64), **waiting_for(odd)}
     assert database.migrations.note_progress(known, figures)
     record = log.StepRecord(
         step='check', direction=log.DO, attempt=1, state='done', input={odd: odd}, result={'a': odd}
     )
     cleanup = Cleanup('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, blocked_because=odd, input={'a': odd})
-    fields = {'status': 'error', 'failure': odd, 'stuck_reason': odd, 'abort_verdict': odd}
+    fields = {'status': 'error', 'failure': odd, **stuck_for(odd), 'abort_text': odd}
     database.migrations.commit(known, Write(fields, records=[record], cleanups=[cleanup]))
     ended = database.migrations.get(moved.uuid)
     assert (ended.status, ended.memory_total, ended.disk_remaining) == ('error', 2**63 - 1, -(2**63))

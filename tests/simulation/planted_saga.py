@@ -20,6 +20,7 @@ from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.db import migrations, takeovers
 from migrator.objects import Outcome, protocol
+from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga import log
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Done, Failed, Parked, Settlement, Verdict
@@ -203,7 +204,11 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
     retry = hosts.retry
 
     def once(m: MigrationContext, host: str, step: str, *more: Any, **payload: Any) -> Any:
-        return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, *more, **payload)
+        return (
+            Parked(Reason.of(WaitKind.POLL, host))
+            if m.ledger.of(step, host).tries
+            else retry(m, host, step, *more, **payload)
+        )
 
     with patched(hosts, 'retry', once) as there:
         yield there

@@ -23,7 +23,8 @@ from migrator.testing.cloud import SimulatedCloud
 WHILE = 1.0
 PIVOTS = ('live_migration', 'evacuate', 'finish_migration', 'resize')
 #: The fields of a row that record how the migration ran, and not what it did.
-RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
+RUN_FIELDS = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at'}
+RUN_FIELDS |= {'wait_kind', 'wait_hosts', 'wait_words'}
 RUN_FIELDS |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
 
 #: Path -> how many steps are done there, and how many undone; a change of the saga changes it.

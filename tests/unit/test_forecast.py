@@ -11,6 +11,7 @@ from migrator import forecast
 from migrator.forecast import Job, Outlook, Past
 from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member
+from tests.reasons import stuck_for, waiting_for_slot
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 MIB = 1024 * 1024
@@ -203,7 +204,7 @@ def test_rate_of_the_hypervisor_bounds_the_rest(copied, remains, seconds):
 
 def test_queue_of_a_host_is_in_its_order_with_positions():
     rows = [
-        migration(4, 'accepted', waits_for='for an inbound slot at host7: 2 of 2'),
+        migration(4, 'accepted', **waiting_for_slot('an inbound slot at host7: 2 of 2')),
         migration(3, 'queued', queued_at=ago(10)),
         migration(2, 'queued', queued_at=ago(20)),
         running(1, 5),
@@ -223,7 +224,7 @@ def test_queue_of_a_host_is_in_its_order_with_positions():
 @pytest.mark.parametrize(
     ('row', 'reason'),
     [
-        (migration(1, stuck_reason='both hosts run it'), 'It is stuck'),
+        (migration(1, **stuck_for('both hosts run it')), 'It is stuck'),
         (migration(1, 'preparing', migration_type='evacuation'), 'It is an evacuation'),
         (migration(1, abort_requested_at=NOW), 'An abort of it was requested'),
         (migration(1, 'failed'), 'It has ended: failed.'),

@@ -6,6 +6,7 @@
 ``status-graph``        the legal moves between the statuses of a migration, as two diagrams and as a table
 ``saga-diagram``        the steps of a live migration and the order of their undos, as a diagram
 ``not-served``          the URLs and actions of nova's API that get 501, as a table
+``reasons``             the kinds of waits and of being stuck, each with its sentence, as a table
 """
 
 from __future__ import annotations
@@ -349,6 +350,24 @@ class NotServed(SphinxDirective):
         return self.parse_text_to_nodes('\n'.join([*table, '', caption]))
 
 
+# --- waits and reasons -----------------------------------------------------------------------------------------------
+
+
+class Reasons(SphinxDirective):
+    """``.. reasons:: WAITS``, from a table of ``migrator.objects.reasons``."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Render a table with the sentence of each kind."""
+        from migrator.objects import reasons
+
+        table = ['.. list-table::', '   :header-rows: 1', '   :widths: 24 76', '', '   * - kind', '     - words']
+        for kind, words in getattr(reasons, self.arguments[0]).items():
+            table += [f'   * - ``{kind}``', f'     - ``{words}``']
+        return self.parse_text_to_nodes('\n'.join(table))
+
+
 def setup(app):
     """Register the directives."""
     from migrator.runtime import concurrency
@@ -359,4 +378,5 @@ def setup(app):
     app.add_directive('status-graph', StatusGraph)
     app.add_directive('saga-diagram', SagaDiagram)
     app.add_directive('not-served', NotServed)
+    app.add_directive('reasons', Reasons)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

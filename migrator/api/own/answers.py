@@ -7,6 +7,7 @@ from __future__ import annotations
 from migrator.api.schemas.types import Schema, closed, each, many, or_null, whole
 from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, MemberStatus
+from migrator.objects.reasons import StuckKind, WaitKind
 
 _TEXT: Schema = {'type': 'string'}
 _NUMBER: Schema = {'type': 'integer'}
@@ -58,6 +59,9 @@ _VIEW = whole(
     ),
     statuses=many(whole(status=_TEXT, at=_TIME_OR_NULL)),
     **each('waits_for stuck_reason failure', _TEXT_OR_NULL),
+    wait_kind=or_null(_of(WaitKind)),
+    stuck_kind=or_null(_of(StuckKind)),
+    **each('wait_hosts stuck_hosts', many(_TEXT)),
     **each('created_at updated_at queued_at running_at abort_requested_at', _TIME_OR_NULL),
 )
 _PLACED = closed({**_VIEW['properties'], **_PLACE}, [*_VIEW['required'], 'position', 'expected'])
@@ -220,6 +224,8 @@ _MEMBER = whole(
             status=_of(MigrationStatus),
             **each('memory_total_bytes memory_processed_bytes memory_remaining_bytes', _NUMBER_OR_NULL),
             **each('destination waits_for stuck_reason', _TEXT_OR_NULL),
+            wait_kind=or_null(_of(WaitKind)),
+            stuck_kind=or_null(_of(StuckKind)),
         )
     ),
     **each('not_before began_at ended_at', _TIME_OR_NULL),

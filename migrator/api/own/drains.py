@@ -324,4 +324,6 @@ def _progress(migration: Migration) -> dict[str, Any]:
         **{f'{name}_bytes': getattr(migration, name) for name in sizes},
         'waits_for': migration.waits_for,
         'stuck_reason': migration.stuck_reason,
+        'wait_kind': migration.wait_kind,
+        'stuck_kind': migration.stuck_kind,
     }

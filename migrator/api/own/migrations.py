@@ -130,11 +130,12 @@ def in_order(request: Request, found: Sequence[Migration]) -> list[dict[str, Any
 
 def _view(one: Migration, name: str | None, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shown = ('id', 'uuid', 'instance_uuid', 'status', 'outcome', 'attempt', 'drain', 'requested_host')
-    reasons = ('waits_for', 'stuck_reason', 'failure')
+    reasons = ('waits_for', 'wait_kind', 'stuck_reason', 'stuck_kind', 'failure')
     figures = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
     times = ('created_at', 'updated_at', 'queued_at', 'running_at', 'abort_requested_at')
     return {
         **{key: getattr(one, key) for key in (*shown, *reasons)},
+        **{f'{key}_hosts': getattr(one, f'{key}_hosts') or [] for key in ('wait', 'stuck')},
         'type': one.migration_type,
         'instance_name': name,
         'source': one.source_compute,

@@ -29,6 +29,7 @@ from migrator.objects import (
     protocol,
 )
 from migrator.objects.drain import Direction, Drain, Member
+from migrator.objects.migration import AbortCause
 from migrator.saga import log
 
 _S = MigrationStatus
@@ -39,8 +40,6 @@ _ABORTABLE = (*_PENDING, _S.RUNNING, _S.MIGRATING)
 _CHOICE = 'move_allocation'
 #: The checks of the guest itself. Their failure may still be an accident of the host.
 _CHECKS_OF_GUEST = ('check_can_live_migrate_source', 'check_can_migrate_source')
-#: How the requester of an abort begins that is no user: the planned stop of the source, and its time-out.
-_BY_HOST = ('host stop', 'the time-out of ')
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
 #: The remedy for a guest that is busy.
@@ -299,11 +298,11 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
             tried=sorted(tried) if row.status == _S.FAILED else (),
         )
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING
-    waits = f'it is stuck: {row.stuck_reason}' if row.stuck_reason is not None else row.waits_for
+    waits = f'it is stuck: {row.stuck_reason}' if row.stuck_kind is not None else row.waits_for
     return Move(
         state,
         row.dest_compute,
-        is_stuck=row.stuck_reason is not None,
+        is_stuck=row.stuck_kind is not None,
         waits_for_slot=row.waits_for_slot,
         waits_for=f'Migration {row.uuid}: {waits}' if waits else None,
     )
@@ -311,4 +310,4 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
 
 def _is_ended_by_host(row: Migration) -> bool:
     """Return whether a planned stop of the source, or its time-out, has aborted a migration, and no user."""
-    return row.abort_requested_by is not None and row.abort_requested_by.startswith(_BY_HOST)
+    return row.abort_cause in (AbortCause.HOST_STOP, AbortCause.TIMEOUT)

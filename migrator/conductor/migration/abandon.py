@@ -23,6 +23,7 @@ from migrator.conductor.migration import allocations, destinations, hosts, settl
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import MigrationType, base, steps
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Done, Parked, Stuck, Verdict
 
@@ -80,7 +81,7 @@ def abandon(m: MigrationContext) -> Parked | Stuck | None:
     other = next((host for host in reversed(m.row.hosts) if host != guest_on), None)
     pause = _clean(m, other) if other is not None else None
     if isinstance(pause, Parked):
-        waiting.note_waiting(m, f'for {pause.why}')
+        waiting.note_waiting(m, pause.why)
     pause = pause or _write_allocations(m, guest_on)
     if pause is None:
         _end(m, guest_on)
@@ -108,7 +109,7 @@ def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
     destination = hosts.poll(m, m.destination) if m.destination else settle_table.Host(Observed.ABSENT)
     for host, found in ((m.source, source), (m.destination, destination)):
         if found.observed is Observed.MISSING:
-            return Parked(f'{host} to report what it has of the guest')
+            return Parked(Reason.of(WaitKind.REPORT, host))
     if source.observed in _UNDER_WAY:
         return _stop(m, source, destination)
     if m.record(CLEAN) is None:
@@ -130,17 +131,17 @@ def _stop(m: MigrationContext, source: settle_table.Host, destination: settle_ta
     if source.observed not in (Observed.WAITS, Observed.STARTED) and (
         destination.post_copy or destination.observed is Observed.RUNS
     ):
-        return Parked(f'the last pages to leave {m.source}')
+        return Parked(Reason.of(WaitKind.LAST_PAGES, m.source))
     request, patience = 'live_migration_abort', m.tools.options.service_down_time
-    wait, why = m.ledger.of(f'{ABANDON} {request}', m.source), f'{m.source} to abort the job'
+    wait, why = m.ledger.of(f'{ABANDON} {request}', m.source), Reason.of(WaitKind.ABORT, m.source)
     # The reason is written before the call, which may take long.
-    waiting.note_waiting(m, f'for {why}')
+    waiting.note_waiting(m, why)
     try:
         hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
-        why = f'the copy to begin, since only then it can be aborted: {error}'
+        why = Reason.of(WaitKind.BEGIN_TO_ABORT, m.source, reason=error)
     if now - wait.since >= patience:
-        return Stuck(f'Host {m.source} did not abort the job within {patience:.0f} s: look at its hypervisor.')
+        return Stuck(Reason.of(StuckKind.NOT_ABORTED, m.source, seconds=f'{patience:.0f}'))
     return Parked(why)
 
 
@@ -193,7 +194,7 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     verdict = hosts.retry(m, other, step, m.record(CLEAN), instance=m.guest, migrate_data=data)
     patience = m.tools.options.service_down_time
     if isinstance(verdict, Stuck):
-        return _block(m, other, step, verdict.reason)
+        return _block(m, other, step, str(verdict.reason))
     if isinstance(verdict, Parked) and now - since >= patience:
         return _defer(m, other, step, f'{other} did not finish within {patience:.0f} s')
     if isinstance(verdict, Parked):
@@ -238,7 +239,7 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     user = m.row.abandon_requested_by or 'an unknown user'
     m.set(status=Status.ERROR.value, failure=f'Abandoned by {user} with the guest on {guest_on}.')
     if m.row.abort_requested_at is not None:
-        m.set(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
+        m.set(abort_status=Status.ERROR.value, abort_text='the migration was abandoned')
     # A cleanup that would remove the guest that the operator has seen there must never run.
     result = {'guest_on': guest_on}
     if not m.row.stays:

@@ -20,6 +20,7 @@ from migrator.conductor.migration import destinations, hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db.slots import Allowance, Bounds, Request, Waiter
 from migrator.objects import Strategy
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck, Verdict
@@ -58,8 +59,9 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     except exception.NoSlot as error:
         # The end of another migration or a poll wakes it.
         m.ledger.candidates, m.ledger.wake_at = error.kwargs.get('candidates', ()), math.inf
-        waiting.note_waiting(m, error.message)
-        return Parked(error.message.removeprefix('for '), patient=True, hosts=())
+        why = Reason.of(WaitKind.SLOT, *error.kwargs['hosts'], what=error.kwargs['what'])
+        waiting.note_waiting(m, why)
+        return Parked(why, patient=True, hosts=())
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
@@ -130,7 +132,7 @@ def move_allocation(m: MigrationContext) -> Verdict:
         else:
             return Done()
     m.tools.candidates.refused(intent.destination)
-    return Parked('Placement, where other writers were faster each time')
+    return Parked(Reason.of(WaitKind.PLACEMENT_BUSY))
 
 
 def return_allocation(m: MigrationContext, step: str = 'move_allocation', direction: str = log.UNDO) -> Verdict:
@@ -179,7 +181,7 @@ def return_allocation(m: MigrationContext, step: str = 'move_allocation', direct
             return _later(m, error, step, direction)
         else:
             return Done()
-    return Parked('Placement, where other writers were faster each time')
+    return Parked(Reason.of(WaitKind.PLACEMENT_BUSY))
 
 
 def release_source_allocation(m: MigrationContext) -> Verdict:
@@ -211,7 +213,7 @@ def release_source_allocation(m: MigrationContext) -> Verdict:
             return _later(m, error, 'release_source_allocation')
         else:
             return Done()
-    return Parked('Placement, where other writers were faster each time')
+    return Parked(Reason.of(WaitKind.PLACEMENT_BUSY))
 
 
 def hold_source_allocation(m: MigrationContext) -> Verdict:
@@ -242,7 +244,7 @@ def hold_source_allocation(m: MigrationContext) -> Verdict:
         else:
             m.set(strategy=Strategy.MIGRATION_OWNED.value)
             return Done()
-    return Parked('Placement, where other writers were faster each time')
+    return Parked(Reason.of(WaitKind.PLACEMENT_BUSY))
 
 
 def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
@@ -277,15 +279,12 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
             orphan = allocations.ORPHAN_GENERATION if orphan is None else None
             _pause(m)
         except exception.PlacementRefused as error:
-            return Stuck(
-                f'The migration is being abandoned, and Placement refuses the allocation of instance '
-                f'{m.row.instance_uuid} at {host}: {error} Make room there.'
-            )
+            return Stuck(Reason.of(StuckKind.NO_ROOM, host, instance=m.row.instance_uuid, reason=error))
         except exception.PlacementUnreachable as error:
             return _later(m, error, step)
         else:
             return Done({'host': host})
-    return Parked('Placement, where other writers were faster each time')
+    return Parked(Reason.of(WaitKind.PLACEMENT_BUSY))
 
 
 def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
@@ -375,11 +374,15 @@ def _is_written_anew(m: MigrationContext, reading: allocation_state.PairReading)
 
 
 def _unknown(m: MigrationContext, reading: allocation_state.PairReading) -> Stuck:
-    return Stuck(
-        f'The allocations fit no known case ({reading.state}): instance {m.row.instance_uuid} holds '
-        f'{dict(reading.instance.allocations)}, migration {m.row.uuid} holds {dict(reading.migration.allocations)}. '
-        f'Correct them in Placement to where the guest is; then the migration goes on.'
+    reason = Reason.of(
+        StuckKind.UNKNOWN_ALLOCATIONS,
+        state=reading.state,
+        instance=m.row.instance_uuid,
+        held=dict(reading.instance.allocations),
+        migration=m.row.uuid,
+        held_by_migration=dict(reading.migration.allocations),
     )
+    return Stuck(reason)
 
 
 def _later(m: MigrationContext, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
@@ -392,8 +395,9 @@ def _later(m: MigrationContext, error: exception.MigratorException, step: str, d
         hosts.note_try(m, record, str(error))
     if isinstance(error, exception.PlacementUnreachable):
         return waiting.for_placement(m, error)
-    waiting.note_waiting(m, str(error))
-    return Parked(f'Placement: {error}')
+    why = Reason.of(WaitKind.PLACEMENT_ERROR, reason=error)
+    waiting.note_waiting(m, why)
+    return Parked(why)
 
 
 def _pause(m: MigrationContext) -> None:

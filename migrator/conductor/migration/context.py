@@ -8,8 +8,10 @@ runner then reads everything again, or releases ownership.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import datetime
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oslo_log import log as logging
@@ -18,14 +20,15 @@ from migrator import exception, executors, tracing
 from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import destinations
-from migrator.conductor.migration.ledger import Ledger, StepTimes
 from migrator.conductor.migration.replies import Replies
-from migrator.conductor.migration.spans import Spans
+from migrator.conductor.migration.waiting import Ledger
+from migrator.context import about
 from migrator.db import models, slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
-from migrator.objects import ENDS, MigrationStatus, Outcome, instance, protocol
+from migrator.objects import ENDS, Migration, MigrationStatus, Outcome, instance, protocol, reasons
+from migrator.objects.reasons import Reason
 from migrator.placement_client.allocations import SharedReadings, Writer
 from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
@@ -111,10 +114,6 @@ class Tools:
 
         pool.submit(run)
 
-    def spans_of(self, uuid: str) -> Spans | None:
-        """Return the spans of a migration, or None if it is not traced."""
-        return None if self.tracer is None else Spans(self.tracer, self.server, uuid)
-
     def is_down(self, host: str) -> bool:
         """Return whether a host is down.
 
@@ -132,6 +131,109 @@ class Tools:
             return False
         stopped = service.last_seen_up is None
         return service.is_unreachable(self.database.services.now(), down_time) if stopped else bool(service.down_since)
+
+
+#: A step: the attempt, its name and the direction; see :attr:`migrator.saga.log.StepRecord.key`.
+StepKey = tuple[int, str, str]
+
+
+class StepTimes:
+    """How long the steps take that this owner has tried first, and their spans if they are traced.
+
+    :param on_step: called with the name, direction, state and seconds of each step whose result is committed.
+    :param tracer: records the spans; None: there are none.
+    :param server: the name of the conductor.
+    :param uuid: that of the migration.
+    :param is_ours: returns whether no earlier owner has begun a step.
+    """
+
+    def __init__(
+        self,
+        clock: executors.Clock,
+        on_step: Callable[[str, str, str, float], None],
+        tracer: tracing.Tracer | None,
+        server: str,
+        uuid: str,
+        is_ours: Callable[[StepKey], bool],
+    ) -> None:
+        self._clock = clock
+        self._on_step = on_step
+        self._tracer = tracer
+        self._server = server
+        self._uuid = uuid
+        self._is_ours = is_ours
+        self._began: dict[StepKey, float] = {}
+        self._ended: dict[StepKey, float] = {}
+
+    def trying(self, key: StepKey) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a step is tried once. What its thread does is part of the step's span."""
+        if key not in self._began and self._is_ours(key):
+            self._began[key] = self._clock.monotonic()
+        if self._tracer is None:
+            return contextlib.nullcontext()
+        return about(traceparent=tracing.of_step(self._uuid, *key).header)
+
+    def end(self, key: StepKey) -> None:
+        """Take the present as the end of a step."""
+        self._ended[key] = self._clock.monotonic()
+
+    def committed(self, records: Iterable[log.StepRecord], row: Migration) -> None:
+        """Report the steps that have ended, and forget them.
+
+        :param records: what was committed.
+        :param row: the migration as it is now.
+        """
+        now = self._clock.monotonic()
+        for record in records:
+            ended = self._ended.pop(record.key, None)
+            if record.state == log.StepState.INTENT or ended is None:
+                continue
+            began = self._began.pop(record.key, None)
+            if began is not None:
+                self._on_step(record.step, record.direction, record.state, ended - began)
+            if self._tracer is not None:
+                self._export_step(self._tracer, record, ended - (ended if began is None else began), now - ended)
+        if self._tracer is not None and row.ended:
+            self._export_migration(self._tracer, row)
+
+    def _export_step(self, tracer: tracing.Tracer, record: log.StepRecord, seconds: float, ago: float) -> None:
+        """Record a step.
+
+        :param seconds: how long it took.
+        :param ago: how many seconds ago it ended.
+        """
+        ended = tracer.now() - datetime.timedelta(seconds=ago)
+        began = ended - datetime.timedelta(seconds=seconds)
+        if record.started_at is not None:  # an earlier owner may have begun it
+            began = min(began, record.started_at)
+        attributes: dict[str, str | int] = {
+            'migrator.conductor': self._server,
+            'migrator.attempt': record.attempt,
+            'migrator.result': str(record.state),
+        }
+        reason = (record.result or {}).get('reason')
+        if reason is not None:
+            attributes['migrator.reason'] = str(reason)
+        name = f'undo {record.step}' if record.direction == log.UNDO else record.step
+        place, within = tracing.of_step(self._uuid, *record.key), tracing.of_migration(self._uuid)
+        failed = record.state == log.StepState.FAILED
+        tracer.export(tracing.Span(name, within, began, ended, place, failed, attributes))
+
+    def _export_migration(self, tracer: tracing.Tracer, row: Migration) -> None:
+        now = tracer.now()
+        attributes: dict[str, str | int] = {
+            'migrator.migration': row.uuid,
+            'migrator.instance': row.instance_uuid,
+            'migrator.status': row.status,
+            'migrator.source': row.source_compute,
+            'migrator.destination': row.dest_compute or '',
+            'migrator.attempts': row.attempt,
+            'migrator.request_id': row.request_id or '',
+            'migrator.conductor': self._server,
+        }
+        began, failed = min(row.created_at or now, now), row.status in (Status.FAILED, Status.ERROR)
+        place = tracing.of_migration(self._uuid)
+        tracer.export(tracing.Span(row.migration_type, None, began, now, place, failed, attributes))
 
 
 #: The states of a guest that an evacuation leaves shut off.
@@ -161,7 +263,12 @@ class MigrationContext:
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
         self.times = StepTimes(
-            tools.threads.clock, tools.on_step, tools.spans_of(self.row.uuid), lambda key: self.journal.is_ours(*key)
+            tools.threads.clock,
+            tools.on_step,
+            tools.tracer,
+            tools.server,
+            self.row.uuid,
+            is_ours=lambda key: self.journal.is_ours(*key),
         )
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
@@ -176,7 +283,7 @@ class MigrationContext:
         self.ledger.begin_run()
         self.__dict__.update(fresh.__dict__)
 
-    def log_stuck(self, reason: str | None) -> None:
+    def log_stuck(self, reason: Reason | None) -> None:
         """Add to the next commit the log entry of becoming stuck or unstuck, preceded by a requested retry."""
         row = self.row
         if row.retry_requested_at is not None:
@@ -185,7 +292,7 @@ class MigrationContext:
             self.set(retry_requested_at=None)
         if reason is not None:
             boots = {host: self.boots.get(host) for host in sorted(self.ledger.waits_on)}
-            payload = {'reason': reason, 'boots': boots}
+            payload = {**reason.document(), 'boots': boots}
             self.writes.events.append(log.Entry(log.EntryKind.STUCK, self.attempt, payload=payload))
         elif row.abandon_requested_at is None:
             self.writes.events.append(log.Entry(log.EntryKind.UNSTUCK, self.attempt))
@@ -216,7 +323,7 @@ class MigrationContext:
     def abort_reason(self) -> str | None:
         """Why the migration should be undone: an abort request or a failure; None: no reason."""
         if self.row.abort_requested_at is not None:
-            failed = (self.row.abort_verdict or '').partition(f'{Status.FAILED}: ')[2]
+            failed = self.row.abort_text if self.row.abort_status == Status.FAILED else None
             return failed or f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
         return self.failure
 
@@ -244,14 +351,14 @@ class MigrationContext:
                 lost = _reason_of([record for record in records if (record.result or {}).get('lost')])
                 fields.setdefault('failure', lost or self.abort_reason or _reason_of(records))
                 if self.row.abort_requested_at is not None:
-                    fields.setdefault('abort_verdict', self.row.abort_verdict or Status.CANCELLED.value)
+                    fields.setdefault('abort_status', self.row.abort_status or Status.CANCELLED.value)
         ends = fields.get('status') in ENDS
-        if self.row.stuck_reason is not None and 'stuck_reason' not in fields:
+        if self.row.stuck_kind is not None and 'stuck_kind' not in fields:
             if outcome or ends or any(record.state == log.StepState.DONE for record in records):
-                fields['stuck_reason'] = None
+                fields |= reasons.columns('stuck', None)
                 self.log_stuck(None)
-        if self.row.waits_for is not None or ends:
-            fields.setdefault('waits_for', None)
+        if (self.row.wait_kind is not None or ends) and 'wait_kind' not in fields:
+            fields |= reasons.columns('wait', None)
         if any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records):
             self.read_boots()
         if ends:
@@ -293,16 +400,17 @@ class MigrationContext:
         """Commit the end of a migration whose steps are undone.
 
         The status is ``cancelled`` after an abort request, ``error`` if the guest is lost, or else ``failed``. The
-        abort verdict begins with that status. The row has the verdict if the request came before the outcome. A later
-        request has changed nothing.
+        abort verdict has that status. The row has it if the request came before the outcome. A later one has changed
+        nothing.
         """
         asked = self.row.abort_requested_at is not None
-        verdict = self.row.abort_verdict or f'{Status.FAILED}: it was being undone already: {self.row.failure}'
+        status, text = self.row.abort_status, self.row.abort_text
+        if status is None:
+            status, text = Status.FAILED.value, f'it was being undone already: {self.row.failure}'
         if self.lost:
-            verdict = f'{Status.ERROR}: the guest was lost'
+            status, text = Status.ERROR.value, 'the guest was lost'
             self.writes.instance['vm_state'] = 'error'
-        status = verdict.partition(':')[0]
-        self.set(status=status, **({'abort_verdict': verdict} if asked else {}))
+        self.set(status=status, **({'abort_status': status, 'abort_text': text} if asked else {}))
         self.commit(records)
 
     # --- writes collected for the next commit ------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from migrator.objects import (
     MigrationType,
     Strategy,
     base,
+    steps,
 )
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocations import SharedReadings
@@ -64,8 +65,7 @@ def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
         if destination is not None:
             reasons = [
                 # The source checks the guest against each destination, so its refusal is no fault of that one.
-                ('refused by the source: ' if record.step.endswith('_source') else '')
-                + str(record.result.get('reason'))
+                ('refused by the source: ' if record.step in steps.AT_SOURCE else '') + str(record.result.get('reason'))
                 for record in journal.of_attempt(earlier)
                 if record.state == log.StepState.FAILED and record.result
             ]
@@ -231,7 +231,9 @@ class _Choice:
         if allowance is not None and len(full) == 1:
             allowance.check(full[0])
         if full:
-            raise exception.NoSlot(what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full))
+            raise exception.NoSlot(
+                what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full), hosts=()
+            )
         return None
 
     def _why_not(self, place: Place) -> str | None:

@@ -5,19 +5,23 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+from types import MappingProxyType
 from typing import Any
 
 from migrator import exception
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
-from migrator.conductor.migration.ledger import Wait
-from migrator.conductor.migration.retry_table import RETRY, Then, Tried
+from migrator.conductor.migration.waiting import Wait
 from migrator.objects import Migration, base, protocol, steps
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck
 
 #: The first and the longest pause (seconds) before a failed step is tried again; each is twice as long as the last.
 _BACKOFF = (1.0, 60.0)
+#: The end of what a migration shows while the broker is away.
+_GOES_ON = 'The migration goes on by itself once it answers.'
 #: Seconds after which a request about a job is sent again while the job exists. The host may have restarted, or its
 #: driver may have failed.
 SEND_AGAIN = 5.0
@@ -75,7 +79,7 @@ def check(m: context.MigrationContext, host: str | None, step: str, **payload: A
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
         m.ledger.wake_by(m.tools.threads.clock.monotonic() + POLL_AGAIN)
-        return Parked(f'the message broker, to send {step} to {host}', outage=f'{str(answer).rstrip(".")}.')
+        return Parked(Reason.of(WaitKind.BROKER, reason=f'{str(answer).rstrip(".")}. {_GOES_ON}'), outage=True)
     if isinstance(answer, exception.MigratorException):
         return Failed(str(answer))
     if isinstance(answer, (Parked, Failed)):
@@ -121,7 +125,7 @@ def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed
         return Failed(f'Host {host} did not end {step} within {patience:g} s: look at its compute service.')
     m.ledger.waits_on.add(host)
     m.ledger.wake_by(now)
-    return Parked(f'{host} to end {step}')
+    return Parked(Reason.of(WaitKind.STEP, host, step=step))
 
 
 def carry_out(
@@ -147,7 +151,7 @@ def carry_out(
             report = answer.report
     if report is None or report.state == protocol.WorkState.RUNNING:
         m.ledger.waits_on.add(host)
-        return Parked(f'{host} to end {step}', patient=_is_copying_disks(m, host))
+        return Parked(Reason.of(WaitKind.STEP, host, step=step), patient=_is_copying_disks(m, host))
     m.tools.hosts.acknowledge(report)
     return report
 
@@ -159,6 +163,58 @@ def _is_copying_disks(m: context.MigrationContext, host: str) -> bool:
     """
     report = m.replies.reports.get((host, 'migrate_disk_and_power_off'))
     return report is not None and report.state == protocol.WorkState.RUNNING and not m.tools.is_down(host)
+
+
+# --- steps that are tried until they succeed -------------------------------------------------------------------------
+
+
+class Tried(enum.StrEnum):
+    """The outcome of one try, which is a row of the table."""
+
+    DONE = 'done'
+    #: The host refused, since the guest is there and could run.
+    HERE = 'the guest is there'
+    #: The host refused, since the guest is not there.
+    GONE = 'the guest is not there'
+    DELETED = 'the guest is not there, and its instance was deleted'
+    FAILED = 'failed'
+    #: The host failed to restore the guest, or to end it. An ended migration must leave no guest paused, and must not
+    #: start one before the other copy has ended.
+    UNRESTORED = 'the host failed to restore or to end the guest'
+    PENDING = 'not ended'
+    #: Only a fenced host runs no guest that another host may start.
+    MAY_RUN = 'not ended, and the guest may run at the host, which is down'
+
+
+class Then(enum.StrEnum):
+    """What follows from a try, which is a cell of the table."""
+
+    DONE = 'done'
+    AGAIN = 'wait, and try again'
+    DEFER = 'defer the step as a cleanup, and go on'
+    STUCK = 'stuck, and ask the host again'
+
+
+#: Outcome of the try -> what follows: while the step is tried again, and once it is given up.
+RETRY = MappingProxyType(
+    {
+        Tried.DONE: (Then.DONE, Then.DONE),
+        Tried.HERE: (Then.STUCK, Then.STUCK),
+        Tried.GONE: (Then.STUCK, Then.STUCK),
+        Tried.DELETED: (Then.DONE, Then.DONE),
+        Tried.FAILED: (Then.AGAIN, Then.DEFER),
+        Tried.UNRESTORED: (Then.AGAIN, Then.STUCK),
+        Tried.PENDING: (Then.AGAIN, Then.DEFER),
+        Tried.MAY_RUN: (Then.STUCK, Then.STUCK),
+    }
+)
+#: Outcome of a try that makes the migration stuck -> the kind.
+_STUCK = {
+    Tried.HERE: StuckKind.GUEST_THERE,
+    Tried.GONE: StuckKind.GUEST_NOT_THERE,
+    Tried.UNRESTORED: StuckKind.NOT_RESTORED,
+    Tried.MAY_RUN: StuckKind.DESTINATION_MAY_RUN,
+}
 
 
 def retry(
@@ -192,12 +248,11 @@ def retry(
         m.defer(host, step, reason, _for_cleanup(m, step))
         return Done({'deferred': reason})
     if then is Then.STUCK:
-        if tried is Tried.MAY_RUN:
-            return Stuck(reason)
-        if tried is Tried.UNRESTORED:
-            what = 'end' if step == steps.AFTER_REVERT else 'restore'
-            reason = f'Host {host} is up and cannot {what} the guest ({reason}): look at its hypervisor.'
-        return _stuck(m, wait, reason)
+        kind = _STUCK[tried]
+        if tried is Tried.UNRESTORED and step == steps.AFTER_REVERT:
+            kind = StuckKind.NOT_ENDED
+        stuck = Stuck(Reason.of(kind, host, step=step, reason=reason))
+        return stuck if tried is Tried.MAY_RUN else _stuck(m, wait, stuck)
     if isinstance(outcome, Parked):
         # A stuck step stays stuck until the host answers the next try.
         return wait.stuck or outcome
@@ -212,7 +267,7 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
     if isinstance(outcome, Parked):
         if step == steps.AFTER_REVERT and m.tools.is_down(host):
             if not m.tools.database.services.get_compute(host).forced_down:
-                return Tried.MAY_RUN, may_run(host)
+                return Tried.MAY_RUN, ''
         return Tried.PENDING, ''
     if isinstance(outcome, protocol.Report):
         if outcome.state == protocol.WorkState.DONE:
@@ -220,12 +275,11 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
         m.replies.reports.pop((host, step), None)
         facts = outcome.result or {}
         if facts.get('here'):
-            why = f'Host {host} refused {step}: the guest is there and could run. Look which host runs it.'
-            return Tried.HERE, why
+            return Tried.HERE, ''
         if facts.get('gone') and m.is_deleted():
             return Tried.DELETED, 'the instance and its guest were deleted'
         if facts.get('gone'):
-            return Tried.GONE, f'Host {host} refused {step}: the guest is not there. Look which host has it.'
+            return Tried.GONE, ''
     reason = outcome.reason or 'no reason given'
     return (Tried.UNRESTORED if step in (*steps.RESTORING, steps.AFTER_REVERT) else Tried.FAILED), reason
 
@@ -235,21 +289,13 @@ def _is_given_up(m: context.MigrationContext, host: str, wait: Wait, tried: Trie
     return m.tools.is_down(host) if tried is Tried.PENDING else wait.tries >= m.tools.options.post_max_attempts
 
 
-def may_run(host: str) -> str:
-    """Return what an operator can do about the destination of a cold migration that is down."""
-    return (
-        f'Destination {host} is down and may run the guest: start its compute service. Or, if its host is fenced, '
-        'declare it forced down.'
-    )
-
-
 def next_try(host: str, wait: Wait) -> Parked:
     """Return that a migration waits for the next try of a step that has failed."""
-    return Parked(f'the next try of {wait.what} at {host}, which has failed ({wait.reason})')
+    return Parked(Reason.of(WaitKind.RETRY, host, step=wait.what, reason=wait.reason))
 
 
-def _wait_for_call_slot(host: str) -> Parked:
-    return Parked(f'a free call slot of {host}', patient=True, hosts=())
+def _wait_for_call_slot(*hosts: str) -> Parked:
+    return Parked(Reason.of(WaitKind.CALL_SLOT, *hosts), patient=True, hosts=())
 
 
 def note_try(m: context.MigrationContext, record: log.StepRecord, reason: str) -> None:
@@ -280,11 +326,11 @@ def _delay(m: context.MigrationContext, wait: Wait, seconds: float) -> None:
     m.ledger.wake_by(wait.next_try)
 
 
-def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
+def _stuck(m: context.MigrationContext, wait: Wait, stuck: Stuck) -> Stuck:
     """Return Stuck, and try the step again after a pause instead of as fast as its host answers."""
     _delay(m, wait, POLL_AGAIN)
-    wait.stuck = Stuck(reason)
-    return wait.stuck
+    wait.stuck = stuck
+    return stuck
 
 
 def _for_cleanup(m: context.MigrationContext, step: str) -> dict[str, Any]:
@@ -395,14 +441,10 @@ def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | S
     m.ledger.waits_on = set(hosts)
     for host in hosts:
         if m.replies.unresponsive_for(host) >= m.tools.options.service_down_time:
-            return Stuck(
-                f'Host {host} answers, but its hypervisor has not reported the guest for a long time: look at the '
-                'hypervisor, and at the log of the compute service there. The migration goes on once the host reports '
-                'the guest. Otherwise stop that service, fence the host, and declare it forced down.'
-            )
+            return Stuck(Reason.of(StuckKind.NOT_REPORTED, host))
     if m.replies.unpolled.issuperset(hosts):
-        return _wait_for_call_slot(' and '.join(hosts))
-    return Parked(f'{", ".join(sorted(hosts))} to report where the guest is', hosts=hosts)
+        return _wait_for_call_slot(*hosts)
+    return Parked(Reason.of(WaitKind.REPORT, *sorted(hosts)), hosts=hosts)
 
 
 def observed_in(m: context.MigrationContext, observation: protocol.Observation) -> settle_table.Host:
@@ -474,27 +516,24 @@ def _send(
     if answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
         m.raise_epoch(answer.seen, answer.seen_tenure if answer.refusal == protocol.Refusal.TENURE else None)
         m.ledger.wake_now()
-        return Parked('a poll of the hosts in a new epoch')
+        return Parked(Reason.of(WaitKind.POLL, *m.row.hosts))
     if answer.refusal == protocol.Refusal.STOPPING:
         return Failed(f'Host {host} is stopping and accepts no new work.')
     if answer.refusal == protocol.Refusal.GUEST:
         reason = f'Host {host} refuses {step}: it knows the uuid of this migration as that of another guest.'
         return Failed(f'{reason} Request the migration again, which gets a new uuid.')
     m.ledger.waits_on.add(host)
-    return Parked(f'{host} to be ready after its start')
+    return Parked(Reason.of(WaitKind.READY, host))
 
 
-def begin(m: context.MigrationContext, host: str | None, step: str, what: str, **payload: Any) -> Failed | Parked:
-    """Have a host do the pivot. Settling finds out whether it has.
-
-    :param what: what a poll of the host shows.
-    """
+def begin(m: context.MigrationContext, host: str | None, step: str, **payload: Any) -> Failed | Parked:
+    """Have a host do the pivot. Settling finds out whether it has."""
     assert host is not None
     found = carry_out(m, host, step, **payload)
     if isinstance(found, protocol.Report):
         # It has ended before the first poll.
         m.ledger.wake_now()
-        return Parked(f'a poll of {host} for {what}')
+        return Parked(Reason.of(WaitKind.POLL, host))
     return found
 
 
@@ -520,7 +559,7 @@ def queue(m: context.MigrationContext) -> Failed | Parked:
     """Queue the guest at the source. Settling finds out how its job ends."""
     data = migrate_data(m, 'pre_live_migration')
     payload = {'instance': m.instance, 'destination': m.destination, 'migrate_data': data}
-    return begin(m, m.source, 'live_migration', 'how the job ended', **payload)
+    return begin(m, m.source, 'live_migration', **payload)
 
 
 def migrate_data(m: context.MigrationContext, step: str) -> Any:

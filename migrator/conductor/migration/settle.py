@@ -16,7 +16,8 @@ from migrator import exception
 from migrator.conductor.migration import destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
-from migrator.objects import CANCELLED_BY_STOP, base, protocol
+from migrator.objects import base, protocol
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga.saga import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
 #: The default of live_migration_completion_timeout.
@@ -25,11 +26,6 @@ SECONDS_PER_GIB = 800
 _ON_ITS_WAY = frozenset({Observed.WAITS, Observed.STARTED, Observed.JOB})
 #: The observations of the source under which a wait may last any time: in the queue, and during the copy.
 _MAY_LAST = frozenset({Observed.WAITS, Observed.JOB})
-#: What an operator can do about a copy whose compute service was killed.
-_COPIES = (
-    ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
-    'down'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +106,11 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
     if (report.result or {}).get('started'):
         _note_running(m)
         _force_complete(m)
-        return Parked(f'{m.source} to copy the guest', patient=True, in_status=True)
+        return Parked(Reason.of(WaitKind.COPY, m.source), patient=True, in_status=True)
     if seen is not None and seen.entry == protocol.Entry.STARTED:
         # The migration has its slot, and the driver may hang.
-        return Parked(f'{m.source} to begin the copy')
-    return Parked(f'a slot in the queue of {m.source}', patient=True, in_status=True)
+        return Parked(Reason.of(WaitKind.BEGIN, m.source))
+    return Parked(Reason.of(WaitKind.QUEUE, m.source), patient=True, in_status=True)
 
 
 # --- the observations ------------------------------------------------------------------------------------------------
@@ -139,7 +135,7 @@ def observe_source(m: MigrationContext) -> Host:
 
 def was_cancelled_by_stop(m: MigrationContext) -> bool:
     """Return whether the source has cancelled the migration in its queue because its service was stopped."""
-    return m.row.abort_verdict == CANCELLED_BY_STOP
+    return m.row.cancelled_by_stop
 
 
 def had_not_begun(m: MigrationContext) -> str | None:
@@ -187,7 +183,7 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
         return hosts.wait_for_observation(m, m.source)
     if source.observed in settle_table.JOB:
         m.ledger.waits_on = {m.source}
-        return Parked(f'the last pages to leave {m.source}')
+        return Parked(Reason.of(WaitKind.LAST_PAGES, m.source))
     broken = source.observed is Observed.BROKEN
     if source.observed is Observed.DOWN and m.destination:
         # The destination lacks the pages that the source still has to send.
@@ -197,9 +193,10 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
         broken = destination.observed is Observed.BROKEN
         if destination.post_copy and not broken:
             m.ledger.waits_on = set(m.row.hosts)
-            return Parked(f'the last pages to leave {m.source}, which is down', hosts=(m.source,))
+            return Parked(Reason.of(WaitKind.LAST_PAGES, m.source), hosts=(m.source,))
     if broken:
-        return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
+        names = {'source': m.source, 'destination': m.destination}
+        return Stuck(Reason.of(StuckKind.POST_COPY_BROKE, m.source, m.destination, **names))
     return None
 
 
@@ -241,7 +238,7 @@ def _settle_start(
     report = m.replies.reports.get((host, step))
     state = report.state if report is not None else None
     if state == protocol.WorkState.RUNNING:
-        return Parked(f'{host} to start the guest')
+        return Parked(Reason.of(WaitKind.START, host))
     is_done = state == protocol.WorkState.DONE
     if is_there and is_done:
         return Forward()
@@ -252,7 +249,7 @@ def _settle_start(
         # The host has lost the command, and may not have finished it; or it has lost what it had started.
         m.replies.reports.pop((host, step), None)
         sent = send(m)
-        return Parked(sent.reason) if is_there and isinstance(sent, Failed) else sent
+        return _again(sent) if is_there and isinstance(sent, Failed) else sent
     if not m.replies.settling:
         return None
     why = report.reason if report is not None else 'it was not asked to'
@@ -280,7 +277,11 @@ def _start_again(
     m.raise_epoch()
     del m.replies.reports[failed.host, failed.step]
     sent = send(m)
-    return sent if isinstance(sent, Parked) else Parked(sent.reason)
+    return sent if isinstance(sent, Parked) else _again(sent)
+
+
+def _again(failed: Failed) -> Parked:
+    return Parked(Reason.of(WaitKind.FAILURE, reason=failed.reason))
 
 
 # --- the acts of the table -------------------------------------------------------------------------------------------
@@ -296,10 +297,7 @@ def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination
     verdict = hosts.queue(m)
     report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
-        return Stuck(
-            f'Source {m.source} no longer has the guest, and destination {m.destination} only waits for it: look which '
-            'host has it.'
-        )
+        return Stuck(Reason.of(StuckKind.GUEST_GONE, m.source, destination=m.destination))
     return verdict
 
 
@@ -312,7 +310,7 @@ def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destinati
     if found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest again: {found.reason}')
     m.ledger.wake_now()
-    return Parked('another poll of both hosts')
+    return Parked(Reason.of(WaitKind.POLL, *m.row.hosts))
 
 
 def _forward(_m: MigrationContext, _decision: Decision, source: Host, destination: Host) -> Settlement:
@@ -324,7 +322,7 @@ def _back(m: MigrationContext, decision: Decision, source: Host, _destination: H
     failure = _verdict_of(m) or decision.reason
     if m.row.abort_requested_at is not None and source.verdict == 'failed':
         # The driver's verdict decides the result of an abort.
-        m.set(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
+        m.set(failure=failure, abort_status=Status.FAILED.value, abort_text=failure)
     return Back(m.abort_reason or failure)
 
 
@@ -336,8 +334,8 @@ def _lost(m: MigrationContext, decision: Decision, _source: Host, _destination: 
     return Lost(f'{where}: look whether another host has it, and whether the allocations name that host.')
 
 
-def _stuck(_m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:
-    return Stuck(decision.reason)
+def _stuck(m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:
+    return Stuck(Reason.of(StuckKind.UNKNOWN_GUEST, *m.row.hosts, reason=decision.reason))
 
 
 def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination: Host) -> Settlement:
@@ -346,13 +344,13 @@ def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination:
     if source.observed in settle_table.JOB:
         # An old host cannot cancel a queued migration, but can abort a running one.
         _note_running(m)
-    pause = Parked(f'{m.source} to abort the job')
+    pause = Parked(Reason.of(WaitKind.ABORT, m.source))
     # The wait includes the status, so that a request sent while queued is sent again for the job.
     wait = m.ledger.of(f'{request} {m.row.status}', m.source)
     try:
         hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
-        pause = Parked(f'the copy to begin, since only then it can be aborted: {error}', patient=True)
+        pause = Parked(Reason.of(WaitKind.BEGIN_TO_ABORT, m.source, reason=error), patient=True)
     m.ledger.waits_on = {m.source}
     return pause
 
@@ -373,11 +371,11 @@ def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Ho
     # The migration waits with the source down only while its hypervisor may still copy.
     alone = source.observed is Observed.DOWN and destination.observed is Observed.WAITING
     if alone:
-        waiting.note_unreachable(m, m.source, m.tools.hosts.unreachable_for(m.source), answers=False, helps=_COPIES)
+        waiting.note_silence(m, m.source, m.tools.hosts.unreachable_for(m.source), WaitKind.COPYING_HOST)
     # Force completion pauses a guest long before it moves.
     forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
     goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
-    why = f'progress of the migration ({decision.reason})'
+    why = Reason.of(WaitKind.PROGRESS, *m.row.hosts, reason=decision.reason)
     return Parked(why, patient=goes_on, in_status=goes_on, hosts=(missing,) if missing else None)
 
 

@@ -18,6 +18,8 @@ from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.db import actions
 from migrator.objects import Migration, MigrationStatus, Outcome, times
+from migrator.objects.migration import AbortCause
+from migrator.objects.reasons import Reason
 from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
 from migrator.saga import log
 
@@ -33,9 +35,9 @@ _PIVOTS = frozenset(saga.pivot.name for saga in _SAGAS.values())
 _UNDOS = {step.name: step.undo.__name__ for saga in _SAGAS.values() for step in saga.steps if step.undo is not None}
 #: The descriptions of the journal's records that no declared step has made.
 _NO_STEPS = {
-    abandon.ABANDON: 'abandon: hosts refuse from now on what was sent before',
-    abandon.CLEAN: 'abandon: clean {host}',
-    abandon.ALLOCATIONS: 'abandon: write the allocations',
+    abandon.ABANDON: 'hosts refuse from now on what was sent before',
+    abandon.CLEAN: 'clean {host}',
+    abandon.ALLOCATIONS: 'write the allocations',
 }
 #: The key of the reason in the result of a step that became a cleanup.
 _DEFERRED = 'deferred'
@@ -98,9 +100,16 @@ def _of_entry(facts: Facts, entry: log.Entry) -> Iterator[Line]:
         asked_at = datetime.datetime.fromisoformat(entry.payload['requested_at'])
         yield Line(asked_at, None, None, f'{entry.payload["by"] or "an unknown user"} requested a retry')
     elif entry.kind == log.EntryKind.STUCK:
-        yield Line(at, server, entry.epoch, f'stuck: {entry.payload["reason"]}')
+        yield Line(at, server, entry.epoch, f'stuck: {_reason_in(entry).sentence}')
     else:
         yield Line(at, server, entry.epoch, 'no longer stuck')
+
+
+def _reason_in(entry: log.Entry) -> Reason:
+    payload = entry.payload
+    found = Reason.read(payload['kind'], payload.get('hosts'), payload.get('words'))
+    assert found is not None
+    return found
 
 
 def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
@@ -137,7 +146,7 @@ def name_of(step: log.StepRecord, host: str | None = None) -> str:
     """
     where = f' at {host}' if host and step.step != 'move_allocation' else ''
     if step.step in _NO_STEPS:
-        return _NO_STEPS[step.step].format(host=(step.input or {}).get('host'))
+        return f'abandon: {_NO_STEPS[step.step].format(host=(step.input or {}).get("host"))}'
     if step.direction == log.DO:
         return f'{step.step}{where}'
     return f'{_UNDOS[step.step]}{where}'
@@ -219,7 +228,8 @@ def _confirmed(facts: Facts) -> str:
 def _of_requests(facts: Facts) -> Iterator[Line]:
     migration = facts.migration
     user = migration.abort_requested_by or 'an unknown user'
-    act = {'host stop': 'planned stop', 'host start': 'start'}.get(user)
+    acts: dict[str, str] = {AbortCause.HOST_STOP: 'planned stop', AbortCause.HOST_START: 'start'}
+    act = acts.get(migration.abort_cause or '')
     user = f'the {act} of {migration.source_compute}' if act is not None else user
     found = (
         (migration.abort_requested_at, f'{user} requested an abort'),
@@ -253,7 +263,7 @@ def next_(facts: Facts, program: str = PROG) -> list[str]:
         return [*_after_the_end(facts, program), *_cleanups(facts, program)]
     if migration.abandon_requested_at is not None:
         found = [*_owner(facts), *_abandoned(facts)]
-    elif migration.stuck_reason is not None:
+    elif migration.stuck_kind is not None:
         found = [*_stuck(facts, program)]
     else:
         found = [*_owner(facts), *_steps(facts)]
@@ -382,7 +392,7 @@ def _abandoned(facts: Facts) -> Iterator[str]:
         record = journal.find(migration.attempt, name)
         if record is None or record.state != log.StepState.DONE:
             other = next((host for _, host in facts.hosts if host != migration.abandon_guest_on), 'the other host')
-            left.append(_NO_STEPS[name].format(host=other).removeprefix('abandon: '))
+            left.append(_NO_STEPS[name].format(host=other))
     guest_on = migration.abandon_guest_on
     left.append(f'it ends in error, the instance being at {guest_on} in vm_state error')
     yield f'It is being abandoned: {"; ".join(left)}.'
@@ -409,7 +419,7 @@ def _steps(facts: Facts) -> Iterator[str]:
     undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
     if migration.outcome == Outcome.BACK or undoing:
         undos = list(_left_to_undo(migration, journal))
-        end = 'cancelled' if (migration.abort_verdict or '').startswith('cancelled') else 'failed'
+        end = 'cancelled' if migration.abort_status == Status.CANCELLED else 'failed'
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
         yield f'It is being undone. {_list(facts, undos)} {after}'
         return

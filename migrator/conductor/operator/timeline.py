@@ -426,9 +426,11 @@ def document(facts: Facts) -> dict[str, Any]:
 
 def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> dict[str, Any]:
     """Return a migration as JSON, with the history of its statuses."""
-    found = dataclasses.asdict(migration) | {'history': saga_log.history(entries)}
-    del found['log_seq']
-    return found
+    shown = ('waits_for', 'stuck_reason', 'abort_verdict')
+    found = dataclasses.asdict(migration) | {name: getattr(migration, name) for name in shown}
+    for name in ('log_seq', 'wait_words', 'stuck_words', 'abort_text', 'cancelled_by_stop'):
+        del found[name]
+    return found | {'history': saga_log.history(entries)}
 
 
 def _begun_by(facts: Facts, step: log.StepRecord) -> dict[str, Any]:

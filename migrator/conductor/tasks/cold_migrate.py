@@ -22,6 +22,7 @@ from migrator.conductor.migration.settle_table import Host, Observed
 from migrator.conductor.tasks import live_migrate
 from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, steps
 from migrator.objects.difference import POWER
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
@@ -157,7 +158,7 @@ def check_source_is_off(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def finish_migration(m: MigrationContext) -> Failed | Parked:
     """Have the destination start the guest. Settling finds out whether it has."""
-    return hosts.begin(m, m.destination, 'finish_migration', 'whether the guest is started', **_guest(m))
+    return hosts.begin(m, m.destination, 'finish_migration', **_guest(m))
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -170,10 +171,7 @@ def settle(m: MigrationContext) -> Settlement:
 def _when_destination_is_down(m: MigrationContext, found: Host) -> Stuck | Back | None:
     host = m.destination
     if not found.forced_down:
-        return Stuck(
-            f'Destination {host} is down and may have started the guest: start its compute service. Or, if its host is '
-            'fenced, declare it forced down; then the guest is restored at its source.'
-        )
+        return Stuck(Reason.of(StuckKind.DESTINATION_DOWN, host))
     if not m.replies.settling:
         # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
         return None
@@ -219,17 +217,15 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return hosts.wait_for_observation(m, m.destination)
     if found.observed is not Observed.RUNS:
         helps = f'start the compute service of {m.destination}. Or look' if found.observed is Observed.DOWN else 'look'
-        return Stuck(
-            f'Destination {m.destination} {found.observed}, so the copy at source {m.source} is kept: {helps} which '
-            f'host has the guest, and type "migrator-manage migration abandon {m.row.uuid} --guest-on HOST".'
-        )
+        words = {'source': m.source, 'observed': found.observed, 'look': helps, 'migration': m.row.uuid}
+        return Stuck(Reason.of(StuckKind.NOT_CONFIRMED, m.destination, **words))
     m.read_boots()
     return {}
 
 
 def waits_for_its_user() -> Parked:
     """Return that a finished migration waits for its user."""
-    return Parked('a user to confirm or to revert it', patient=True, in_status=True, hosts=())
+    return Parked(Reason.of(WaitKind.USER), patient=True, in_status=True, hosts=())
 
 
 def confirm_migration_at_source(m: MigrationContext) -> Verdict:
@@ -264,9 +260,10 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
             if source.observed is Observed.DOWN
             else f'if {m.destination} has the guest, abandon the migration with the guest on that host'
         )
-        return Stuck(f'Source {m.source} {source.observed}, so the guest stays at {m.destination}: {helps}.')
+        words = {'observed': source.observed, 'destination': m.destination, 'look': helps}
+        return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
     if destination.observed is Observed.DOWN and not destination.forced_down:
-        return Stuck(hosts.may_run(m.destination))
+        return Stuck(Reason.of(StuckKind.DESTINATION_MAY_RUN, m.destination))
     m.read_boots()
     return {}
 

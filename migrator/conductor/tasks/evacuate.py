@@ -18,6 +18,7 @@ from migrator.conductor.migration.context import LEFT_SHUT_OFF, NOW, MigrationCo
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host
 from migrator.objects import LiveMigrateData
+from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
@@ -89,8 +90,7 @@ def note_queued(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 def evacuate(m: MigrationContext) -> Failed | Parked:
     """Have the destination start the guest. Settling finds out whether it has."""
     data = hosts.migrate_data(m, 'check_can_evacuate')
-    what = 'whether the guest is started'
-    return hosts.begin(m, m.destination, 'evacuate', what, instance=m.guest, migrate_data=data)
+    return hosts.begin(m, m.destination, 'evacuate', instance=m.guest, migrate_data=data)
 
 
 def rollback_evacuation_at_destination(m: MigrationContext) -> Verdict:
@@ -108,10 +108,7 @@ def settle(m: MigrationContext) -> Settlement:
 
 
 def _when_destination_is_down(m: MigrationContext, _found: Host) -> Stuck:
-    return Stuck(
-        f'Destination {m.destination} is down and may have started the guest: start its compute service. If the host '
-        f'is fenced, abandon the migration with the guest on {m.destination}, and evacuate it from there.'
-    )
+    return Stuck(Reason.of(StuckKind.EVACUATION_DOWN, m.destination))
 
 
 # --- 4, 5, 6 the end -------------------------------------------------------------------------------------------------

@@ -184,8 +184,8 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 def complete(m: MigrationContext) -> Verdict:
     """End the migration, which frees the instance for the next task."""
     if m.row.abort_requested_at is not None:
-        # A verdict begins with the status that the migration ends with.
-        m.set(abort_verdict=f'{Status.COMPLETED}: the guest had moved before the abort could be done')
+        # A verdict has the status that the migration ends with.
+        m.set(abort_status=Status.COMPLETED.value, abort_text='the guest had moved before the abort could be done')
     return Done()
 
 

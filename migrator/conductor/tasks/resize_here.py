@@ -18,6 +18,7 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.conductor.tasks import cold_migrate, live_migrate
 from migrator.objects import RESIZED, LiveMigrateData, protocol
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
 
@@ -86,7 +87,7 @@ def check_can_resize(m: MigrationContext) -> Verdict:
 
 def resize(m: MigrationContext) -> Failed | Parked:
     """Have the host resize the guest. Settling finds out whether it has."""
-    return hosts.begin(m, m.source, 'resize', 'whether the guest is resized', **_guest(m))
+    return hosts.begin(m, m.source, 'resize', **_guest(m))
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -102,17 +103,14 @@ def settle(m: MigrationContext) -> Settlement:
         if found.observed is Observed.MISSING:
             return hosts.wait_for_observation(m, m.source)
         if found.observed is Observed.DOWN and not found.forced_down:
-            return Stuck(
-                f'Host {m.source} is down and may have resized the guest: start its compute service. Or, if the host '
-                'is fenced, declare it forced down; then the resize is undone when it is back.'
-            )
+            return Stuck(Reason.of(StuckKind.RESIZE_DOWN, m.source))
         report = m.replies.reports.get((m.source, 'resize'))
         state = report.state if report is not None else None
         if state == protocol.WorkState.DONE:
             return Forward()
         if found.observed is not Observed.DOWN:
             if state == protocol.WorkState.RUNNING:
-                return Parked(f'{m.source} to resize the guest')
+                return Parked(Reason.of(WaitKind.RESIZE, m.source))
             if state is None and m.abort_reason is None:
                 # The host has lost the command, and finds out how far it had come.
                 return resize(m)
@@ -148,7 +146,7 @@ def wait_for_confirmation(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if found.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if found.observed is Observed.ABSENT:
-        return Stuck(f'Host {m.source} {found.observed}, so the resize is not confirmed: look at its hypervisor.')
+        return Stuck(Reason.of(StuckKind.RESIZE_NOT_CONFIRMED, m.source, observed=found.observed))
     m.read_boots()
     return {}
 
@@ -170,10 +168,7 @@ def return_old_flavor(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if found.observed is Observed.MISSING:
         return hosts.wait_for_observation(m, m.source)
     if found.observed in (Observed.DOWN, Observed.ABSENT):
-        return Stuck(
-            f'Host {m.source} {found.observed}, so the guest keeps its new flavor: look at that host, and at its '
-            'compute service.'
-        )
+        return Stuck(Reason.of(StuckKind.RESIZE_NOT_REVERTED, m.source, observed=found.observed))
     m.writes.instance |= {'flavor': m.row.old_flavor, 'power_state': cold_migrate.power_state(m)}
     m.read_boots()
     return {}

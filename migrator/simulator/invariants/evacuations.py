@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrator.objects import Migration, MigrationStatus
+from migrator.objects.migration import AbortCause
 from migrator.placement_client import allocation_state
 from migrator.simulator.world import World
 
 _S = MigrationStatus
 
 #: The requester of the abort of an evacuation whose source was started before the guest could be started elsewhere.
-HOST_START = 'host start'
 #: The step that may end an active copy of a guest that was evacuated.
 CLEANUP = 'post_evacuation_at_source'
 
@@ -62,7 +62,7 @@ def one_way(world: World) -> Iterator[str]:
     """Yield the evacuations that intended to start their guest after their source had been started."""
     for migration in world.migrations.values():
         asked, queued = migration.abort_requested_at, migration.queued_at
-        if migration.is_evacuation and migration.abort_requested_by == HOST_START and asked and queued:
+        if migration.is_evacuation and migration.abort_cause == AbortCause.HOST_START and asked and queued:
             if queued > asked:
                 yield f'evacuation {migration.uuid} intended the start of its guest after its source was started'
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.db import actions
 from migrator.objects import LEGAL_MOVES, Migration, MigrationStatus
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.simulator.world import World
 from migrator.virt.fake import hypervisor
@@ -32,9 +33,8 @@ ASYNCHRONOUS = (2, 34)
 _MAY_REPEAT = 3
 #: The text of a :class:`~migrator.exception.ServiceUnreachable` in another text, or a wait for such a service.
 _AWAY = re.compile(r'is not reachable|does not let migrator in|the message broker|Unreachable')
-#: A log line and a reason that name the migration of a deferred cleanup.
+#: A log line that names the migration of a deferred cleanup.
 _BLOCKS = re.compile(r'Blocking deferred cleanup \S+ at \S+ for migration (\S+):')
-_CLEANUP = re.compile(r'the deferred cleanup of migration ([^\s,]+)')
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
@@ -95,7 +95,7 @@ def _wrong_end(world: World, migration: Migration) -> Iterator[str]:
     if migration.abort_requested_at is None:
         yield 'its abort returned 202, but is not recorded'
     elif migration.ended and migration.status != _S.ERROR:
-        if not (migration.abort_verdict or '').startswith(migration.status):
+        if migration.abort_status != migration.status:
             yield f'its abort was requested and it ended {migration.status}; the verdict is {migration.abort_verdict}'
         if migration.status == _S.COMPLETED and _aborted_before_cut_over(world, migration):
             yield 'it is completed, although its driver got the abort before the destination ran the guest'
@@ -133,16 +133,25 @@ def stuck_once(world: World) -> Iterator[str]:
     """
     blocked = Counter(found[1] for line in world.logs if (found := _BLOCKS.search(line)))
     for uuid, entries in world.entries.items():
-        again = Counter[str]()
+        again, reasons = Counter[Any](), dict[Any, Reason]()
         for before, left, entry in zip(entries, entries[1:], entries[2:], strict=False):
             kinds = before.kind, left.kind, entry.kind
             if kinds == (log.EntryKind.STUCK, log.EntryKind.UNSTUCK, log.EntryKind.STUCK):
-                if before.payload['reason'] == entry.payload['reason']:
-                    again[entry.payload['reason']] += 1
-        for reason, times in again.items():
-            cleanup = _CLEANUP.search(reason)
-            if times > _MAY_REPEAT + (blocked[cleanup[1]] if cleanup else 0):
+                reason = _reason_in(entry)
+                if _reason_in(before).key == reason.key:
+                    again[reason.key] += 1
+                    reasons[reason.key] = reason
+        for key, times in again.items():
+            reason = reasons[key]
+            is_blocked = reason.kind == StuckKind.BLOCKED_CLEANUP
+            if times > _MAY_REPEAT + (blocked[reason.words['migration']] if is_blocked else 0):
                 yield f'migration {uuid} was stuck {times + 1} times without other news: {reason}'
+
+
+def _reason_in(entry: log.Entry) -> Reason:
+    found = Reason.read(entry.payload['kind'], entry.payload['hosts'], entry.payload['words'])
+    assert found is not None
+    return found
 
 
 def stuck_for_its_own_sake(world: World) -> Iterator[str]:
@@ -152,8 +161,11 @@ def stuck_for_its_own_sake(world: World) -> Iterator[str]:
     """
     for uuid, entries in world.entries.items():
         for entry in entries:
-            reason = str(entry.payload.get('reason')) if entry.kind == log.EntryKind.STUCK else ''
-            if _AWAY.search(reason):
+            if entry.kind != log.EntryKind.STUCK:
+                continue
+            reason = _reason_in(entry)
+            waits = reason.waits is not None and reason.waits.kind in (WaitKind.PLACEMENT, WaitKind.BROKER)
+            if waits or _AWAY.search(str(reason)):
                 yield f'migration {uuid} was stuck because a service was away: {reason}'
 
 

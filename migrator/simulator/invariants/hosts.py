@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 from migrator.db.slots import CLUSTER, Axis, into, out_of
 from migrator.objects import ARRIVED, Migration, MigrationStatus
+from migrator.objects.migration import AbortCause
 from migrator.simulator.world import World
 from migrator.testing.rpc import RpcRecorder
 
 #: The requester of the abort of a migration that a planned stop has cancelled.
-HOST_STOP = 'host stop'
 
 
 def bound(world: World) -> Iterator[str]:
@@ -223,7 +223,7 @@ def stopped_clean(world: World) -> Iterator[str]:
     An operator may have abandoned it just before the stop. Then it ends in error.
     """
     for migration in world.migrations.values():
-        by_stop = migration.abort_requested_by == HOST_STOP
+        by_stop = migration.abort_cause == AbortCause.HOST_STOP
         abandoned = migration.abandon_requested_at is not None and migration.status == MigrationStatus.ERROR
         if by_stop and migration.ended and migration.status != MigrationStatus.CANCELLED and not abandoned:
             yield f'migration {migration.uuid} was cancelled by the stop of its host, but ended {migration.status}'

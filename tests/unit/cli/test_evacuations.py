@@ -10,6 +10,7 @@ from migrator.conductor import audit
 from migrator.db import cleanups
 from migrator.placement_client import allocations
 from tests import evacuated
+from tests.reasons import stuck_for
 
 
 @pytest.fixture
@@ -252,7 +253,7 @@ def test_evacuation_whose_source_reports_again_says_so(operator, guest):
 def test_start_of_the_source_is_named_as_the_requester_of_the_abort(operator, guest):
     cloud = operator.cloud
     now = cloud.database.services.now()
-    evacuation = in_progress(cloud, guest, abort_requested_at=now, abort_requested_by='host start')
+    evacuation = in_progress(cloud, guest, abort_requested_at=now, abort_cause='host-start')
     assert 'the start of host1 requested an abort' in operator.observed('migration', 'show', evacuation.uuid)
     assert 'It is undone, and ends failed. The guest stays at host1.' in shown(operator, evacuation)[1]
 
@@ -281,7 +282,7 @@ def test_timeline_of_an_evacuation_names_its_steps(operator, done):
 
 def test_abandon_of_an_evacuation_shows_that_its_source_is_not_polled(operator, guest):
     cloud = operator.cloud
-    evacuation = in_progress(cloud, guest, evacuated.step('evacuate', 'intent'), stuck_reason='host2 is down')
+    evacuation = in_progress(cloud, guest, evacuated.step('evacuate', 'intent'), **stuck_for('host2 is down'))
     text = operator.observed('migration', 'abandon', evacuation.uuid, '--guest-on', 'host2')
     assert 'A conductor first polls host2 for the guest.' in text
     assert 'host1 removes its copy of the guest when it is back, once host2 reports that it has the guest.' in text

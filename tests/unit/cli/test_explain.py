@@ -9,7 +9,9 @@ import pytest
 from migrator.conductor.operator import explain, unstick
 from migrator.db.cleanups import Cleanup
 from migrator.objects import Flavor, Instance
+from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
+from tests.reasons import stuck_for
 from tests.unit.cli.test_timeline import LIVING, OVER, back, facts, service, step
 
 
@@ -55,6 +57,9 @@ def test_step_result_is_one_line(record, words):
     assert explain.result_of(record) == words
 
 
+SPLIT = Reason.of(StuckKind.UNKNOWN_GUEST, reason='split brain')
+
+
 class TestTheLines:
     def test_an_undo_is_called_by_what_it_does(self):
         undone = done('pre_live_migration', direction='undo')
@@ -83,7 +88,7 @@ class TestTheLines:
 
     def test_stuck_reason_is_shown_after_the_migration_continued(self):
         entries = [
-            log.Entry('stuck', payload={'reason': 'split brain'}, conductor='owner-1', epoch=1, at=back(25)),
+            log.Entry('stuck', payload=SPLIT.document(), conductor='owner-1', epoch=1, at=back(25)),
             log.Entry('retry', payload={'by': 'ada', 'requested_at': back(20).isoformat()}, at=back(19)),
             log.Entry('unstuck', conductor='owner-1', epoch=2, at=back(19)),
         ]
@@ -101,7 +106,7 @@ class TestTheLines:
             ]  # fmt: skip
 
     def test_stop_of_a_host_is_named_as_the_requester(self):
-        lines = reported(abort_requested_at=back(5), abort_requested_by='host stop')
+        lines = reported(abort_requested_at=back(5), abort_cause='host-stop')
         assert lines[-1] == 'the planned stop of src requested an abort'
 
 
@@ -114,13 +119,13 @@ class TestWhatHappensNext:
         assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again while it runs.']
 
     def test_stuck_migration_lists_commands(self):
-        lines = self.next_(stuck_reason='odd')
+        lines = self.next_(**stuck_for('odd'))
         assert '  migrator-manage migration retry m' in lines
         assert '  migrator-manage migration abandon m --guest-on HOST --yes' in lines
 
     def test_host_is_filled_in_only_if_the_hosts_have_reported(self):
         for outcome, host in (('back', 'src'), ('forward', 'dst')):
-            lines = self.next_(stuck_reason='odd', outcome=outcome)
+            lines = self.next_(**stuck_for('odd'), outcome=outcome)
             assert f'  migrator-manage migration abandon m --guest-on {host} --yes' in lines
 
     def test_before_the_guest_moves_the_steps_are_those_that_are_left(self):
@@ -256,7 +261,7 @@ class TestAColdMigration:
             *explain.next_(facts(**stays, status='finished')),
             *explain.next_(facts(**stays, status='confirming', confirm_requested_at=back(1), owner=None)),
             *explain.next_(facts(**stays, status='reverting', revert_requested_at=back(1))),
-            *explain.next_(facts(**stays | {'outcome': None}, stuck_reason='odd')),
+            *explain.next_(facts(**stays | {'outcome': None}, **stuck_for('odd'))),
         ]
         assert not any('which host' in line for line in texts)
         for text in (
@@ -274,7 +279,7 @@ class TestAColdMigration:
         ('outcome', 'flavor'), [(None, 'its old flavor again'), ('forward', 'only its new flavor')]
     )
     def test_abandoned_guest_that_stays_may_be_restarted_by_its_host(self, outcome, flavor):
-        found = facts(migration_type='resize', dest_compute='src', outcome=outcome, stuck_reason='odd')
+        found = facts(migration_type='resize', dest_compute='src', outcome=outcome, **stuck_for('odd'))
         lines = [*unstick.plan_abandon(found, 'src', lambda consumer: {})]
         assert any(f'src gives the guest {flavor} in a deferred cleanup, and may restart it' in line for line in lines)
         assert not any('both hosts' in line or 'Nothing is started' in line for line in lines)

@@ -13,6 +13,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import Migration, Service, steps
 from migrator.saga import log
+from tests.reasons import stuck_for, waiting_for
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
 LIVING = Incarnation('owner-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
@@ -176,7 +177,7 @@ class TestItsHosts:
 
 class TestWhatItWaitsFor:
     def test_stuck_migration_states_reason_first_and_that_it_is_observed_again(self):
-        lines = waits(stuck_reason='split brain.', waits_for='src has not answered for 61 s')
+        lines = waits(**stuck_for('split brain.'), **waiting_for('src has not answered for 61 s'))
         assert lines[:3] == [
             'It is stuck and needs an operator: split brain.',
             'It is observed again with each sweep, and goes on once that is fixed.',
@@ -187,18 +188,18 @@ class TestWhatItWaitsFor:
         request = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
         entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='owner-1', epoch=1, at=back(40))]
         steps = [step('live_migration')]
-        assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
+        assert waits(**stuck_for('split brain.'), steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'That has not begun yet. It is stuck: split brain.',
         ]
         entries.append(log.Entry('intent', step='abandon', conductor='owner-1', epoch=2, at=back(4)))
-        assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
+        assert waits(**stuck_for('split brain.'), steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
         # By its place in the log: conductors need not have one clock.
         entries.append(log.Entry('stuck', payload={'reason': 'no room.'}, conductor='owner-1', epoch=2, at=back(6)))
-        assert waits(stuck_reason='no room.', steps=steps, entries=entries, **request) == [
+        assert waits(**stuck_for('no room.'), steps=steps, entries=entries, **request) == [
             'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'The abandonment is stuck and needs an operator: no room.',
             'It is tried again with each sweep, and ends once that is fixed.',
@@ -258,7 +259,7 @@ class TestWhatItWaitsFor:
     @pytest.mark.parametrize('status', ['queued', 'running', 'running (post-copy)'])
     @pytest.mark.parametrize(
         'fields',
-        [{'stuck_reason': 'src no longer moves it'}, {'abandon_requested_at': back(3), 'abandon_guest_on': 'src'}],
+        [stuck_for('src no longer moves it'), {'abandon_requested_at': back(3), 'abandon_guest_on': 'src'}],
         ids=['stuck', 'abandoned'],
     )
     def test_given_up_migration_is_not_shown_as_moving(self, status, fields):
@@ -270,7 +271,7 @@ class TestWhatItWaitsFor:
 
     def test_step_stuck_after_failures_is_shown_with_the_last_failure(self):
         failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
-        lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
+        lines = waits(steps=[failing], status='post-migrating', outcome='forward', **stuck_for('10 failures'))
         assert lines[-1] == ('src does post_live_migration_at_source: begun 30 s ago; the last time it failed: busy')
 
 
@@ -321,9 +322,9 @@ class TestItsEnd:
 
     def test_late_abort_is_shown_as_not_done(self):
         asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
-        lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
+        lines = self.ended('completed', **asked, abort_status='completed', abort_text='before the abort')
         assert lines[1] == (
-            'An abort was requested 2 min 10 s ago by ada, and was not done: completed before the abort.'
+            'An abort was requested 2 min 10 s ago by ada, and was not done: completed: before the abort.'
         )
 
     def test_deferred_cleanups_are_shown_after_the_end(self):

@@ -11,17 +11,29 @@ from typing import Any
 import pytest
 
 from migrator import exception, executors
-from migrator.conductor.migration.ledger import Ledger, StepTimes
+from migrator.conductor.migration.context import StepTimes
 from migrator.conductor.migration.replies import Replies
+from migrator.conductor.migration.waiting import Ledger
 from migrator.conductor.runner import Runner
-from migrator.objects import protocol
+from migrator.objects import Migration, protocol, reasons
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Kind, Parked, Saga, Step, Stuck
 from migrator.testing.simulation.threads import Simulation
+from tests.reasons import NOT_STUCK
+
+NOTHING = Parked(Reason.of(WaitKind.POLL, 'host1'))
+
+
+def stuck(reason: str) -> Stuck:
+    return Stuck(Reason.of(StuckKind.UNKNOWN_GUEST, reason=reason))
 
 
 class Row(types.SimpleNamespace):
     """A row without a database."""
+
+    wait, waits_for = Migration.wait, Migration.waits_for
+    stuck, stuck_reason = Migration.stuck, Migration.stuck_reason
 
     def replace(self, **fields: Any) -> Row:
         self.__dict__.update(fields)
@@ -37,8 +49,8 @@ class Subject:
             instance_uuid='i1',
             request_id='req-1',
             task='live-migration',
-            stuck_reason=None,
-            waits_for=None,
+            **NOT_STUCK,
+            **reasons.columns('wait', None),
             retry_requested_at=None,
             abort_requested_at=None,
             abandon_requested_at=None,
@@ -56,7 +68,7 @@ class Subject:
         self.boots: dict[str, str] = {}
         self.stuck = None
         self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)
-        self.times = StepTimes(clock, lambda *_step: None, None, lambda key: self.journal.is_ours(*key))
+        self.times = StepTimes(clock, lambda *_step: None, None, '', uuid, lambda key: self.journal.is_ours(*key))
         self.tools = types.SimpleNamespace(
             server='conductor',
             broker=types.SimpleNamespace(check=lambda: None),
@@ -73,8 +85,8 @@ class Subject:
     def set(self, **fields: Any) -> None:
         self.row.replace(**fields)
 
-    def log_stuck(self, reason: str | None) -> None:
-        self.noted.append(reason)
+    def log_stuck(self, reason: Reason | None) -> None:
+        self.noted.append(reason and str(reason))
 
     def commit(self, records: Any = (), outcome: Any = None) -> None:
         assert not records, 'this saga writes nothing'
@@ -84,12 +96,12 @@ class Scene:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.threads = simulation.process('conductor')
-        self.act: Callable[[Subject], Any] = lambda subject: Parked('nothing')
+        self.act: Callable[[Subject], Any] = lambda subject: NOTHING
         self.runs: list[str] = []
         self.fresh: Subject | None = self.subject()
         self.reloads = 0
         step = Step('act', Kind.PIVOT, do=self.do)
-        saga: Saga[Any] = Saga(step, settle=lambda subject: Parked('nothing'))
+        saga: Saga[Any] = Saga(step, settle=lambda subject: NOTHING)
         pool = executors.BoundedExecutor(8, self.threads)
         self.runner = Runner(self.threads, pool, lambda _subject: saga, self.reload)
 
@@ -113,7 +125,7 @@ class Scene:
             most[0] = max(most[0], running[0])
             gate.wait()
             running[0] -= 1
-            return Parked('nothing')
+            return NOTHING
 
         self.act = act
         return gate, most
@@ -130,7 +142,7 @@ def test_taken_migration_runs_at_once_and_parks_without_a_thread(scene: Scene) -
     scene.simulation.run_ready()
     assert scene.runs == ['m1']
     assert scene.runner.holds('m1')
-    assert [subject.ledger.last.what for subject in scene.runner.held()] == ['nothing']
+    assert [subject.ledger.last.what for subject in scene.runner.held()] == ['a poll of host1']
     assert list(scene.threads.threads) == []
 
 
@@ -151,7 +163,7 @@ def test_migration_woken_during_its_run_runs_again_afterwards(scene: Scene) -> N
 @pytest.mark.seeds(None, 1, 2, 3)
 def test_two_migrations_run_at_the_same_time(scene: Scene) -> None:
     gate = scene.threads.event()
-    scene.act = lambda subject: gate.wait() and Parked('nothing')
+    scene.act = lambda subject: gate.wait() and NOTHING
     for uuid in ('m1', 'm2'):
         scene.runner.take(scene.subject(uuid))
     scene.simulation.run_ready()
@@ -212,7 +224,7 @@ def test_refused_write_causes_a_read_and_another_run(scene: Scene) -> None:
     def act(subject: Subject) -> Parked:
         if len(scene.runs) == 1:
             raise exception.NotOwner(migration_uuid='m1', owner='o', epoch=1)
-        return Parked('nothing')
+        return NOTHING
 
     scene.act = act
     subject = scene.subject()
@@ -245,7 +257,7 @@ def test_error_is_tried_again_later_from_the_stored_row(scene: Scene, error: Exc
     assert scene.runner.holds('m1')
     assert subject.ledger.wake_at is not None
     assert subject.ledger.wake_at > scene.threads.clock.monotonic()
-    scene.act = lambda subject: Parked('nothing')
+    scene.act = lambda subject: NOTHING
     scene.runner.wake('m1')
     scene.simulation.run_ready()
     assert (len(scene.runs), scene.reloads) == (2, 1)
@@ -261,7 +273,7 @@ def test_row_is_read_again_after_the_thread_of_a_run_was_ended(scene: Scene) -> 
     scene.runner.take(scene.subject())
     with contextlib.suppress(GeneratorExit):
         scene.simulation.run_ready()
-    scene.act = lambda subject: Parked('nothing')
+    scene.act = lambda subject: NOTHING
     scene.runner.wake('m1')
     scene.simulation.run_ready()
     assert (len(scene.runs), scene.reloads) == (2, 1)
@@ -292,7 +304,7 @@ def test_three_equal_errors_in_a_row_make_it_stuck(scene: Scene) -> None:
     assert reasons[:-1] == [None] * (len(errors) - 1)
     assert "Conductor conductor meets the same unexpected error each time: KeyError: 'uuid\\udc80'" in reasons[-1]
     assert reasons[-1].isascii()
-    scene.act = lambda subject: Parked('nothing')
+    scene.act = lambda subject: NOTHING
     scene.runner.wake('m1')
     scene.simulation.run_ready()
     assert subject.row.stuck_reason is None
@@ -328,7 +340,7 @@ def test_error_during_a_read_is_tried_again(scene: Scene) -> None:
 
 def test_stuck_reason_is_written_once_and_kept(scene: Scene) -> None:
     subject = scene.subject()
-    scene.act = lambda subject: Stuck('odd')
+    scene.act = lambda subject: stuck('odd')
     scene.runner.take(subject)
     scene.simulation.run_ready()
     scene.runner.wake('m1')
@@ -345,7 +357,7 @@ def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog:
         raise exception.NotOwner(migration_uuid='m1', owner='me', epoch=1)
 
     subject.commit = refused  # type: ignore[method-assign]  # the guard of the commit
-    scene.act = lambda subject: Stuck('it fits no case')
+    scene.act = lambda subject: stuck('it fits no case')
     scene.fresh = None
     scene.runner.take(subject)
     scene.simulation.run_ready()
@@ -365,7 +377,7 @@ def test_ended_migration_is_released(scene: Scene) -> None:
 @pytest.mark.seeds(None, 1, 2, 3)
 def test_drop_all_stops_runs_at_their_next_pause(scene: Scene) -> None:
     gate = scene.threads.event()
-    scene.act = lambda subject: gate.wait() and Parked('nothing')
+    scene.act = lambda subject: gate.wait() and NOTHING
     scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     scene.runner.wake('m1')

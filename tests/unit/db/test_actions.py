@@ -14,6 +14,7 @@ from migrator.db import actions, migrations, models
 from migrator.db.api import Database
 from migrator.objects import instance, migration
 from tests import templates
+from tests.reasons import stuck_for
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -192,7 +193,7 @@ def test_write_of_owner_that_missed_abort_is_refused(database, ada, running):
 
 @pytest.fixture
 def stuck(database, running):
-    change(database, running, stuck_reason='odd')
+    change(database, running, **stuck_for('odd'))
     return database.migrations.get(running.uuid)
 
 

@@ -16,6 +16,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.objects import CURRENT_VERSION, Flavor, Migration, protocol
 from migrator.saga import log
+from tests.reasons import NOT_STUCK, stuck_for, waiting_for
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -216,13 +217,13 @@ class TestAdopt:
 
 class TestCommit:
     def test_abandon_request_refuses_writes_that_do_not_know_it(self, scene: Scene) -> None:
-        known = write(scene, scene.owned(), status='preparing', stuck_reason='odd')
+        known = write(scene, scene.owned(), status='preparing', **stuck_for('odd'))
         scene.database.requests.request_abandon(known, known.source_compute, 'ada')
         for outcome in (None, 'back', 'forward'):
             with pytest.raises(exception.NotOwner):
-                write(scene, known.replace(outcome=outcome), stuck_reason=None)
+                write(scene, known.replace(outcome=outcome), **NOT_STUCK)
         assert scene.database.migrations.get(known.uuid).stuck_reason == 'odd'
-        write(scene, scene.database.migrations.get(known.uuid), stuck_reason=None)
+        write(scene, scene.database.migrations.get(known.uuid), **NOT_STUCK)
 
     def test_definition_with_the_flavor_from_before_a_resize_is_forgotten(self, scene: Scene) -> None:
         known = scene.owned()
@@ -285,7 +286,7 @@ class TestCommit:
     def test_abort_after_outcome_refuses_only_the_end_that_misses_it(self, scene: Scene) -> None:
         known = write(scene, scene.owned(), status='preparing', outcome='back')
         scene.database.requests.request_abort(CONTEXT, known, ['preparing'])
-        known = write(scene, known, stuck_reason='odd')
+        known = write(scene, known, **stuck_for('odd'))
         with pytest.raises(exception.NotOwner):
             write(scene, known, status='failed')
         known = scene.database.migrations.get(known.uuid)
@@ -321,7 +322,7 @@ class TestCommit:
 
     @pytest.mark.parametrize('status', ['failed', 'cancelled'])
     def test_an_end_lets_the_instance_go_and_finishes_the_action(self, scene: Scene, status: str) -> None:
-        known = write(scene, scene.owned(), status='preparing', stuck_reason='odd', waits_for='host2')
+        known = write(scene, scene.owned(), status='preparing', **stuck_for('odd'), **waiting_for('host2'))
         scene.clock.seconds = 7
         ended = write(scene, known, status=status, failure='no room')
         assert (ended.stuck_reason, ended.waits_for, ended.in_progress) == (None, None, False)

@@ -14,6 +14,7 @@ from migrator.db import models, slots
 from migrator.db.migrations import Write
 from migrator.db.slots import CLUSTER, Bounds, Slots, Waiter, into, out_of
 from migrator.objects import Flavor, Migration
+from tests.reasons import stuck_for, waiting_for, waiting_for_slot
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -130,8 +131,8 @@ def admit(scene: Scene, known: Migration, host: str, bounds: Bounds) -> Migratio
     return scene.database.migrations.commit(known, Write(fields=fields, slots=request))[0]
 
 
-def wait(scene: Scene, known: Migration, text: str = 'for a slot of the cluster: 1 of 1') -> None:
-    assert scene.database.migrations.note_progress(known, {'waits_for': text})
+def wait(scene: Scene, known: Migration, text: str = 'a slot of the cluster: 1 of 1') -> None:
+    assert scene.database.migrations.note_progress(known, waiting_for_slot(text))
 
 
 class TestAdmission:
@@ -145,7 +146,7 @@ class TestAdmission:
         )
 
     def test_requested_destination_of_one_that_waits_takes_no_slot(self, scene: Scene) -> None:
-        scene.owned(dest_compute='host2', requested_host='host2', waits_for='Placement: no answer')
+        scene.owned(dest_compute='host2', requested_host='host2', **waiting_for('Placement: no answer'))
         admit(scene, scene.owned(), 'host2', Bounds(inbound=1))
 
     def test_slot_is_kept_for_an_older_one_whose_conductor_has_not_looked_yet(self, scene: Scene) -> None:
@@ -186,14 +187,14 @@ class TestAdmission:
     @pytest.mark.parametrize('state', ['aborted', 'stuck', 'waits for Placement', 'has no living owner'])
     def test_slot_is_not_kept_for_an_older_one_that_does_not_wait_for_it(self, scene: Scene, state: str) -> None:
         older = scene.owned(requested_host='host2')
-        wait(scene, older, 'for an inbound slot at host2: 1 of 1')
+        wait(scene, older, 'an inbound slot at host2: 1 of 1')
         younger = scene.owned()
         with pytest.raises(exception.NoSlot, match='1 kept for earlier migrations'):
             admit(scene, younger, 'host2', Bounds(inbound=1))
         values: dict[str, Any] = {
             'aborted': {'abort_requested_at': conftest.START},
-            'stuck': {'stuck_reason': 'why'},
-            'waits for Placement': {'waits_for': 'The Placement service is not reachable'},
+            'stuck': stuck_for('why'),
+            'waits for Placement': waiting_for('The Placement service is not reachable'),
             'has no living owner': {'owner': 'gone'},
         }[state]
         table = models.MIGRATIONS

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import pytest
 
+from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga import executor
 from tests.unit.saga import toy
 from tests.unit.saga.toy import Back, Crash, Failed, GoOn, Lost, Parked, Refused, Stuck, World
 
 ALL_DONE = {'book': 1, 'look': 1, 'prepare': 1, 'leap': 1, 'flip': 1, 'left': 1, 'right': 1, 'tidy': 1}
 COMPENSATABLE = ['book', 'look', 'ask', 'prepare']
+
+
+def failure(reason: str) -> Parked:
+    return Parked(Reason.of(WaitKind.FAILURE, reason=reason))
 
 
 class TestForward:
@@ -90,7 +95,7 @@ class TestForward:
         world = World()
         world.scripts['do left'] = [Failed('no'), Failed('still no'), Parked('a little')]
         toy.run_once(world)
-        assert toy.run_once(world) == Parked('no')
+        assert toy.run_once(world) == failure('no')
         assert world.stored.outcome == 'forward'
         world.abort_reason = 'too late'
         toy.run(world)
@@ -103,7 +108,7 @@ class TestForward:
         world.effects['leap'] = 1
         world.abort_reason = 'asks at once'
         world.scripts['do tidy'] = [Failed('broken')]
-        assert toy.run_once(world) == Parked('broken')
+        assert toy.run_once(world) == failure('broken')
         assert toy.run_once(world) is None
         assert world.acts().count('do tidy') == 2
 
@@ -139,7 +144,7 @@ class TestForward:
         assert world.stored.outcome == 'forward'
         assert 'do left' not in world.log
         assert toy.run_once(world) == Stuck('broken off')
-        assert toy.run_once(world) == Parked('not now')
+        assert toy.run_once(world) == failure('not now')
         assert toy.run_once(world) is None
 
 

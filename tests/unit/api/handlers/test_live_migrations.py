@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from migrator import exception
 from migrator.db import models
 from migrator.objects import IN_PROGRESS, MigrationStatus
+from tests.reasons import stuck_for
 
 
 def only_migration(world):
@@ -161,7 +162,7 @@ def test_a_migration_in_progress_is_a_409_that_names_it(world, version):
         ({'status': 'running (post-copy)'}, 'is running (post-copy): wait for it to end, which no abort can prevent.'),
         ({'status': 'post-migrating'}, 'is post-migrating: wait for it to end, which no abort can prevent.'),
         ({'status': 'running', 'abort_requested_at': 'now'}, 'is running and is being aborted: wait for it to end.'),
-        ({'status': 'running', 'stuck_reason': 'source says nothing'}, 'is running and stuck: ask an operator to look'),
+        ({'status': 'running', **stuck_for('source says nothing')}, 'is running and stuck: ask an operator to look'),
     ],
 )
 def test_409_describes_the_migration_in_progress_and_the_remedy(world, fields, said):

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from migrator import exception
 from migrator.db import models
+from tests.reasons import stuck_for
 
 ROOT = '/migrator/v1'
 LATE = '2099-01-01T00:00:00Z'
@@ -15,7 +16,7 @@ LATE = '2099-01-01T00:00:00Z'
 @pytest.fixture
 def stuck(world):
     world.conductor.read_allocations = lambda context, consumer: {}
-    return world.migration(world.guest(name='web'), stuck_reason='both hosts have the guest', owner='c1', epoch=2)
+    return world.migration(world.guest(name='web'), **stuck_for('both hosts have the guest'), owner='c1', epoch=2)
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_calibration_is_empty_before_any_drain_and_reads_no_more_drains_than_a_p
 
 def test_only_an_administrator_looks_and_requests(roles):
     guest = roles.guest()
-    one = roles.migration(guest, stuck_reason='why')
+    one = roles.migration(guest, **stuck_for('why'))
     asked = [('GET', f'{ROOT}/{path}', None) for path in ('cleanups', 'cleanups/1', 'services', 'findings')]
     asked.append(('GET', f'{ROOT}/migrations/{one.uuid}/timeline', None))
     asked += [

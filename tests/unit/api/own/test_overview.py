@@ -9,6 +9,7 @@ import pytest
 from migrator.db import models
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
+from tests.reasons import stuck_for, waiting_for
 
 MIGRATIONS, HOSTS = '/migrator/v1/migrations', '/migrator/v1/hosts'
 DIFFERENCES = '/migrator/v1/differences'
@@ -24,7 +25,7 @@ def uuids(world, query=''):
 
 def test_migration_has_its_guest_its_hosts_and_the_times_of_its_statuses(world):
     guest = world.guest(name='web')
-    one = world.migration(guest, status='running', memory_total=4096, waits_for='for the broker')
+    one = world.migration(guest, status='running', memory_total=4096, **waiting_for('for the broker'))
     (shown,) = world.get(MIGRATIONS)['migrations']
     assert (shown['uuid'], shown['instance_name'], shown['status']) == (one.uuid, 'web', 'running')
     assert (shown['source'], shown['destination'], shown['waits_for']) == ('source', 'dest', 'for the broker')
@@ -36,7 +37,7 @@ def test_migration_has_its_guest_its_hosts_and_the_times_of_its_statuses(world):
 
 
 def test_migrations_are_filtered_and_paged(world):
-    stuck = world.migration(world.guest(), stuck_reason='both hosts have the guest')
+    stuck = world.migration(world.guest(), **stuck_for('both hosts have the guest'))
     runs = world.migration(world.guest())
     ended = world.migration(world.guest(), status='completed')
     assert uuids(world) == [ended.uuid, runs.uuid, stuck.uuid]

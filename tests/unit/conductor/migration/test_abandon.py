@@ -14,6 +14,7 @@ from migrator.objects.protocol import GuestState
 from migrator.placement_client import allocations
 from migrator.saga.saga import Parked
 from tests import evacuated
+from tests.reasons import stuck_for
 from tests.unit.conductor import stage
 
 Stage = stage.Stage
@@ -24,7 +25,7 @@ def abandoned(still: Stage, guest_on: str) -> context.MigrationContext:
     """Return a stuck migration from host1 to host2 that ada abandons: nothing of that is carried out yet."""
     still.simulation.advance(5)  # so that the hosts are ready
     m = still.adopt(still.accept())
-    m.set(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
+    m.set(dest_compute='host2', dest_node='host2', status='preparing', **stuck_for('the test says so'))
     m.commit()
     still.database.requests.request_abandon(m.row, guest_on, 'ada')
     found = takeover.reload(still.tools, m.row.uuid)
@@ -78,7 +79,7 @@ def evacuation(still: Stage, guest_on: str) -> context.MigrationContext:
     still.host('host1').power_off()
     m = still.adopt(still.accept(migration_type='evacuation'))
     moved = evacuated.move(still.cloud, still.instance, m.row, 'host2')
-    m.set(dest_compute='host2', dest_node='host2', status='preparing', stuck_reason='the test says so')
+    m.set(dest_compute='host2', dest_node='host2', status='preparing', **stuck_for('the test says so'))
     m.commit([moved, evacuated.step('evacuate', 'intent')])
     still.database.requests.request_abandon(m.row, guest_on, 'ada')
     found = takeover.reload(still.tools, m.row.uuid)

@@ -212,7 +212,7 @@ class TestMove:
         for step in (allocation_steps.move_allocation, allocation_steps.return_allocation):
             found = still.do(lambda step=step: step(m))
             assert isinstance(found, Stuck)
-            assert m.row.instance_uuid in found.reason
+            assert m.row.instance_uuid in str(found.reason)
 
     def test_allocation_changed_at_the_source_fails_the_move_and_is_left(self, still: Stage) -> None:
         m = again(intended(still))

@@ -12,6 +12,7 @@ from migrator import exception
 from migrator.conductor.migration import context, destinations, hosts, waiting
 from migrator.db import migrations, models
 from migrator.objects import protocol
+from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
 from tests.unit.conductor import stage
 
@@ -69,7 +70,7 @@ class TestCommit:
 
     def test_done_step_clears_stuck_and_a_guard_does_not(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        waiting.note_stuck(m, 'odd')
+        waiting.note_stuck(m, Reason.of(StuckKind.UNKNOWN_GUEST, reason='odd'))
         assert still.row(m.row).stuck_reason == 'odd'
         m.commit()
         assert still.row(m.row).stuck_reason == 'odd'

@@ -9,6 +9,7 @@ import pytest
 
 from migrator.conductor.migration import context, hosts, settle_table
 from migrator.objects import protocol
+from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga import log
 from migrator.saga.saga import Parked
 from tests.unit.conductor import stage
@@ -45,7 +46,7 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
     m.replies.take_report(report(m, 'host2', CLEAN, epoch=m.row.epoch - 1), m.row.epoch)
     # The answer to the second try is still out, so that nothing is sent.
     m.replies.unsure.add(('host2', CLEAN))
-    assert hosts.carry_out(m, 'host2', CLEAN, again) == Parked(f'host2 to end {CLEAN}')
+    assert hosts.carry_out(m, 'host2', CLEAN, again) == Parked(Reason.of(WaitKind.STEP, 'host2', step=CLEAN))
     new = report(m, 'host2', CLEAN)
     m.replies.take_report(new, m.row.epoch)
     assert still.do(lambda: hosts.carry_out(m, 'host2', CLEAN, again)) == new

@@ -157,7 +157,7 @@ class TestBack:
         stage.simulation.advance(120)
         assert stage.row(migration).stuck_reason == reason
         log = stage.database.migrations.read_logs([migration.uuid])[migration.uuid]
-        assert [entry.payload['reason'] for entry in log if entry.kind == EntryKind.STUCK] == [reason]
+        assert [entry.payload['kind'] for entry in log if entry.kind == EntryKind.STUCK] == ['not-restored']
         stage.host('host1').faults.clear()
         assert stage.end(migration, 200).status == 'failed'
         stage.check(migration, 'host1')

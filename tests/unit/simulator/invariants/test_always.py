@@ -178,7 +178,7 @@ def test_i14_status_changed_after_end(cloud):
 
 
 def test_i14_ended_migration_is_stuck(cloud):
-    planting.sql(cloud, "UPDATE migrations SET stuck_reason = 'planted'")
+    planting.sql(cloud, "UPDATE migrations SET stuck_kind = 'planted'")
     assert planting.found(cloud) == {'I14'}
 
 

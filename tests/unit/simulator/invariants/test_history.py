@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from tests.unit.simulator import planting
 
 
@@ -37,7 +38,7 @@ def test_i9_verdict_must_name_end(cloud):
     planting.abort(cloud)
     planting.sql(cloud, "UPDATE migrations SET abort_requested_at = '2026-01-01 00:00:00.000000'")
     assert planting.found(cloud, quiet=False) == {'I9'}
-    planting.sql(cloud, "UPDATE migrations SET abort_verdict = 'completed: too late'")
+    planting.sql(cloud, "UPDATE migrations SET abort_status = 'completed'")
     assert planting.found(cloud, quiet=False) == set()
 
 
@@ -45,8 +46,7 @@ def test_i9_completed_although_driver_got_abort_before_switchover(cloud):
     planting.abort(cloud)
     planting.sql(
         cloud,
-        "UPDATE migrations SET abort_verdict = 'completed: too late',"
-        " abort_requested_at = '2026-01-01 00:00:00.000000'",
+        "UPDATE migrations SET abort_status = 'completed', abort_requested_at = '2026-01-01 00:00:00.000000'",
     )
     arrived = next(
         number for number, one in enumerate(cloud.world.log) if (one.host, one.effect) == ('host2', 'running')
@@ -60,7 +60,7 @@ def test_i9_cancelled_in_queue_ended_otherwise_or_had_a_job(cloud, end):
     planting.abort(cloud)
     planting.sql(
         cloud,
-        'UPDATE migrations SET status = ?, abort_verdict = ?, abort_requested_at = ?',
+        'UPDATE migrations SET status = ?, abort_status = ?, abort_requested_at = ?',
         end,
         end,
         '2026-01-01 00:00:00.000000',
@@ -114,19 +114,21 @@ def test_i20_host_name_in_error_to_user(cloud):
 @pytest.mark.parametrize(
     ('reason', 'violated'),
     [
-        ('No progress: the migration has waited too long for Placement: Placement is not reachable: no route', {'I27'}),
-        ('Conductor c1 meets the same unexpected error each time: DatabaseUnreachable: it is away', {'I27'}),
-        ('No progress: the migration has waited too long for host1 to end live_migration', set()),
+        (Reason(StuckKind.NO_PROGRESS, waits=Reason.of(WaitKind.PLACEMENT, reason='no route')), {'I27'}),
+        (Reason.of(StuckKind.SAME_ERROR, 'c1', reason='DatabaseUnreachable: it is away'), {'I27'}),
+        (Reason(StuckKind.NO_PROGRESS, waits=Reason.of(WaitKind.STEP, 'host1', step='live_migration')), set()),
     ],
+    ids=str,
 )
 def test_i27_stuck_because_a_service_is_away(cloud, reason, violated):
-    planting.journal(cloud, 'stuck', None, json.dumps({'reason': reason}))
+    planting.journal(cloud, 'stuck', None, json.dumps(reason.document()))
     assert planting.found(cloud, quiet=False) == violated
 
 
 @pytest.mark.parametrize(('times', 'violated'), [(4, set()), (5, {'I26'})])
 def test_i26_stuck_again_and_again_for_one_reason(cloud, times, violated):
     for number in range(times):
-        planting.journal(cloud, 'stuck', None, '{"reason": "no answer"}', seq=100 + 2 * number)
+        reason = Reason.of(StuckKind.NOT_REPORTED, 'host1', seconds=number)
+        planting.journal(cloud, 'stuck', None, json.dumps(reason.document()), seq=100 + 2 * number)
         planting.journal(cloud, 'unstuck', None, seq=101 + 2 * number)
     assert planting.found(cloud, quiet=False) == violated

@@ -12,6 +12,7 @@ from migrator.db import slots
 from migrator.db.services import Incarnation
 from migrator.simulator.invariants import hosts
 from migrator.simulator.world import World
+from tests.reasons import stuck_for, waiting_for
 from tests.unit.simulator import planting
 
 
@@ -68,7 +69,7 @@ def test_i13_stopped_queue_not_empty(copying):
 def test_i13_migration_cancelled_by_stop_ended_otherwise(cloud):
     planting.sql(
         cloud,
-        "UPDATE migrations SET abort_requested_by = 'host stop', abort_requested_at = '2026-01-01 00:00:00.000000'",
+        "UPDATE migrations SET abort_cause = 'host-stop', abort_requested_at = '2026-01-01 00:00:00.000000'",
     )
     assert planting.found(cloud) == {'I13'}
 
@@ -76,7 +77,7 @@ def test_i13_migration_cancelled_by_stop_ended_otherwise(cloud):
 def test_i13_migration_cancelled_by_stop_was_abandoned(cloud):
     planting.sql(
         cloud,
-        "UPDATE migrations SET abort_requested_by = 'host stop', abort_requested_at = '2026-01-01 00:00:00.000000',"
+        "UPDATE migrations SET abort_cause = 'host-stop', abort_requested_at = '2026-01-01 00:00:00.000000',"
         " abandon_requested_at = '2026-01-01 00:00:00.000000', status = 'error'",
     )
     assert 'I13' not in planting.found(cloud)
@@ -125,8 +126,8 @@ def test_i23_second_destination_beyond_a_bound(copying, bounds, wrong):
         (slots.Bounds(inbound=2), {}, {}, None),
         (slots.Bounds(inbound=1), {'requested_host': 'host3'}, {}, None),
         (slots.Bounds(inbound=1), {'requested_host': None}, {}, None),
-        (slots.Bounds(inbound=1), {'waits_for': 'Placement'}, {}, None),
-        (slots.Bounds(inbound=1), {'stuck_reason': 'why'}, {}, None),
+        (slots.Bounds(inbound=1), waiting_for('Placement'), {}, None),
+        (slots.Bounds(inbound=1), stuck_for('why'), {}, None),
         (slots.Bounds(inbound=1), {'owner': None}, {}, None),
         (slots.Bounds(inbound=1), {}, {'attempt': 2}, None),
         (slots.Bounds(inbound=1), {}, {'id': 0}, None),
@@ -135,7 +136,7 @@ def test_i23_second_destination_beyond_a_bound(copying, bounds, wrong):
 )
 def test_i28_slot_of_an_earlier_one(copying, bounds, older, younger, wrong):
     world = World.of(copying)
-    waiting = {'dest_node': None, 'attempt': 1, 'waits_for': None, 'owner': 'one', 'created_at': world.now}
+    waiting = {'dest_node': None, 'attempt': 1, 'owner': 'one', 'created_at': world.now}
     first = copying.migration.replace(**waiting, requested_host='host2').replace(**older)
     before = copying.second.replace(**waiting).replace(**younger)
     after = before.replace(dest_compute='host2', dest_node='host2')

@@ -78,7 +78,7 @@ def test_i7_migration_in_progress_and_not_stuck(cloud):
 
 def test_i7_stuck_migration_with_reason_is_allowed(cloud):
     planting.accept(cloud)
-    planting.sql(cloud, "UPDATE migrations SET stuck_reason = 'look at host2' WHERE uuid = ?", planting.UNKNOWN)
+    planting.sql(cloud, "UPDATE migrations SET stuck_kind = 'unknown-guest' WHERE uuid = ?", planting.UNKNOWN)
     assert planting.found(cloud) == set()
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.conductor.migration.retry_table import RETRY, Then, Tried
+from migrator.conductor.migration.hosts import RETRY, Then, Tried
 
 
 def test_each_outcome_has_a_row() -> None:
