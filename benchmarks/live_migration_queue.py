@@ -106,8 +106,8 @@ class Host:
         from migrator import executors
         from migrator.compute import manager
         from migrator.conf import compute
-        from migrator.virt.fake.driver import FakeDriver
-        from migrator.virt.fake.hypervisor import FakeWorld
+        from migrator.testing.hypervisor.driver import FakeDriver
+        from migrator.testing.hypervisor.hypervisor import FakeWorld
 
         conf = cfg.ConfigOpts()
         compute.register_opts(conf)

@@ -63,7 +63,7 @@ MIGRATOR = (
     'migrator.db.schema.sync',
     'migrator.testing.fake_world.driver',
     'migrator.testing.fake_world.server',
-    'migrator.virt.fake.driver',
+    'migrator.testing.hypervisor.driver',
     'oslo_messaging._drivers.impl_fake',
     'oslo_messaging._drivers.impl_rabbit',
     'rich.progress',

@@ -24,6 +24,7 @@ TESTS = (
     'tests/unit/test_rpc.py',
     'tests/unit/test_embed.py',
     'tests/unit/compute',
+    'tests/unit/testing/hypervisor',
     'tests/unit/virt',
     'tests/unit/doc',
 )

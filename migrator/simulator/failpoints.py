@@ -30,9 +30,9 @@ from migrator import exception
 from migrator.testing import placement_faults
 from migrator.testing.bus import Fault, Message
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor import faults
+from migrator.testing.hypervisor.hypervisor import FakeHypervisor
 from migrator.testing.simulation.threads import SimThreads
-from migrator.virt.fake import faults
-from migrator.virt.fake.hypervisor import FakeHypervisor
 
 #: Boundaries of calls that only observe and are repeated: a fault there is the same as one of the next repetition.
 LOOKS = re.compile(r'compute_heartbeat|poll_live_migrations|compute_answers| get_| list_|settle|progress')

@@ -15,8 +15,8 @@ import greenlet
 from migrator import exception
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.testing import bus, placement_faults
+from migrator.testing.hypervisor import faults
 from migrator.testing.simulation.threads import SimThreads
-from migrator.virt.fake import faults
 
 #: Seconds of a pause. It is longer than a conductor's lease and than any call waits in the tested clouds.
 PAUSE = 20.0

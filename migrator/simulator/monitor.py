@@ -33,7 +33,7 @@ from migrator.simulator.monitoring.rows import Rows
 from migrator.simulator.world import World
 from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 #: The invariant that is checked when a job starts, by :meth:`Monitor._note_start` and not by the table's function.
 APART = 'I10'

@@ -12,7 +12,7 @@ from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.monitoring import aborts
 from migrator.simulator.paths import Path, cold_migrations, drains
-from migrator.virt.fake.faults import Faults
+from migrator.testing.hypervisor.faults import Faults
 
 _S = MigrationStatus
 

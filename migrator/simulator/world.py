@@ -20,8 +20,8 @@ from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state
 from migrator.saga import log
 from migrator.simulator.reader import Host, Provider, Reader
+from migrator.testing.hypervisor import hypervisor
 from migrator.testing.rpc import Recorded
-from migrator.virt.fake import hypervisor
 
 if TYPE_CHECKING:  # a reader of a snapshot need not import the cloud
     from migrator.testing.client import Exchange

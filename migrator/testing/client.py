@@ -39,7 +39,8 @@ class Client:
 
     :ivar database: the database of the services.
     :ivar placement_client: a client of the cloud's Placement.
-    :ivar world: the hypervisors: a :class:`migrator.virt.fake.hypervisor.FakeWorld`, or a proxy of a remote one.
+    :ivar world: the hypervisors: a :class:`migrator.testing.hypervisor.hypervisor.FakeWorld`, or a proxy of a remote
+        one.
     :ivar history: every request to the REST API with its response, in the order of the responses.
     """
 

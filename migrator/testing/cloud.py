@@ -32,12 +32,12 @@ from migrator.runtime import logs
 from migrator.testing import backends, placement_faults
 from migrator.testing.bus import DirectBus
 from migrator.testing.client import Client
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeHypervisor, FakeWorld
 from migrator.testing.rpc import DirectRPC, RpcRecorder
 from migrator.testing.simulation import sim_thread
 from migrator.testing.simulation.threads import SimThreads, Simulation
 from migrator.virt.driver import ComputeDriver
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 
 ThreadsFor = Callable[[str], executors.Threads]
 
@@ -53,7 +53,7 @@ class Cloud(Client):
     :param start: whether to start the services. A cloud that is not started has its schema and nothing else.
     :param backend: the database and the Placement. By default the cloud makes its own in ``directory``.
     :param send: puts the notifications of conductors on the bus; None: there are none.
-    :param knobs: the knobs of the hypervisors; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`.
+    :param knobs: the knobs of the hypervisors; see :class:`migrator.testing.hypervisor.hypervisor.FakeHypervisor`.
     """
 
     world: FakeWorld

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hypervisors: the driver interface and its implementations.
+"""Hypervisors: the driver interface and the implementation for libvirt.
 
 A driver never calls the compute manager.
 """

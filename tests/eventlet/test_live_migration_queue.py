@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import eventlet
 
 from migrator.objects import LiveMigrateData, protocol
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.virt import driver
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 from tests.eventlet import changing
 from tests.unit.compute import scene
 from tests.unit.compute.test_live_migration_queue import Made, Naive, Queue

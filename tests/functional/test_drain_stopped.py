@@ -5,8 +5,8 @@
 import pytest
 
 from migrator.objects import GuestState
+from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.virt.cold_migration import ColdMigration
-from migrator.virt.fake.driver import FakeDriver
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults
 from tests.functional.migration_requests import refused, until

@@ -14,8 +14,8 @@ from migrator.compute.manager import ComputeManager
 from migrator.conf import opts
 from migrator.db.engine import Engine
 from migrator.db.schema import sync
+from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.placement_faults import Fault
-from migrator.virt.fake.driver import FakeDriver
 from tests import forked
 from tests.functional import commands, state
 

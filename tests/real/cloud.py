@@ -28,7 +28,7 @@ from migrator.placement_client.client import PlacementClient
 from migrator.simulator import reader, world
 from migrator.simulator.invariants import check
 from migrator.testing.client import Client
-from migrator.virt.fake.hypervisor import Effect
+from migrator.testing.hypervisor.hypervisor import Effect
 from tests.real import far_world
 from tests.real.servers import process
 from tests.real.servers.tap import Tap

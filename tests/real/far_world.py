@@ -14,13 +14,13 @@ from migrator import executors
 from migrator.objects import Instance, protocol
 from migrator.testing.fake_world import server
 from migrator.testing.fake_world.client import FakeWorldClient
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 KNOBS = frozenset(server.KNOBS)
 
 
 class FarStall:
-    """A stall at a distance; see :class:`migrator.virt.fake.faults.Stall`."""
+    """A stall at a distance; see :class:`migrator.testing.hypervisor.faults.Stall`."""
 
     def __init__(self, client: FakeWorldClient, host: str, name: str) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class FarStall:
 
 
 class FarFaults:
-    """The faults of one host; see :class:`migrator.virt.fake.faults.Faults`."""
+    """The faults of one host; see :class:`migrator.testing.hypervisor.faults.Faults`."""
 
     def __init__(self, client: FakeWorldClient, host: str) -> None:
         self._client = client
@@ -59,7 +59,7 @@ class FarFaults:
 
 
 class FarHypervisor:
-    """One host, with the knobs of :class:`migrator.virt.fake.hypervisor.FakeHypervisor`."""
+    """One host, with the knobs of :class:`migrator.testing.hypervisor.hypervisor.FakeHypervisor`."""
 
     def __init__(self, client: FakeWorldClient, host: str) -> None:
         self.__dict__.update(_client=client, host=host, faults=FarFaults(client, host))
@@ -149,7 +149,7 @@ def resize_of(guest: Mapping[str, Any]) -> tuple[str, tuple[int, int, int] | Non
 
 
 class FarWorld:
-    """All hypervisors there are; see :class:`migrator.virt.fake.hypervisor.FakeWorld`.
+    """All hypervisors there are; see :class:`migrator.testing.hypervisor.hypervisor.FakeWorld`.
 
     :param path: of the socket at which the world is.
     """

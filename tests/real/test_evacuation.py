@@ -18,7 +18,7 @@ from migrator.api import devidentity
 from migrator.conductor import registry
 from migrator.objects import Flavor, Instance, MigrationStatus
 from migrator.runtime import http_server
-from migrator.virt.fake.hypervisor import OWNING
+from migrator.testing.hypervisor.hypervisor import OWNING
 from tests import forked
 from tests.functional import commands, state
 from tests.real.cloud import ProcessCloud, TimedOut

@@ -19,7 +19,7 @@ from migrator.db import actions
 from migrator.objects import Instance, Migration
 from migrator.placement_client import allocations
 from migrator.saga.saga import Done, Verdict
-from migrator.virt.fake.driver import FakeDriver
+from migrator.testing.hypervisor.driver import FakeDriver
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()

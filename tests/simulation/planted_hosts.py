@@ -24,7 +24,7 @@ from migrator.db import takeovers
 from migrator.db.services import Services
 from migrator.objects import protocol as command
 from migrator.saga.saga import Verdict
-from migrator.virt.fake.driver import FakeDriver
+from migrator.testing.hypervisor.driver import FakeDriver
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()

@@ -21,8 +21,8 @@ from migrator import executors
 from migrator.cmd import compute, manage
 from migrator.conductor import metrics
 from migrator.runtime import process
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from tests import alerts
 
 NAME = re.compile(r'\b(?:migrator|process)_[a-z_]+|\bup\b')

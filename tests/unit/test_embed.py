@@ -15,9 +15,9 @@ import migrator
 from migrator import embed, exception
 from migrator.executors import NativeThreads
 from migrator.testing import driver_contract
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.virt.driver import NeverCancelled
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 
 
 @pytest.fixture

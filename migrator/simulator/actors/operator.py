@@ -22,8 +22,8 @@ from migrator.simulator.invariants import check
 from migrator.simulator.monitor import Monitor
 from migrator.simulator.world import World
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor.hypervisor import OWNING
 from migrator.testing.simulation.threads import TimedOut
-from migrator.virt.fake.hypervisor import OWNING
 
 LOG = logging.getLogger(__name__)
 

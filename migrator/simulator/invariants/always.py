@@ -21,8 +21,8 @@ from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.invariants import cold_migrations, evacuations
 from migrator.simulator.world import World
+from migrator.testing.hypervisor import hypervisor
 from migrator.testing.rpc import Recorded
-from migrator.virt.fake import hypervisor
 
 #: Type of a migration -> the instance's task_state while the migration is in progress.
 TASK_STATES = {

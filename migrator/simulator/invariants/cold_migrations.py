@@ -14,7 +14,7 @@ from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, M
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.world import World
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 _S = MigrationStatus
 

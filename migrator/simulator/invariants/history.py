@@ -18,7 +18,7 @@ from migrator.objects import LEGAL_MOVES, Migration, MigrationStatus
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
 from migrator.simulator.world import World
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 if TYPE_CHECKING:  # the invariants need not import the cloud
     from migrator.testing.client import Exchange

@@ -255,7 +255,7 @@ def fencing(world: World) -> Iterator[str]:
 def one_hand(world: World) -> Iterator[str]:
     """I21, always: at most one migration, with its pending cleanups, acts on a guest on a host.
 
-    The fake hypervisors in this process note violations (:mod:`migrator.virt.fake.acts`).
+    The fake hypervisors in this process note violations (:mod:`migrator.testing.hypervisor.acts`).
     """
     yield from world.intrusions
 

@@ -13,7 +13,7 @@ from migrator.objects import FINAL, GuestState, Instance, MigrationStatus, Outco
 from migrator.simulator.invariants import cold_migrations, evacuations
 from migrator.simulator.reader import Host
 from migrator.simulator.world import World
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 _S = MigrationStatus
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from migrator.objects import Migration
 from migrator.simulator.world import World
 from migrator.testing.cloud import Cloud
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 #: Seconds within which a request reaches the driver, whatever messages are lost. Two calls time out in less.
 PATIENCE = 150.0

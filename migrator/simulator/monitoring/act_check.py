@@ -11,7 +11,7 @@ from migrator.simulator.invariants import evacuations
 from migrator.simulator.monitoring.rows import Rows
 from migrator.simulator.world import World
 from migrator.testing.cloud import Cloud
-from migrator.virt.fake import hypervisor
+from migrator.testing.hypervisor import hypervisor
 
 _S = MigrationStatus
 
@@ -42,7 +42,7 @@ class ActCheck:
         yield from ()
 
     def _before_act(self, host: str, method: str, instance_uuid: str, migration_uuid: str) -> None:
-        """Check one act; see :attr:`migrator.virt.fake.acts.Acts.on_begin`."""
+        """Check one act; see :attr:`migrator.testing.hypervisor.acts.Acts.on_begin`."""
         migration, world = self._rows.migration(migration_uuid), self._cloud.world
         if migration is None:
             return

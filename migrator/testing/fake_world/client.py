@@ -128,17 +128,17 @@ class FakeWorldClient:
         self.ask('spawn', host, instance, dirty_rate)
 
     def knob(self, host: str, name: str, value: Any) -> None:
-        """Set a knob of a hypervisor; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`."""
+        """Set a knob of a hypervisor; see :class:`migrator.testing.hypervisor.hypervisor.FakeHypervisor`."""
         self.ask('knob', host, name, value)
 
     def fail(self, host: str, phase: str, **options: Any) -> None:
-        """Make a phase fail; see :meth:`migrator.virt.fake.faults.Faults.fail`."""
+        """Make a phase fail; see :meth:`migrator.testing.hypervisor.faults.Faults.fail`."""
         self.ask('fail', host, phase, options)
 
     def stall(self, host: str, phase: str, **options: Any) -> str:
         """Make a phase hang and return the name of the stall.
 
-        See :meth:`migrator.virt.fake.faults.Faults.stall`.
+        See :meth:`migrator.testing.hypervisor.faults.Faults.stall`.
         """
         name: str = self.ask('stall', host, phase, options)
         return name

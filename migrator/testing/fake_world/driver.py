@@ -17,10 +17,10 @@ from migrator import exception, executors
 from migrator.objects import Instance, LiveMigrateData
 from migrator.testing.fake_world import client
 from migrator.testing.fake_world.client import Gone, calling, result_of
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 
 LOG = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 """Fake hypervisors in a separate process, which outlives the compute services that use them.
 
-``migrator-fake-world --listen PATH`` holds a :class:`~migrator.virt.fake.hypervisor.FakeWorld` and serves it on a unix
-socket that only its owner may open. A compute service controls its host's hypervisor through
+``migrator-fake-world --listen PATH`` holds a :class:`~migrator.testing.hypervisor.hypervisor.FakeWorld` and serves it
+on a unix socket that only its owner may open. A compute service controls its host's hypervisor through
 :class:`migrator.testing.fake_world.driver.FakeWorldDriver`. A test acts as the guests' users and observes everything
 through :class:`migrator.testing.fake_world.client.FakeWorldClient`.
 
@@ -35,10 +35,10 @@ from oslo_utils import uuidutils
 
 from migrator import exception, executors
 from migrator.objects import Flavor, Instance, base
+from migrator.testing.hypervisor import faults
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeHypervisor, FakeWorld
 from migrator.virt import driver
-from migrator.virt.fake import faults
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 
 #: The kernel's limit for the path of a unix socket, in bytes.
 LONGEST_PATH = 107

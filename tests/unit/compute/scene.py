@@ -14,10 +14,10 @@ from migrator import context, exception, executors
 from migrator.compute import manager
 from migrator.conf import compute
 from migrator.objects import Answer, Command, Flavor, Instance, LiveMigrateData, Observation, Report, protocol
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.testing.simulation.threads import Simulation
 from migrator.virt import driver
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 
 CONTEXT = context.admin_context('req-test')
 #: Steps whose end is in the reply if it comes soon, and otherwise in an event.

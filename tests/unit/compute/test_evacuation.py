@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from migrator.objects import LiveMigrateData, Report
-from migrator.virt.fake.hypervisor import PARTS
+from migrator.testing.hypervisor.hypervisor import PARTS
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene

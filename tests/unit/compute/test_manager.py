@@ -12,10 +12,10 @@ import pytest
 from migrator import exception, executors
 from migrator.compute import manager, rpcapi
 from migrator.objects import base, migrate_data, protocol
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.testing.simulation.threads import Simulation
 from migrator.virt import driver
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from migrator.objects import Flavor, LiveMigrateData
-from migrator.virt.fake.driver import FakeDriver
+from migrator.testing.hypervisor.driver import FakeDriver
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene

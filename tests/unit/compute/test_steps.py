@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.fake import driver
+from migrator.testing.hypervisor import driver
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene

@@ -22,9 +22,9 @@ from typing import Any
 from migrator import exception, executors
 from migrator.compute import live_migration_queue
 from migrator.objects import migrate_data, protocol
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.virt import driver
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
 from tests.unit.compute.test_live_migration_queue import Naive
 

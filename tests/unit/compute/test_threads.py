@@ -14,7 +14,7 @@ from futurist import _thread
 
 from migrator import executors
 from migrator.objects import migrate_data
-from migrator.virt.fake.hypervisor import FakeWorld
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
 from tests.unit.test_executors import Native
 

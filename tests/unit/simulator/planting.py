@@ -13,9 +13,9 @@ from migrator.simulator.invariants import check
 from migrator.simulator.world import World
 from migrator.testing.client import Exchange
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor.hypervisor import Effect, FakeGuest
 from migrator.testing.rpc import Recorded
 from migrator.virt import driver
-from migrator.virt.fake.hypervisor import Effect, FakeGuest
 
 DATABASES = ('migrator', 'placement')
 UNKNOWN = '00000000-0000-4000-8000-000000000000'

@@ -10,12 +10,12 @@ from migrator.simulator.invariants import check
 from migrator.simulator.monitor import Monitor
 from migrator.testing import driver_contract
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor.hypervisor import PARTS
+from migrator.testing.hypervisor.job import Job
 from migrator.testing.simulation.threads import Simulation
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.hypervisor import PARTS
-from migrator.virt.fake.job import Job
 from migrator.virt.simple import SimpleDriver
-from tests.unit.virt.fake_bench import FakeBench
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 class SixMethods(SimpleDriver):

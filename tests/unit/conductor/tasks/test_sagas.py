@@ -9,8 +9,8 @@ import pytest
 from migrator.compute.manager import ComputeManager
 from migrator.conductor.tasks import sagas
 from migrator.objects import steps
+from migrator.testing.hypervisor import acts
 from migrator.virt.driver import ComputeDriver
-from migrator.virt.fake import acts
 
 ROWS = {row.name: row for row in steps.STEPS}
 DONE = [step for saga in sagas().values() for step in saga.steps]

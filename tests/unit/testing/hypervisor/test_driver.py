@@ -7,9 +7,9 @@ import pytest
 from migrator import exception
 from migrator.objects.protocol import GuestState
 from migrator.testing import driver_contract
+from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.virt import driver
-from migrator.virt.fake.driver import FakeDriver
-from tests.unit.virt.fake_bench import FakeBench
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 class TestContract(driver_contract.ColdMigrationContract, driver_contract.EvacuationContract):

@@ -6,9 +6,9 @@ import pytest
 
 from migrator import exception
 from migrator.objects import GuestState, protocol
+from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.driver import FakeDriver
-from tests.unit.virt.fake_bench import FakeBench
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 class TestProcesses:

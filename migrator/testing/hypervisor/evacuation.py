@@ -9,9 +9,9 @@ from typing import Any
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.testing.hypervisor.base import HostDriver, phase
+from migrator.testing.hypervisor.hypervisor import OWNING, PARTS, FakeHypervisor
 from migrator.virt.driver import state_after_evacuation
-from migrator.virt.fake.base import HostDriver, phase
-from migrator.virt.fake.hypervisor import OWNING, PARTS, FakeHypervisor
 
 #: Where the disks of a guest are, in its definition.
 SHARED, LOCAL = 'shared', 'local'

@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.testing.hypervisor.base import phase
+from migrator.testing.hypervisor.evacuation import EvacuatingDriver
+from migrator.testing.hypervisor.hypervisor import CHECK_FILE, OWNING, PARTS
+from migrator.testing.hypervisor.job import Job
+from migrator.testing.hypervisor.resize import ResizingDriver
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.base import phase
-from migrator.virt.fake.evacuation import EvacuatingDriver
-from migrator.virt.fake.hypervisor import CHECK_FILE, OWNING, PARTS
-from migrator.virt.fake.job import Job
-from migrator.virt.fake.resize import ResizingDriver
 
 #: Seconds between two checks of the cancel token in a long step.
 TOKEN_INTERVAL = 0.1
 
 
 class FakeDriver(EvacuatingDriver, ResizingDriver):
-    """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`."""
+    """A driver of one :class:`~migrator.testing.hypervisor.hypervisor.FakeHypervisor`."""
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.testing.hypervisor.base import HostDriver, phase
+from migrator.testing.hypervisor.evacuation import LOCAL, SHARED, Start
+from migrator.testing.hypervisor.hypervisor import OWNING, FakeGuest
 from migrator.virt.cold_migration import refuse_smaller_disk
-from migrator.virt.fake.base import HostDriver, phase
-from migrator.virt.fake.evacuation import LOCAL, SHARED, Start
-from migrator.virt.fake.hypervisor import OWNING, FakeGuest
 
 _MOVABLE = (*OWNING, GuestState.SHUTDOWN)
 

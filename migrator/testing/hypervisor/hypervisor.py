@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from migrator import exception, executors
 from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
+from migrator.testing.hypervisor import acts, faults
+from migrator.testing.hypervisor.capacity import Capacity
 from migrator.virt import driver
-from migrator.virt.fake import acts, faults
-from migrator.virt.fake.capacity import Capacity
 
 #: The states in which the guest owns its processors here: they run, or its user has stopped them.
 OWNING = protocol.ACTIVE
@@ -99,7 +99,7 @@ class FakeGuest:
 
 
 class RunningJob(Protocol):
-    """The part of a job that a hypervisor and its driver use; see :class:`migrator.virt.fake.job.Job`."""
+    """The part of a :class:`migrator.testing.hypervisor.job.Job` that a hypervisor and its driver use."""
 
     source: FakeHypervisor
     destination: FakeHypervisor
@@ -135,7 +135,7 @@ class RunningJob(Protocol):
 
 
 class PendingStart(Protocol):
-    """The part of a start that a driver uses; see :class:`migrator.virt.fake.evacuation.Start`."""
+    """The part of a :class:`migrator.testing.hypervisor.evacuation.Start` that a driver uses."""
 
     who: str
     ended: executors.Event

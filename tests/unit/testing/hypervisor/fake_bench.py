@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator.testing import driver_contract
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.testing.simulation.threads import Simulation
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import FakeWorld
 
 
 class FakeBench(driver_contract.Bench):

@@ -6,9 +6,9 @@ import pytest
 
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
-from migrator.virt.fake.driver import FakeDriver
-from migrator.virt.fake.hypervisor import PARTS
-from tests.unit.virt.fake_bench import FakeBench
+from migrator.testing.hypervisor.driver import FakeDriver
+from migrator.testing.hypervisor.hypervisor import PARTS
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 def checked(bench: FakeBench, instance: Instance | None = None) -> LiveMigrateData:

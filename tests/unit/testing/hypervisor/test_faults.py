@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from migrator import exception
-from migrator.virt.fake import hypervisor
-from tests.unit.virt.fake_bench import FakeBench
+from migrator.testing.hypervisor import hypervisor
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 class TestFaults:

@@ -22,9 +22,9 @@ import itertools
 
 from migrator import exception
 from migrator.objects import GuestState
+from migrator.testing.hypervisor.hypervisor import OWNING, FakeGuest, FakeHypervisor, FakeWorld
+from migrator.testing.hypervisor.transfer import Transfer
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.hypervisor import OWNING, FakeGuest, FakeHypervisor, FakeWorld
-from migrator.virt.fake.transfer import Transfer
 
 #: A rest that takes the link fewer seconds than this counts as sent, because clocks are rounded to microseconds.
 _LEAST = 2e-6

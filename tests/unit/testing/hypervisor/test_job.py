@@ -12,7 +12,7 @@ from migrator.objects import GuestState, protocol
 from migrator.testing import driver_contract
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from tests.unit.virt.fake_bench import FakeBench
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 class TestCopy:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from migrator import executors
 from migrator.objects import GuestState
-from migrator.virt.fake.hypervisor import FakeGuest
+from migrator.testing.hypervisor.hypervisor import FakeGuest
 
 MIB = 1024 * 1024
 #: Throttling as in QEMU: first 20 % of the guest's processors, then 10 % more each iteration, at most 99 %.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from migrator.testing.simulation.threads import Simulation
-from tests.unit.virt.fake_bench import FakeBench
+from tests.unit.testing.hypervisor.fake_bench import FakeBench
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.testing.hypervisor.base import phase
+from migrator.testing.hypervisor.cold_migration import ColdMigratingDriver, resized
+from migrator.testing.hypervisor.hypervisor import OWNING, FakeGuest, FakeResize, size_of
 from migrator.virt.cold_migration import refuse_smaller_disk
-from migrator.virt.fake.base import phase
-from migrator.virt.fake.cold_migration import ColdMigratingDriver, resized
-from migrator.virt.fake.hypervisor import OWNING, FakeGuest, FakeResize, size_of
 
 #: Seconds between two parts of a resize. A process that is killed meanwhile leaves the later ones undone.
 _PAUSE = 0.05

@@ -11,10 +11,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from migrator import context, exception, executors
 from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
+from migrator.testing.hypervisor import acts
+from migrator.testing.hypervisor.hypervisor import OWNING, FakeHypervisor
 from migrator.virt import driver
 from migrator.virt.driver import node_uuid
-from migrator.virt.fake import acts
-from migrator.virt.fake.hypervisor import OWNING, FakeHypervisor
 
 P = ParamSpec('P')
 S = TypeVar('S', bound='HostDriver')
