@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command
 from migrator.cli.parser import Parser
-from migrator.foreground import session, verbs
+from migrator.nova.foreground import session, verbs
 from migrator.runtime import pipes
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ READERS = {
     'conductor/migration/waiting.py': 'a column for operators',
     'demo/report.py': 'the report of the demo',
     'demo/run.py': 'the picture of the demo',
-    'foreground/loop.py': 'the picture of a drain',
+    'nova/foreground/loop.py': 'the picture of a drain',
     'nova/plan.py': 'the expected times of a plan',
     'tracing.py': 'the times of a trace',
     'osc/drain.py': 'the picture of a watch',

@@ -73,8 +73,8 @@ def main() -> int:
 
     from migrator.cmd import drain
     from migrator.drain import run
-    from migrator.foreground import allocations, loop
     from migrator.nova import engine
+    from migrator.nova.foreground import allocations, loop
 
     # the lab's nova updates a migration twice a second
     engine.SETTLED, loop.EVERY, run.FIRST_PAUSE, run.REMAINS = 5.0, 0.5, 3.0, 10.0

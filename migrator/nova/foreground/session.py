@@ -15,7 +15,7 @@ from urllib import parse
 
 from migrator import exception
 from migrator.cli.command import Asked
-from migrator.foreground import state
+from migrator.nova.foreground import state
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from oslo_config import cfg

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from migrator.cmd import drain
-from migrator.foreground import state
+from migrator.nova.foreground import state
 
 
 def test_start_empties_the_host_and_shows_each_event(operator, nova):
@@ -178,7 +178,7 @@ def test_nova_that_is_away_is_reported_and_asked_again(operator, nova):
 @pytest.fixture
 def elsewhere(operator):
     """Another process that holds the lock of a drain."""
-    script = 'import sys, pathlib; from migrator.foreground import state\n'
+    script = 'import sys, pathlib; from migrator.nova.foreground import state\n'
     script += 'with state.locked(pathlib.Path(sys.argv[1])) as pid: print(pid, flush=True); sys.stdin.read()'
     started = []
 

@@ -15,8 +15,8 @@ import sys
 
 from migrator.cli import command
 from migrator.drain.attempt import attempt
-from migrator.foreground import session, state
-from migrator.foreground.session import Session
+from migrator.nova.foreground import session, state
+from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, MemberStatus
 from migrator.watch import commands, subjects

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from migrator import exception
 from migrator.cli import command
-from migrator.foreground.session import Session
+from migrator.nova.foreground.session import Session
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from migrator.nova.audit import Audited, Finding

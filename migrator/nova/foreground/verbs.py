@@ -12,8 +12,8 @@ from collections.abc import Callable
 from migrator import exception
 from migrator.cli import command, drain
 from migrator.cli.command import Asked, Verb
-from migrator.foreground import allocations, state
-from migrator.foreground.session import Session
+from migrator.nova.foreground import allocations, state
+from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
 from migrator.watch import commands
 
@@ -29,7 +29,7 @@ def show_plan(asked: Session) -> int:
 
 def start(asked: Session) -> int:
     """Begin to empty a host, and run the drain until it ends."""
-    from migrator.foreground import loop
+    from migrator.nova.foreground import loop
 
     new = _checked(asked, asked.arguments.host)  # Ctrl-C ends the command here: there is no drain yet
     with loop.Interrupts() as interrupts:
@@ -53,7 +53,7 @@ def watch(asked: Session) -> int:
 
 def resume(asked: Session) -> int:
     """Run a drain that was paused, or whose process was killed, until it ends."""
-    from migrator.foreground import loop
+    from migrator.nova.foreground import loop
 
     uuid, drains = _uuid_of(asked), asked.database.drains
     with loop.Interrupts() as interrupts:
@@ -65,7 +65,7 @@ def resume(asked: Session) -> int:
 
 def _run_after(action: str) -> Callable[[Session], int]:
     def act(asked: Session) -> int:
-        from migrator.foreground import loop
+        from migrator.nova.foreground import loop
 
         uuid = asked.arguments.uuid if action == 'restore' else _uuid_of(asked)
         asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
@@ -89,7 +89,7 @@ def pause(asked: Session) -> int:
 
 def _runner(asked: Session, found: Drain) -> str:
     """Return which process runs a drain, in words, or the command that goes on with it."""
-    from migrator.foreground import loop
+    from migrator.nova.foreground import loop
 
     pid = state.holder(asked.lock_of(found))
     if pid is not None:
