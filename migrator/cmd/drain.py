@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli import command
-from migrator.cli.parser import Parser
 from migrator.nova.foreground import session, verbs
+from migrator.operator.cli import command
+from migrator.operator.cli.parser import Parser
 from migrator.runtime import pipes
 
 if TYPE_CHECKING:

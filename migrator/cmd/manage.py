@@ -21,27 +21,27 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli.parser import PROG, Parser
+from migrator.operator.cli.parser import PROG, Parser
 from migrator.runtime import pipes
 
 if TYPE_CHECKING:  # what --help does not need is imported where it is used, so that --help is fast
     from oslo_config import cfg
 
     from migrator import executors, rpc
-    from migrator.cli import command
-    from migrator.cli.command import Asked
+    from migrator.operator.cli import command
+    from migrator.operator.cli.command import Asked
 
 #: Noun -> its help, and the module whose ``VERBS`` it has.
 NOUNS: dict[str, tuple[str, str]] = {
-    'db': ('the database schema', 'migrator.cli.db'),
-    'service': ('the services that report: computes and conductors', 'migrator.cli.service'),
-    'instance': ('the guests in the database of migrator', 'migrator.cli.instance'),
-    'flavor': ('the flavors that guests can be resized to', 'migrator.cli.flavor'),
-    'migration': ('the migrations', 'migrator.cli.migration'),
-    'drain': ('the drains, which empty hosts', 'migrator.cli.drain'),
-    'watch': ('a drain, a host or a migration while it happens, read over REST', 'migrator.watch.commands'),
-    'cleanup': ('the deferred cleanups of hosts', 'migrator.cli.cleanup'),
-    'placement': ('the allocations in Placement', 'migrator.cli.placement'),
+    'db': ('the database schema', 'migrator.operator.cli.db'),
+    'service': ('the services that report: computes and conductors', 'migrator.operator.cli.service'),
+    'instance': ('the guests in the database of migrator', 'migrator.operator.cli.instance'),
+    'flavor': ('the flavors that guests can be resized to', 'migrator.operator.cli.flavor'),
+    'migration': ('the migrations', 'migrator.operator.cli.migration'),
+    'drain': ('the drains, which empty hosts', 'migrator.operator.cli.drain'),
+    'watch': ('a drain, a host or a migration while it happens, read over REST', 'migrator.operator.watch.commands'),
+    'cleanup': ('the deferred cleanups of hosts', 'migrator.operator.cli.cleanup'),
+    'placement': ('the allocations in Placement', 'migrator.operator.cli.placement'),
 }
 
 
@@ -58,7 +58,7 @@ class _NounParser(Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the verbs, and parse as usual."""
-        from migrator.cli import command
+        from migrator.operator.cli import command
 
         verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
         choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=Parser)
@@ -134,7 +134,7 @@ def main(
     try:
         return _main(argv, threads, client)
     except KeyboardInterrupt:
-        from migrator.cli import command
+        from migrator.operator.cli import command
 
         return command.fail(PROG, 130, 'interrupted')
 
@@ -145,8 +145,8 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, client:
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     from migrator import executors
-    from migrator.cli import command
-    from migrator.cli.command import Asked
+    from migrator.operator.cli import command
+    from migrator.operator.cli.command import Asked
     from migrator.runtime import concurrency
 
     concurrency.native()  # before a verb imports the modules of a conductor

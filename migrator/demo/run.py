@@ -20,9 +20,9 @@ from migrator.demo.cloud import DemoCloud
 from migrator.demo.options import PROG
 from migrator.demo.report import Refusal, make_report
 from migrator.objects import ENDS, FINAL
+from migrator.operator.watch import commands, errors, screen, subjects
 from migrator.testing import counting
 from migrator.testing.client import Client
-from migrator.watch import commands, errors, screen, subjects
 
 WRONG, INTERRUPTED = 1, 130
 
@@ -105,7 +105,7 @@ def ask(cloud: Client, method: str, path: str, body: Any = None) -> dict[str, An
     The cost of this counts as an aside.
 
     :param path: below ``/migrator/v1``.
-    :raises migrator.watch.errors.ApiRefused: the API refuses the request.
+    :raises migrator.operator.watch.errors.ApiRefused: the API refuses the request.
     """
     with counting.aside():
         answer = cloud.request(method, f'/migrator/v1{path}', body)
@@ -118,7 +118,7 @@ def ask(cloud: Client, method: str, path: str, body: Any = None) -> dict[str, An
 class Shown:
     """A drain or a host of a cloud in this process. Its picture counts the guests on each host.
 
-    :param kind: the class in :mod:`migrator.watch.subjects`.
+    :param kind: the class in :mod:`migrator.operator.watch.subjects`.
     :param population: returns host -> the number of its guests.
     :ivar note: what happens to a host.
     """

@@ -27,7 +27,7 @@ STRANGER = '00000000-0000-4000-8000-00000000dead'
 @pytest.fixture(autouse=True)
 def placement_of_the_cloud(cloud, monkeypatch):
     """The commands find the Placement of the cloud, which no configuration names."""
-    monkeypatch.setattr('migrator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
+    monkeypatch.setattr('migrator.operator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
 
 
 @pytest.fixture(autouse=True)

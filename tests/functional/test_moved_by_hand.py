@@ -36,7 +36,7 @@ def short_births(monkeypatch):
 @pytest.fixture(autouse=True)
 def placement_of_the_cloud(cloud, monkeypatch):
     """The commands find the Placement of the cloud, which no configuration names."""
-    monkeypatch.setattr('migrator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
+    monkeypatch.setattr('migrator.operator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
 
 
 def boot(cloud, name='one', host='host1'):

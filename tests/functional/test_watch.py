@@ -11,8 +11,8 @@ from urllib import parse
 import pytest
 import rich.console
 
-from migrator.osc import drain as osc
-from migrator.watch import commands, errors, screen, subjects
+from migrator.operator.osc import drain as osc
+from migrator.operator.watch import commands, errors, screen, subjects
 from tests.functional.faults import faults
 from tests.functional.test_cold_migration import CONFIRM, act
 from tests.functional.test_resize import LARGE, resize

@@ -21,8 +21,8 @@ READERS = {
     'nova/foreground/loop.py': 'the picture of a drain',
     'nova/plan.py': 'the expected times of a plan',
     'tracing.py': 'the times of a trace',
-    'osc/drain.py': 'the picture of a watch',
-    'watch/commands.py': 'the picture of a watch',
+    'operator/osc/drain.py': 'the picture of a watch',
+    'operator/watch/commands.py': 'the picture of a watch',
 }
 #: The one place where it is read.
 CLOCK = 'executors/threads.py'

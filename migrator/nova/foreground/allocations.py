@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from migrator import exception
-from migrator.cli import command
 from migrator.nova.foreground.session import Session
+from migrator.operator.cli import command
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from migrator.nova.audit import Audited, Finding

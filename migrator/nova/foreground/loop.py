@@ -13,14 +13,14 @@ import getpass
 import signal
 import sys
 
-from migrator.cli import command
 from migrator.drain.attempt import attempt
 from migrator.nova.foreground import session, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, MemberStatus
-from migrator.watch import commands, subjects
-from migrator.watch.screen import Picture
+from migrator.operator.cli import command
+from migrator.operator.watch import commands, subjects
+from migrator.operator.watch.screen import Picture
 
 #: Seconds between two looks at the cloud.
 EVERY = 2.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib import parse
 
 from migrator import exception
-from migrator.cli.command import Asked
 from migrator.nova.foreground import state
+from migrator.operator.cli.command import Asked
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from oslo_config import cfg
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from migrator.drain.engine import Engine
     from migrator.nova.client import Nova
     from migrator.objects.drain import Drain
+    from migrator.operator.watch.subjects import Get
     from migrator.placement_client.client import PlacementClient
-    from migrator.watch.subjects import Get
 
     Connect = Callable[[str | None, str | None], tuple[Nova, PlacementClient]]
 
@@ -140,7 +140,7 @@ class Session(Asked):
         import webob
 
         from migrator.api import app
-        from migrator.watch import errors
+        from migrator.operator.watch import errors
 
         no_conductor: Any = None  # only requests that change something need one
         application = app.make_app(self.conf, self.database, no_conductor, self.threads)

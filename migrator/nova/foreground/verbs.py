@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.cli import command, drain
-from migrator.cli.command import Asked, Verb
 from migrator.nova.foreground import allocations, state
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
-from migrator.watch import commands
+from migrator.operator.cli import command, drain
+from migrator.operator.cli.command import Asked, Verb
+from migrator.operator.watch import commands
 
 
 def show_plan(asked: Session) -> int:

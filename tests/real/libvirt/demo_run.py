@@ -18,7 +18,7 @@ import rich.text
 from migrator import exception
 from migrator.demo import run as plain_demo
 from migrator.demo import summary
-from migrator.watch.screen import Lines, Screen, View
+from migrator.operator.watch.screen import Lines, Screen, View
 from tests.real.libvirt import demo_cloud, demo_scenario
 from tests.real.libvirt.lab import hosts
 from tests.real.servers import process

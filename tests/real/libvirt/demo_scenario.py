@@ -16,7 +16,7 @@ from typing import Any
 from migrator.demo import report, run
 from migrator.objects import Migration, MigrationStatus
 from migrator.objects.drain import DrainStatus
-from migrator.watch import screen, subjects
+from migrator.operator.watch import screen, subjects
 from tests.real.libvirt import demo_cloud
 from tests.real.libvirt.lab import guests
 

@@ -66,10 +66,11 @@ def test_help_of_migrator_manage_imports_only_the_parser_and_the_standard_librar
     ours = [name for name in modules if name.partition('.')[0] == 'migrator']
     assert ours == [
         'migrator',
-        'migrator.cli',
-        'migrator.cli.parser',
         'migrator.cmd',
         'migrator.cmd.manage',
+        'migrator.operator',
+        'migrator.operator.cli',
+        'migrator.operator.cli.parser',
         'migrator.runtime',
         'migrator.runtime.pipes',
     ]

@@ -118,7 +118,7 @@ def test_second_ctrl_c_or_a_termination_leaves_at_once(operator, nova, signals):
 
 @pytest.mark.parametrize('instead', [None, ValueError('of a library')])
 def test_termination_that_a_library_swallows_leaves_nevertheless(operator, nova, monkeypatch, instead):
-    from migrator.watch import subjects
+    from migrator.operator.watch import subjects
 
     nova.ticks[nova.add_guest('guest0')] = 100
     look = subjects.Drain.look

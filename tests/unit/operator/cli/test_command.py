@@ -9,8 +9,8 @@ import pytest
 from oslo_config import cfg
 
 from migrator import context, exception, executors
-from migrator.cli import command as manage_command
 from migrator.cmd import manage
+from migrator.operator.cli import command as manage_command
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

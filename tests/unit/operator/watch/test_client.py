@@ -11,8 +11,8 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.conf import api
+from migrator.operator.watch import client, errors
 from migrator.runtime import http_server
-from migrator.watch import client, errors
 
 
 class Server:

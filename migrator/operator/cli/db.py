@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import argparse
 
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
 
 
 def sync_(asked: Asked) -> int:

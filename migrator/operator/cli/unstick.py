@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from migrator import context, exception
-from migrator.cli import command
-from migrator.cli.command import Asked
-from migrator.cli.parser import PROG
 from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
 from migrator.conductor.operator import explain, timeline, unstick
 from migrator.conductor.operator.timeline import Facts
 from migrator.objects import Migration
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked
+from migrator.operator.cli.parser import PROG
 from migrator.placement_client import allocations
 
 #: Seconds between two polls for the result of a request.

@@ -3,7 +3,7 @@
 """What can be watched: a drain, a host or a migration. Each returns its present picture.
 
 Each is created with two functions. ``get(path, **query)`` returns the document at a path below ``/migrator/v1``, as
-:meth:`migrator.watch.client.Client.get`. ``now()`` returns the present time.
+:meth:`migrator.operator.watch.client.Client.get`. ``now()`` returns the present time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib import parse
 
 from migrator.objects import ENDS, FINAL, MigrationStatus, base
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
-from migrator.watch.screen import Event, Picture, Row
+from migrator.operator.watch.screen import Event, Picture, Row
 
 Get = Callable[..., dict[str, Any]]
 Now = Callable[[], datetime.datetime]

@@ -23,8 +23,8 @@ from uuid import UUID
 from oslo_utils import uuidutils
 
 from migrator import exception
-from migrator.cli.parser import PROG
 from migrator.objects import base, times
+from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
     from oslo_config import cfg

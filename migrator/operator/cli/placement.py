@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from migrator import exception
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
 
 if TYPE_CHECKING:
     from migrator.conductor.audit import Wrong

@@ -9,7 +9,7 @@ import json
 import pytest
 import rich.console
 
-from migrator.watch import screen
+from migrator.operator.watch import screen
 
 START = datetime.datetime(2026, 11, 5, 10, 0, tzinfo=datetime.UTC)
 MIB = 1024 * 1024

@@ -7,8 +7,8 @@ import time
 import types
 from urllib import parse
 
-from migrator.osc import drain as osc
-from migrator.watch import errors
+from migrator.operator.osc import drain as osc
+from migrator.operator.watch import errors
 
 
 def openstack(cloud, command, *words, away=0):

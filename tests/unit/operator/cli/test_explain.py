@@ -12,7 +12,7 @@ from migrator.objects import Flavor, Instance
 from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
 from tests.reasons import stuck_for
-from tests.unit.cli.test_timeline import LIVING, OVER, back, facts, service, step
+from tests.unit.operator.cli.test_timeline import LIVING, OVER, back, facts, service, step
 
 
 def reported(**fields):

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from migrator import exception
-from migrator.cli import command
 from migrator.conductor.migration import settle
+from migrator.operator.cli import command
 
 
 @pytest.fixture

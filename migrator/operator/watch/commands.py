@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
-from migrator.watch import errors
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
+from migrator.operator.watch import errors
 
 if TYPE_CHECKING:  # so that the help is fast
-    from migrator.watch import screen, subjects
+    from migrator.operator.watch import screen, subjects
 
 #: Seconds between two looks.
 EVERY = 1.0
@@ -39,10 +39,10 @@ def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
     """Show something until it ends, and return the exit status.
 
     :param get: from :func:`connect`.
-    :param kind: the class in :mod:`migrator.watch.subjects`.
+    :param kind: the class in :mod:`migrator.operator.watch.subjects`.
     :param name: the uuid, or the name of the host.
     """
-    from migrator.watch import subjects
+    from migrator.operator.watch import subjects
 
     subject: subjects.Subject = getattr(subjects, kind)(get, asked.threads.clock.now, name)
     try:
@@ -58,7 +58,7 @@ def connect(asked: Asked) -> subjects.Get:
 
     :raises migrator.exception.ConfigurationError: neither the configuration nor the environment names a cloud.
     """
-    from migrator.watch.client import client_from_conf
+    from migrator.operator.watch.client import client_from_conf
 
     return client_from_conf(asked.conf).get
 
@@ -78,8 +78,8 @@ def follow(
 
     :param every: the seconds between two looks.
     :param has_answered: whether the API has answered a request before.
-    :raises migrator.watch.errors.ApiRefused: the API refuses a request.
-    :raises migrator.watch.errors.ApiUnreachable: the API does not answer the first request.
+    :raises migrator.operator.watch.errors.ApiRefused: the API refuses a request.
+    :raises migrator.operator.watch.errors.ApiUnreachable: the API does not answer the first request.
     """
     picture = None if has_answered else subject.look()
     with view:
@@ -103,7 +103,7 @@ def make_view(as_json: bool) -> screen.View:
     """
     import rich.console
 
-    from migrator.watch import screen
+    from migrator.operator.watch import screen
 
     if as_json or not sys.stdout.isatty():
         return screen.Lines(sys.stdout, sys.stderr, as_json)

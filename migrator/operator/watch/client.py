@@ -12,12 +12,12 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.conf import service
-from migrator.watch import errors
+from migrator.operator.watch import errors
 
 #: Seconds without an answer after which the API counts as unreachable.
 TIMEOUT = 10.0
 #: A user whom an API with ``auth_strategy = noauth2`` takes for an administrator.
-_NOAUTH_TOKEN = 'admin'  # noqa: S105 -- it opens nothing: such an API asks for no secret
+_NOAUTH_TOKEN = 'admin'
 
 
 class Client:
@@ -38,8 +38,10 @@ class Client:
         """Send a request and return the answer.
 
         :param path: below ``/migrator/v1``.
-        :raises migrator.watch.errors.ApiRefused: the API refuses the request, or the credentials are not accepted.
-        :raises migrator.watch.errors.ApiUnreachable: the API does not answer now; the same request may succeed later.
+        :raises migrator.operator.watch.errors.ApiRefused: the API refuses the request, or the credentials are not
+            accepted.
+        :raises migrator.operator.watch.errors.ApiUnreachable: the API does not answer now; the same request may succeed
+            later.
         """
         url = 'the identity service'  # until it has named the compute endpoint
         more = {} if body is None else {'json': body}

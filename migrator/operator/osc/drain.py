@@ -16,9 +16,9 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from migrator import executors
-from migrator.cli.command import expected, uuid
 from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
-from migrator.watch import commands, screen, subjects
+from migrator.operator.cli.command import expected, uuid
+from migrator.operator.watch import commands, screen, subjects
 
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)

@@ -11,10 +11,10 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
-from migrator.cli.parser import PROG
 from migrator.objects import Migration, MigrationStatus, base
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
+from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:
     from migrator.conductor.operator import timeline
@@ -136,14 +136,14 @@ def show(asked: Asked) -> int:
 
 def retry(asked: Asked) -> int:
     """Request that a stuck migration is observed again."""
-    from migrator.cli import unstick
+    from migrator.operator.cli import unstick
 
     return unstick.retry(asked)
 
 
 def abandon(asked: Asked) -> int:
     """Request that a stuck migration ends in error, with its guest on the host that the operator names."""
-    from migrator.cli import unstick
+    from migrator.operator.cli import unstick
 
     return unstick.abandon(asked)
 

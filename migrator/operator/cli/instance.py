@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from oslo_utils import uuidutils
 
 from migrator import exception
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
-from migrator.cli.parser import PROG
 from migrator.objects import Flavor, Instance, Service, protocol
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
+from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:
     from migrator.conductor.guests.reconcile import Case

@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from tests.unit.cli import managing
 from tests.unit.db import bare
+from tests.unit.operator.cli import managing
 
 
 @pytest.fixture

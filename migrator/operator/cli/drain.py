@@ -12,9 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
-from migrator.cli.parser import PROG
 from migrator.objects import Migration, MigrationType, base
 from migrator.objects.drain import (
     MOST,
@@ -25,7 +22,10 @@ from migrator.objects.drain import (
     count_members,
     place,
 )
-from migrator.watch import commands
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
+from migrator.operator.cli.parser import PROG
+from migrator.operator.watch import commands
 
 if TYPE_CHECKING:
     from migrator.forecast import Place

@@ -3,7 +3,7 @@
 import pytest
 
 from migrator.cmd import manage
-from tests.unit.cli import managing
+from tests.unit.operator.cli import managing
 
 
 @pytest.fixture

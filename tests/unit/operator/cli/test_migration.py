@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.unit.cli import managing
+from tests.unit.operator.cli import managing
 
 
 def migrate(operator, name, source='host1', host=None, **options):

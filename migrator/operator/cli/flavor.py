@@ -8,8 +8,8 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 
-from migrator.cli import command, instance
-from migrator.cli.command import Asked, Verb
+from migrator.operator.cli import command, instance
+from migrator.operator.cli.command import Asked, Verb
 
 COLUMNS = ('NAME', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'EPHEMERAL (GiB)', 'SWAP (MiB)', 'PROPERTIES')
 

@@ -9,9 +9,9 @@ import datetime
 from typing import Any
 
 from migrator import exception
-from migrator.cli import command
-from migrator.cli.command import Asked
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked
 
 BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
 #: The greatest number of guests that a remark names.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from migrator.cli import command
-from migrator.cli.command import Asked, Verb
+from migrator.operator.cli import command
+from migrator.operator.cli.command import Asked, Verb
 
 if TYPE_CHECKING:
     from migrator.db.cleanups import Cleanup

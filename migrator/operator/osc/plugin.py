@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from migrator.watch.client import Client
+from migrator.operator.watch.client import Client
 
 API_NAME = 'migrator'
 API_VERSION_OPTION = 'os_migrator_api_version'
