@@ -27,7 +27,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 def begin(process: Process) -> None:
     """Start the hosts, one after the other."""
-    from migrator import embed
+    from migrator.runtime import embed
     from migrator.testing.fake_world.driver import FakeWorldDriver
 
     conf = process.conf

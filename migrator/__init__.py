@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from migrator import exception
     from migrator.compute.manager import ComputeManager
-    from migrator.embed import Host, host_name
     from migrator.objects import Flavor, Instance, LiveMigrateData
+    from migrator.runtime.embed import Host, host_name
     from migrator.runtime.signals import Signals
     from migrator.virt.driver import ComputeDriver
     from migrator.virt.simple import SimpleDriver
@@ -45,12 +45,12 @@ _MODULES = {
     'ComputeDriver': 'migrator.virt.driver',
     'ComputeManager': 'migrator.compute.manager',
     'Flavor': 'migrator.objects',
-    'Host': 'migrator.embed',
+    'Host': 'migrator.runtime.embed',
     'Instance': 'migrator.objects',
     'LiveMigrateData': 'migrator.objects',
     'Signals': 'migrator.runtime.signals',
     'SimpleDriver': 'migrator.virt.simple',
-    'host_name': 'migrator.embed',
+    'host_name': 'migrator.runtime.embed',
 }
 
 

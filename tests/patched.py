@@ -22,7 +22,7 @@ TESTS = (
     'tests/unit/test_futurist.py',
     'tests/unit/test_context.py',
     'tests/unit/test_rpc.py',
-    'tests/unit/test_embed.py',
+    'tests/unit/runtime/test_embed.py',
     'tests/unit/compute',
     'tests/unit/testing/hypervisor',
     'tests/unit/virt',

@@ -111,8 +111,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 def begin(process: Process) -> None:
     """Create the service of a compute host, and start it."""
-    from migrator import embed
-    from migrator.runtime import http_server
+    from migrator.runtime import embed, http_server
 
     conf = process.conf
     http_server.serve_monitor(process, 'compute')

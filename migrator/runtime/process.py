@@ -12,7 +12,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors, tracing
-from migrator.runtime import logs, monitor, systemd
+from migrator.runtime import logs, monitor, signals
 
 if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
     from migrator.db.api import Database
@@ -89,7 +89,7 @@ class Process:
                     LOG.warning(
                         'Service waits: %(service)s: %(error)s', {'service': self.name, 'error': str(error).rstrip('.')}
                     )
-                    systemd.notify_status(f'Waits: {what} is not reachable')
+                    signals.notify_status(f'Waits: {what} is not reachable')
                 self.stopping.wait(AGAIN)
             else:
                 if began is not None:
@@ -97,7 +97,7 @@ class Process:
                         'Waiting has ended: %(what)s is reachable after %(seconds).0f s',
                         {'what': what, 'seconds': self.threads.clock.monotonic() - began},
                     )
-                    systemd.notify_status('Running' if self.monitor.started else 'Starting')
+                    signals.notify_status('Running' if self.monitor.started else 'Starting')
                 return result
         raise Stopping(what)
 

@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.runtime import concurrency, logs, process, settings, signals, systemd
+from migrator.runtime import concurrency, logs, process, settings, signals
 from migrator.runtime.process import Process
 
 LOG = logging.getLogger(__name__)
@@ -89,9 +89,9 @@ class _Run:
 
     def run(self) -> int:
         LOG.info('Starting service %s', self._kind.name)
-        systemd.notify_status('Starting')
+        signals.notify_status('Starting')
         self._threads.start(self._begin, name='begin')
-        watchdog = systemd.watchdog_interval()
+        watchdog = signals.watchdog_interval()
         if watchdog is not None:
             self._threads.start(self._report_alive, watchdog / 3, name='watchdog')
         while True:
@@ -106,7 +106,7 @@ class _Run:
         """Report to systemd that the threads of this process run."""
         # Check nothing else. A hanging database must not cause a restart.
         while not self._process.stopping.is_set():
-            systemd.notify('WATCHDOG=1')
+            signals.notify_systemd('WATCHDOG=1')
             self._process.stopping.wait(interval)
 
     def _begin(self) -> None:
@@ -123,7 +123,7 @@ class _Run:
             self._fail(WRONG, error)
         else:
             self._process.monitor.started = True
-            systemd.notify('READY=1', 'STATUS=Running')
+            signals.notify_systemd('READY=1', 'STATUS=Running')
             LOG.info('Started service %s', self._kind.name)
         self._begun.set()
 
@@ -156,7 +156,7 @@ class _Run:
             if not ended.wait(within):
                 self._signals.wake()
 
-        systemd.notify('STOPPING=1', 'STATUS=Stopping')
+        signals.notify_systemd('STOPPING=1', 'STATUS=Stopping')
         self._process.stopping.set()
         self._threads.start(stop, name='stop')
         self._threads.start(give_up, name='give-up')
@@ -181,11 +181,11 @@ class _Run:
         if not self._process.monitor.started:  # READY=1 would end the start
             self._read_again()
             return
-        systemd.notify_reload()
+        signals.notify_reload()
         try:
             self._read_again()
         finally:
-            systemd.notify('READY=1')
+            signals.notify_systemd('READY=1')
 
     def _read_again(self) -> None:
         try:

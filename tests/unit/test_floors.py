@@ -40,7 +40,6 @@ FLOORS = {
     'migrator.compute': 4,
     'migrator.nova': 4,
     'migrator.demo': 5,
-    'migrator.embed': 5,
     'migrator.nova.foreground': 5,
     'migrator.operator': 5,
     'migrator.runtime': 5,

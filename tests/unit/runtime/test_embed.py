@@ -12,8 +12,9 @@ import pytest
 from oslo_config import cfg
 
 import migrator
-from migrator import embed, exception
+from migrator import exception
 from migrator.executors import NativeThreads
+from migrator.runtime import embed
 from migrator.testing import driver_contract
 from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.hypervisor.hypervisor import FakeWorld

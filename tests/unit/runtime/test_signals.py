@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from migrator.runtime import systemd
+from migrator.runtime import signals
 from tests.unit.cmd.processes import configure, running
 
 
@@ -58,16 +58,16 @@ def test_abstract_socket_is_one_too(monkeypatch):
         opened.bind(name)
         opened.settimeout(60)
         monkeypatch.setenv('NOTIFY_SOCKET', '@' + name[1:])
-        systemd.notify_status('waits for\nthe database')
+        signals.notify_status('waits for\nthe database')
         assert opened.recv(4096) == b'STATUS=waits for the database'
 
 
 def test_absent_systemd_changes_nothing(monkeypatch, tmp_path, caplog):
     monkeypatch.delenv('NOTIFY_SOCKET', raising=False)
-    systemd.notify('READY=1')
+    signals.notify_systemd('READY=1')
     assert not caplog.records
     monkeypatch.setenv('NOTIFY_SOCKET', str(tmp_path / 'nowhere'))
-    systemd.notify('READY=1')
+    signals.notify_systemd('READY=1')
     (record,) = caplog.records
     assert 'Could not notify systemd' in record.getMessage()
 
@@ -79,7 +79,7 @@ def test_absent_systemd_changes_nothing(monkeypatch, tmp_path, caplog):
 def test_watchdog_is_for_the_process_that_systemd_names(monkeypatch, usec, pid, seconds):
     monkeypatch.setenv('WATCHDOG_USEC', usec)
     monkeypatch.setenv('WATCHDOG_PID', pid)
-    assert systemd.watchdog_interval() == seconds
+    assert signals.watchdog_interval() == seconds
     if seconds:
         monkeypatch.setenv('WATCHDOG_PID', str(os.getpid()))
-        assert systemd.watchdog_interval() == seconds
+        assert signals.watchdog_interval() == seconds
