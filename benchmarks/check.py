@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import alone, conductors, crowded, databases, makespan, parked
-from migrator import forecast
+from migrator.drain import forecast
 from migrator.objects import MigrationStatus
 from migrator.placement_client.candidates import LIMIT
 

@@ -18,9 +18,10 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
-from migrator import exception, executors, forecast
+from migrator import exception, executors
 from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
 from migrator.db.engine import Engine, OneSession, retried
+from migrator.drain import forecast
 from migrator.objects import FINAL, STOPPED, Flavor, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 

@@ -22,7 +22,7 @@ from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.db.models import Json, Text, Whole
 from migrator.db.services import alive
-from migrator.forecast import Prediction
+from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
     DRAIN_ENDS,

@@ -18,11 +18,12 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from migrator import exception, executors, forecast
+from migrator import exception, executors
 from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.engine import Engine
 from migrator.db.services import alive
+from migrator.drain import forecast
 from migrator.objects import ARRIVED, COMPUTE_BINARY, Migration, MigrationStatus, MigrationType
 from migrator.objects.drain import MemberStatus
 from migrator.objects.reasons import WaitKind

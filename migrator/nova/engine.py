@@ -18,7 +18,7 @@ import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from migrator import forecast
+from migrator.drain import forecast
 from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
 from migrator.executors import Clock
 from migrator.nova import errors, recorded

@@ -16,7 +16,8 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator import executors, forecast
+from migrator import executors
+from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused
 from migrator.nova import recorded
 from migrator.nova.client import Nova

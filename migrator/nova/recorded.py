@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import MutableMapping, Sequence
 
-from migrator import forecast
+from migrator.drain import forecast
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration
 

@@ -14,7 +14,8 @@ import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from migrator import exception, forecast
+from migrator import exception
+from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind, to_decide
 from migrator.objects import Flavor, MigrationType
 from migrator.objects.drain import Drain, Member, place

@@ -29,7 +29,6 @@ FLOORS = {
     'migrator.executors': 1,
     'migrator.saga': 2,
     'migrator.drain': 2,
-    'migrator.forecast': 2,
     'migrator.tracing': 2,
     'migrator.db': 3,
     'migrator.placement_client': 3,

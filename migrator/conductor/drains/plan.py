@@ -12,12 +12,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator import forecast
 from migrator.conductor.drains.engine import guests_of
 from migrator.conductor.migration import destinations
 from migrator.db.api import Database
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
+from migrator.drain import forecast
 from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.objects import Flavor, MigrationStatus
 from migrator.objects.drain import Drain

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrator import forecast
 from migrator.db.api import Database
+from migrator.drain import forecast
 
 
 def document(database: Database, drains: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.db.api import Database
     from migrator.db.engine import Engine
     from migrator.db.slots import Bounds
-    from migrator.forecast import Band, Expected
+    from migrator.drain.forecast import Band, Expected
     from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
 
@@ -385,7 +385,7 @@ def at(band: Band | None, now: datetime.datetime) -> str | None:
 def expected(found: Mapping[str, Any]) -> str:
     """Return when something is expected to end, or why that is not known, in a sentence.
 
-    :param found: the document of a :class:`migrator.forecast.Expected`, with aware times.
+    :param found: the document of a :class:`migrator.drain.forecast.Expected`, with aware times.
     """
     if found['end'] is None:
         return f'When it ends is not known. {found["reason"] or ""}'.strip()

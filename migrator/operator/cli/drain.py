@@ -28,7 +28,7 @@ from migrator.operator.cli.parser import PROG
 from migrator.operator.watch import commands
 
 if TYPE_CHECKING:
-    from migrator.forecast import Place
+    from migrator.drain.forecast import Place
 
 _COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
 _MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION', 'REASON')

@@ -19,7 +19,7 @@ from migrator.operator.cli.parser import PROG
 if TYPE_CHECKING:
     from migrator.conductor.operator import timeline
     from migrator.db.cleanups import Cleanup
-    from migrator.forecast import Place
+    from migrator.drain.forecast import Place
 
     Facts = timeline.Facts
 

@@ -7,8 +7,8 @@ import datetime
 
 import pytest
 
-from migrator import forecast
-from migrator.forecast import Job, Outlook, Past
+from migrator.drain import forecast
+from migrator.drain.forecast import Job, Outlook, Past
 from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member
 from tests.reasons import stuck_for, waiting_for_slot
