@@ -19,13 +19,14 @@ from typing import Any
 from migrator import executors
 from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused
+from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
 from migrator.nova.engine import AT_ONCE, obstacle
 from migrator.nova.resources import Server, ServerGroup
 from migrator.objects import Flavor
 from migrator.objects.drain import Drain, Member
-from migrator.placement_client import rooms
+from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
 
 #: The greatest number of moves to one host at a time.
@@ -50,46 +51,44 @@ def plan(
 
     No plan sends a guest to the host of another drain, and the guests of all drains share the same room.
 
-    :returns: as from :func:`migrator.placement_client.rooms.documents`.
+    :returns: as from :func:`migrator.drain.plan.documents`.
     :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
     site = Site(nova)
-    room = rooms.Rooms(placement, site.hosts, {drain.host for drain in drains})
+    room = Rooms(candidates.Room(placement), site.hosts, {drain.host for drain in drains})
     found = [nova.servers(drain.host) for drain in drains]
     site.note(server for servers in found for server in servers)
     chosen = [list(_choose(site, room, drain, servers)) for drain, servers in zip(drains, found, strict=True)]
     past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
     now = clock.now()
     copies = {drain.host: list(_copies(nova, drain.host)) for drain in drains}
-    return rooms.documents(
-        room, drains, chosen, copies, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past)
-    )
+    return documents(room, drains, chosen, copies, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past))
 
 
-def _copies(nova: Nova, host: str) -> Iterator[rooms.Copy]:
+def _copies(nova: Nova, host: str) -> Iterator[Copy]:
     """Yield the old copies at a host of the guests that wait in VERIFY_RESIZE elsewhere."""
     for row in nova.migrations(source=host, status='finished'):
         server = nova.server(row.instance_uuid)
         if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
-            yield rooms.Copy(server.uuid, server.name, server.host)
+            yield Copy(server.uuid, server.name, server.host)
 
 
-def _choose(site: Site, room: rooms.Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[rooms.Choice]:
+def _choose(site: Site, room: Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[Choice]:
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     by_uuid = {server.uuid: server for server in servers}
     guests = [
         Guest(server.uuid, server.name, drain.host, server.flavor.memory_mb, site.obstacle(server))
         for server in servers
     ]
-    for guest in rooms.in_order(drain, guests):
+    for guest in in_order(drain, guests):
         need = site.need(drain, by_uuid[guest.uuid])
         destination = None
         if guest.obstacle is None or guest.obstacle.kind == ObstacleKind.BUSY:
             destination = room.take(need)
             if destination is not None:
                 site.move(guest.uuid, destination)
-        yield rooms.Choice(guest, need, guest.obstacle, destination)
+        yield Choice(guest, need, guest.obstacle, destination)
 
 
 class Spread:
@@ -106,7 +105,7 @@ class Spread:
         self._nova, self._placement, self._clock, self._inbound = nova, placement, threads.clock, inbound
         # Held while Nova and Placement are read, because a thread must not use what another one has read only in part.
         self._lock = threads.lock()
-        self._read: tuple[float, Site, rooms.Rooms] | None = None
+        self._read: tuple[float, Site, Rooms] | None = None
         #: Host -> how often it was chosen.
         self._chosen: collections.Counter[str] = collections.Counter()
 
@@ -151,7 +150,7 @@ class Spread:
             self._chosen[chosen] += 1
         return chosen
 
-    def _take(self, room: rooms.Rooms, need: rooms.Need, in_flight: Mapping[str, int]) -> str | None:
+    def _take(self, room: Rooms, need: Need, in_flight: Mapping[str, int]) -> str | None:
         full = {host for host, number in in_flight.items() if number >= self._inbound}
         return room.take(
             dataclasses.replace(
@@ -162,11 +161,11 @@ class Spread:
             )
         )
 
-    def _known(self) -> tuple[Site, rooms.Rooms]:
+    def _known(self) -> tuple[Site, Rooms]:
         now = self._clock.monotonic()
         if self._read is None or now - self._read[0] > FRESH:
             site = Site(self._nova)
-            self._read = now, site, rooms.Rooms(self._placement, site.hosts, ())
+            self._read = now, site, Rooms(candidates.Room(self._placement), site.hosts, ())
         return self._read[1:]
 
 
@@ -258,7 +257,7 @@ class Site:
                 self._at[uuid] = server.host if server is not None else None
         return collections.Counter(host for uuid in group.members if (host := self._at[uuid]) is not None)
 
-    def need(self, drain: Drain, server: Server) -> rooms.Need:
+    def need(self, drain: Drain, server: Server) -> Need:
         """Return what a guest needs of its destination."""
         flavor, source = _requested(server), server.host or ''
         group = self._groups.get(server.uuid)
@@ -287,7 +286,7 @@ class Site:
             project,
             group and (group.uuid, frozenset(members.items())),
         )
-        return rooms.Need(flavor, drain.destinations, limits, why_not, rank, _traits(flavor))
+        return Need(flavor, drain.destinations, limits, why_not, rank, _traits(flavor))
 
     def _why_not_service(self, host: str, source: str) -> str | None:
         if host == source:

@@ -78,40 +78,48 @@ def get_candidates(
     return mine if limit is None else mine[:limit]
 
 
-def get_candidates_with_room(
-    client: PlacementClient, flavor: Flavor, traits: Mapping[str, str] = types.MappingProxyType({})
-) -> tuple[list[Candidate], dict[str, dict[str, int]]]:
-    """Return all candidates for a flavor, and the free amounts of their providers.
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """The room in Placement as plans of drains ask for it; see :class:`migrator.drain.plan.Placement`.
 
-    :param traits: those that each request group requires, as Placement reads them: ``A,!B`` is A without B.
-    :returns: the candidates, and provider -> resource class -> the free amount.
-    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    :raises PlacementUnreachable: from each method, as :meth:`.client.PlacementClient.request`.
     """
-    found = _read(client, flavor.resource_groups(), None, flavor.group_policy, None, traits)
-    free = {
-        uuid: {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
-        for uuid, summary in found['provider_summaries'].items()
-    }
-    return _candidates_of(found), free
 
+    client: PlacementClient
 
-def get_largest_free(client: PlacementClient, name: str, amount: int, without: Collection[str]) -> int:
-    """Return the greatest free amount of a resource class at one provider.
+    def candidates(
+        self, flavor: Flavor, traits: Mapping[str, str]
+    ) -> tuple[dict[str, list[dict[str, dict[str, int]]]], dict[str, dict[str, int]]]:
+        """Return all candidates for a flavor, and the free amounts of their providers.
 
-    :param amount: an amount that is looked for first. If a provider has it, it is the result.
-    :param without: the roots of the provider trees that do not count.
-    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
-    """
-    for least in (amount, 1):
-        summaries = _read(client, {'': {name: least}}, None, 'none', None)['provider_summaries']
-        free = [
-            int(one['resources'][name]['capacity'] - one['resources'][name]['used'])
-            for uuid, one in summaries.items()
-            if name in one['resources'] and one['root_provider_uuid'] not in without
-        ]
-        if free:
-            return max(free)
-    return 0
+        :param traits: those that each request group requires, as Placement reads them: ``A,!B`` is A without B.
+        :returns: root provider -> the allocations of each candidate, and provider -> resource class -> the free amount.
+        :raises PlacementRefused: such as an unknown trait.
+        """
+        found = _read(self.client, flavor.resource_groups(), None, flavor.group_policy, None, traits)
+        free = {
+            uuid: {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
+            for uuid, summary in found['provider_summaries'].items()
+        }
+        by_root = by_compute_root(_candidates_of(found))
+        return {root: [one.allocations for one in there] for root, there in by_root.items()}, free
+
+    def largest_free(self, name: str, amount: int, without: Collection[str]) -> int:
+        """Return the greatest free amount of a resource class at one provider.
+
+        :param amount: an amount that is looked for first. If a provider has it, it is the result.
+        :param without: the roots of the provider trees that do not count.
+        """
+        for least in (amount, 1):
+            summaries = _read(self.client, {'': {name: least}}, None, 'none', None)['provider_summaries']
+            free = [
+                int(one['resources'][name]['capacity'] - one['resources'][name]['used'])
+                for uuid, one in summaries.items()
+                if name in one['resources'] and one['root_provider_uuid'] not in without
+            ]
+            if free:
+                return max(free)
+        return 0
 
 
 def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:

@@ -2,7 +2,7 @@
 
 """The plan of a drain: which guests can move, where they would go, and what is in the way.
 
-The room in Placement is given out by :mod:`migrator.placement_client.rooms`. The conductor chooses each destination
+The room in Placement is given out by :mod:`migrator.drain.plan`. The conductor chooses each destination
 again when it moves the guest.
 """
 
@@ -19,14 +19,15 @@ from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain import forecast
 from migrator.drain.engine import Obstacle, ObstacleKind
+from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.objects import Flavor, MigrationStatus
 from migrator.objects.drain import Drain
-from migrator.placement_client import rooms
+from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
 
 
 def plan(database: Database, client: PlacementClient, drain: Drain, bounds: Bounds) -> dict[str, Any]:
-    """Return the plan of a drain as JSON; see :func:`migrator.placement_client.rooms.documents`.
+    """Return the plan of a drain as JSON; see :func:`migrator.drain.plan.documents`.
 
     :param bounds: those of the site.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
@@ -42,11 +43,13 @@ def plan_together(
     None sends a guest to the host of another one, and the guests of all of them use the same room.
     """
     places = {one.host: one for one in database.services.places('')}
-    room = rooms.Rooms(client, {one.uuid: one.host for one in places.values()}, {drain.host for drain in drains})
+    room = Rooms(
+        candidates.Room(client), {one.uuid: one.host for one in places.values()}, {drain.host for drain in drains}
+    )
     chosen = [list(_choose(database, places, room, drain)) for drain in drains]
     now, limits, past, running = database.slots.recorded([drain.host for drain in drains])
     inbound = bounds.of_drains().inbound
-    return rooms.documents(
+    return documents(
         room,
         drains,
         chosen,
@@ -55,37 +58,37 @@ def plan_together(
     )
 
 
-def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[rooms.Copy]]:
+def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[Copy]]:
     """Return the old copies of cold-migrated guests at some hosts, which stay until a user decides."""
     rows = database.migrations.list({'source_compute': hosts, 'status': MigrationStatus.FINISHED.value}, True)
     rows = [row for row in rows if not row.stays]
     names = {one.uuid: one.name for one in database.instances.list({'uuid': [row.instance_uuid for row in rows]})}
-    found: dict[str, list[rooms.Copy]] = {}
+    found: dict[str, list[Copy]] = {}
     for row in reversed(rows):
-        copy = rooms.Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '')
+        copy = Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '')
         found.setdefault(row.source_compute, []).append(copy)
     return found
 
 
-def _choose(database: Database, places: Mapping[str, Place], room: rooms.Rooms, drain: Drain) -> Iterator[rooms.Choice]:
+def _choose(database: Database, places: Mapping[str, Place], room: Rooms, drain: Drain) -> Iterator[Choice]:
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     found = {one.uuid: one for one in database.instances.list({'host': drain.host})}
     immovable = database.definitions.immovable(drain.host)
-    for guest in rooms.in_order(drain, guests_of(database, drain, found.values())):
+    for guest in in_order(drain, guests_of(database, drain, found.values())):
         need = _need(places, drain, found[guest.uuid].flavor, guest.is_cold)
         in_the_way = guest.obstacle
         if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
             # What a host reports concerns live migrations.
             reported = None if guest.is_cold else immovable.get(guest.uuid)
             if reported is None:
-                yield rooms.Choice(guest, need, in_the_way, room.take(need))
+                yield Choice(guest, need, in_the_way, room.take(need))
                 continue
             remedy = 'The host reports this once an hour. A drain asks it again.'
             in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {reported}.', remedy)
-        yield rooms.Choice(guest, need, in_the_way, None)
+        yield Choice(guest, need, in_the_way, None)
 
 
-def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bool) -> rooms.Need:
+def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bool) -> Need:
     source = places.get(drain.host)
 
     def why_not(host: str) -> str | None:
@@ -102,4 +105,4 @@ def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bo
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
         return destinations.refusal_of_cold_migration(one) if is_cold else None
 
-    return rooms.Need(flavor, drain.destinations, (source and source.hypervisor, is_cold), why_not)
+    return Need(flavor, drain.destinations, (source and source.hypervisor, is_cold), why_not)

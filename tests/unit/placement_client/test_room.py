@@ -7,8 +7,9 @@
 
 import pytest
 
+from migrator.drain import plan
 from migrator.objects import Flavor
-from migrator.placement_client import rooms
+from migrator.placement_client import candidates
 
 FLAVOR = Flavor(name='small', vcpus=2, memory_mb=512, root_gb=0)
 SSD = 'CUSTOM_SSD'
@@ -16,14 +17,14 @@ SSD = 'CUSTOM_SSD'
 
 def need(only=None, refused=(), rank=lambda host: (), traits=None):
     """Return what a guest needs; the hosts in ``refused`` are no destinations."""
-    return rooms.Need(FLAVOR, only, tuple(refused), dict.fromkeys(refused, 'it is down').get, rank, traits or {})
+    return plan.Need(FLAVOR, only, tuple(refused), dict.fromkeys(refused, 'it is down').get, rank, traits or {})
 
 
 @pytest.fixture
 def room(client, world):
     client.put(f'/traits/{SSD}')
     hosts = {'host1': world.host(), 'host2': world.host(traits=[SSD]), 'host3': world.host(VCPU=2, MEMORY_MB=512)}
-    return rooms.Rooms(client, {root: host for host, root in hosts.items()}, {'host1'})
+    return plan.Rooms(candidates.Room(client), {root: host for host, root in hosts.items()}, {'host1'})
 
 
 def test_guests_take_the_host_with_the_fewest_guests_that_still_has_room(room):

@@ -2,8 +2,8 @@
 
 """The part of a plan that all engines share: the room in Placement, given out guest by guest.
 
-A plan of drains reads the candidates and the free room from Placement once for each flavor, and subtracts the room that
-its own guests would use. Other requests may use that room meanwhile.
+A plan of drains asks for the candidates and the free room once for each flavor, and subtracts the room that its own
+guests would use. Other requests may use that room meanwhile.
 """
 
 from __future__ import annotations
@@ -12,19 +12,39 @@ import collections
 import dataclasses
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from migrator import exception
 from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind, to_decide
 from migrator.objects import Flavor, MigrationType
 from migrator.objects.drain import Drain, Member, place
-from migrator.placement_client import candidates
-from migrator.placement_client.client import PlacementClient
+
+#: The amounts of a guest or a host: provider -> resource class -> the amount.
+Amounts = Mapping[str, Mapping[str, int]]
 
 _TYPE = MigrationType
 #: The greatest number of hosts whose reasons a remedy names.
 _NAMED = 5
+
+
+class Placement(Protocol):
+    """The room as a plan asks for it."""
+
+    def candidates(self, flavor: Flavor, traits: Mapping[str, str]) -> tuple[Mapping[str, Sequence[Amounts]], Amounts]:
+        """Return the candidates for a flavor, and the free amounts of their providers.
+
+        :param traits: those of :attr:`Need.traits`.
+        :returns: root provider -> the allocations of each candidate; and provider -> resource class -> amount.
+        :raises migrator.exception.PlacementRefused: such as an unknown trait.
+        """
+
+    def largest_free(self, name: str, amount: int, without: Collection[str]) -> int:
+        """Return the greatest free amount of a resource class at one provider.
+
+        :param amount: an amount that is enough: if a provider has it, the result may be any that is not less.
+        :param without: the roots of the provider trees that do not count.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,13 +173,13 @@ class Rooms:
     :param drained: the hosts to empty.
     """
 
-    def __init__(self, client: PlacementClient, hosts: Mapping[str, str], drained: Collection[str]) -> None:
-        self._client, self._hosts, self._drained = client, hosts, drained
+    def __init__(self, placement: Placement, hosts: Mapping[str, str], drained: Collection[str]) -> None:
+        self._placement, self._hosts, self._drained = placement, hosts, drained
         #: Provider -> resource class -> the free amount.
         self._free: dict[str, dict[str, int]] = {}
         self._planned: collections.Counter[str] = collections.Counter()
-        #: What Placement is asked for -> root provider -> its candidates.
-        self._candidates: dict[Hashable, dict[str, list[candidates.Candidate]]] = {}
+        #: What Placement is asked for -> root provider -> the allocations of its candidates.
+        self._candidates: dict[Hashable, Mapping[str, Sequence[Amounts]]] = {}
         #: What Placement is asked for -> why it refuses the request itself.
         self._refusals: dict[Hashable, str] = {}
         self._by_need: dict[Hashable, _Choices] = {}
@@ -168,7 +188,7 @@ class Rooms:
         key = (need.asked, need.only and frozenset(need.only), need.limits)
         if key not in self._by_need:
             refused: dict[str, str] = {}
-            usable: dict[str, list[candidates.Candidate]] = {}
+            usable: dict[str, Sequence[Amounts]] = {}
             for root, there in self._candidates_of(need).items():
                 host = self._hosts.get(root)
                 if host is None:
@@ -183,17 +203,17 @@ class Rooms:
             self._by_need[key] = _Choices(usable, refused, order)
         return self._by_need[key]
 
-    def _candidates_of(self, need: Need) -> dict[str, list[candidates.Candidate]]:
+    def _candidates_of(self, need: Need) -> Mapping[str, Sequence[Amounts]]:
         if need.asked not in self._candidates:
             self._candidates[need.asked] = {}
             try:
-                found, free = candidates.get_candidates_with_room(self._client, need.flavor, need.traits)
+                found, free = self._placement.candidates(need.flavor, need.traits)
             except exception.PlacementRefused as error:  # such as an unknown trait
                 self._refusals[need.asked] = error.message
             else:
                 for provider, amounts in free.items():
-                    self._free.setdefault(provider, amounts)
-                self._candidates[need.asked] = candidates.by_compute_root(found)
+                    self._free.setdefault(provider, dict(amounts))
+                self._candidates[need.asked] = found
         return self._candidates[need.asked]
 
     def _why_not(self, need: Need, host: str) -> str | None:
@@ -222,11 +242,11 @@ class Rooms:
             return host
         return None
 
-    def _fitting(self, choices: _Choices, host: str) -> Mapping[str, Mapping[str, int]] | None:
+    def _fitting(self, choices: _Choices, host: str) -> Amounts | None:
         """Return the first allocations for which a host still has room."""
-        return next((one.allocations for one in choices.usable[host] if self._fits(one.allocations)), None)
+        return next((one for one in choices.usable[host] if self._fits(one)), None)
 
-    def _fits(self, amounts: Mapping[str, Mapping[str, int]]) -> bool:
+    def _fits(self, amounts: Amounts) -> bool:
         return all(
             self._free[provider].get(name, 0) >= amount
             for provider, used in amounts.items()
@@ -264,12 +284,12 @@ class Rooms:
         missing = self._missing(need)
         return _no_destination(f'Placement has no room for it on another host: {missing}.', 'Free room, or add a host.')
 
-    def _short(self, usable: Iterable[Sequence[candidates.Candidate]]) -> str:
+    def _short(self, usable: Iterable[Sequence[Amounts]]) -> str:
         """Return in words what the guest lacks at the host that comes nearest to having room for it."""
         best: tuple[float, str] | None = None
         for there in usable:
             for one in there:
-                wanted = [(name, n, at) for at, used in one.allocations.items() for name, n in used.items()]
+                wanted = [(name, n, at) for at, used in one.items() for name, n in used.items()]
                 lacks = [(name, n - self._free[at].get(name, 0), n) for name, n, at in wanted]
                 lacks = [(name, lack, n) for name, lack, n in lacks if lack > 0]
                 share = sum(lack / n for _, lack, n in lacks)
@@ -283,7 +303,7 @@ class Rooms:
         drained = {root for root, host in self._hosts.items() if host in self._drained}
         short = []
         for name, amount in sorted(wanted.items()):
-            free = candidates.get_largest_free(self._client, name, amount, drained)
+            free = self._placement.largest_free(name, amount, drained)
             if free < amount:
                 short.append(f'{name}: {amount} needed, and the most that a host has free is {free}')
         together = ', '.join(f'{amount} {name}' for name, amount in sorted(wanted.items()))
@@ -295,13 +315,13 @@ class Rooms:
 class _Choices:
     """The hosts for one need.
 
-    :ivar usable: host -> its candidates.
+    :ivar usable: host -> the allocations of its candidates.
     :ivar refused: host -> why it is no destination.
     :ivar order: a heap of (rank, planned guests, host) of the hosts that may still have room.
     :ivar why_none: why none of them has room.
     """
 
-    usable: dict[str, list[candidates.Candidate]]
+    usable: dict[str, Sequence[Amounts]]
     refused: dict[str, str]
     order: list[tuple[tuple[int, ...], int, str]]
     why_none: Obstacle | None = None
