@@ -32,6 +32,7 @@ from migrator.api.handlers import server_actions
 from migrator.api.own.routes import OWN
 from migrator.api.route import Route
 from migrator.cmd import api
+from migrator.conductor.tasks import sagas
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
 from migrator.db import models
@@ -180,7 +181,7 @@ class Site:
         conf.set_override('auth_strategy', 'noauth2', group='api')
         # Nothing reports here: how fast the machine is must not decide whether a host is up.
         conf.set_override('service_down_time', 1_000_000)
-        made = api_app.make_app(conf, self.database, _Conductor(), threads)  # type: ignore[arg-type]  # a stand-in
+        made = api_app.make_app(conf, self.database, _Conductor(), threads, sagas())  # type: ignore[arg-type]  # a stand-in
         self.app = api.logged(made)
         self.identity = devidentity.make_app({'compute': 'http://api.test/v2.1'})
         self.ids: dict[str, list[str]] = {}

@@ -19,6 +19,7 @@ from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services, Streams
 from migrator.conductor import rpcapi
+from migrator.conductor.operator import timeline
 from migrator.db.api import Database
 
 
@@ -27,6 +28,7 @@ def make_app(
     database: Database,
     conductor_api: rpcapi.ConductorAPI,
     threads: executors.Threads,
+    sagas: timeline.Sagas,
     *,
     auth: Auth | None = None,
 ) -> Callable[..., Any]:
@@ -35,10 +37,11 @@ def make_app(
     :param conf: with the options of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
         registers ``[oslo_policy]`` and, at the first request, ``[keystone_authtoken]`` on it.
     :param threads: the source of uuids, of the clock and of sleep.
+    :param sagas: those of the conductors, for the page of a migration; empty: there are no migrations.
     :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
     """
     enforcer = policies.make_enforcer(conf)
-    services = Services(conf, database, conductor_api, threads, enforcer, Streams(threads))
+    services = Services(conf, database, conductor_api, threads, sagas, enforcer, Streams(threads))
 
     # A request passes these from the bottom to the top.
     handle: Handler = routes.dispatch

@@ -18,6 +18,7 @@ from oslo_policy import policy
 
 from migrator import exception, executors
 from migrator.conductor import rpcapi
+from migrator.conductor.operator import timeline
 from migrator.context import RequestContext
 from migrator.db.api import Database
 from migrator.objects import Migration, base
@@ -57,12 +58,16 @@ class Streams:
 
 @dataclasses.dataclass(frozen=True)
 class Services:
-    """The services that the handlers use."""
+    """The services that the handlers use.
+
+    :ivar sagas: the sagas that explain what a migration does next.
+    """
 
     conf: cfg.ConfigOpts
     database: Database
     conductor: rpcapi.ConductorAPI
     threads: executors.Threads
+    sagas: timeline.Sagas
     enforcer: policy.Enforcer
     streams: Streams
 

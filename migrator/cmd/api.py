@@ -42,6 +42,7 @@ def make_app(process: Process) -> App:
     """Return the WSGI application, wired to the configured database and broker."""
     from migrator.api import app
     from migrator.conductor import rpcapi
+    from migrator.conductor.tasks import sagas
     from migrator.conf import upgrade_levels
 
     process.monitor.is_served = True
@@ -52,7 +53,7 @@ def make_app(process: Process) -> App:
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, version)
     observe = process.monitor.time_requests() if process.monitor.measures else None
-    made = logged(app.make_app(process.conf, database, conductor, process.threads), observe, process.tracer())
+    made = logged(app.make_app(process.conf, database, conductor, process.threads, sagas()), observe, process.tracer())
     if process.conf.oslo_middleware.enable_proxy_headers_parsing:
         from oslo_middleware import http_proxy_to_wsgi
 

@@ -40,6 +40,7 @@ class HostStep:
         step, or only ever a deferred cleanup.
     :ivar ends: it only cleans up, restores or ends. It never moves a migration forward, and a failed one runs again if
         a conductor sends it again, even in one epoch.
+    :ivar pivot: it moves the guest, or starts it anew. What follows from it only a host can report.
     :ivar removes: it removes a guest, or what is left of it, from the host.
     :ivar ends_copy: it may end an active copy of the guest.
     :ivar restores: it restores the guest, and may start it.
@@ -53,6 +54,7 @@ class HostStep:
     saga: Saga
     undo: str = ''
     in_saga: bool = True
+    pivot: bool = False
     ends: bool = False
     removes: bool = False
     ends_copy: bool = False
@@ -70,6 +72,10 @@ AFTER_EVACUATION = 'post_evacuation_at_source'
 #: The cleanup at the destination of a cold migration that was undone or reverted while that host was fenced.
 AFTER_REVERT = 'revert_migration_at_destination'
 
+#: The records of an abandonment in the log of a migration, which no saga declares, in order: the request, which is done
+#: at the end; the other host; the allocations.
+ABANDONMENT = ABANDON, ABANDON_CLEAN, ABANDON_ALLOCATIONS = 'abandon', 'abandon_clean', 'abandon_allocations'
+
 #: Every step of a host, in the order of its saga.
 STEPS = (
     HostStep(name='check_can_live_migrate_destination', at=_DESTINATION, saga=_LIVE, exchanges=True,
@@ -77,7 +83,7 @@ STEPS = (
     HostStep(name='check_can_live_migrate_source', at=_SOURCE, saga=_LIVE, exchanges=True),
     HostStep(name='pre_live_migration', at=_DESTINATION, saga=_LIVE, exchanges=True,
              undo='rollback_live_migration_at_destination', action='live_migration_pre', ends_action=True),
-    HostStep(name='live_migration', at=_SOURCE, saga=_LIVE, undo='rollback_live_migration_at_source'),
+    HostStep(name='live_migration', at=_SOURCE, saga=_LIVE, pivot=True, undo='rollback_live_migration_at_source'),
     HostStep(name='live_migration_abort', at=_SOURCE, saga=_LIVE, in_saga=False),
     HostStep(name='live_migration_force_complete', at=_SOURCE, saga=_LIVE, in_saga=False),
     HostStep(name='post_live_migration_at_source', at=_SOURCE, saga=_LIVE, ends=True, removes=True,
@@ -88,7 +94,7 @@ STEPS = (
     HostStep(name='rollback_live_migration_at_destination', at=_DESTINATION, saga=_LIVE, ends=True, removes=True),
 
     HostStep(name='check_can_evacuate', at=_DESTINATION, saga=_EVACUATION, exchanges=True),
-    HostStep(name='evacuate', at=_DESTINATION, saga=_EVACUATION, undo='rollback_evacuation_at_destination',
+    HostStep(name='evacuate', at=_DESTINATION, saga=_EVACUATION, pivot=True, undo='rollback_evacuation_at_destination',
              action='rebuild'),
     HostStep(name='rollback_evacuation_at_destination', at=_DESTINATION, saga=_EVACUATION, ends=True, removes=True),
     HostStep(name=AFTER_EVACUATION, at=_SOURCE, saga=_EVACUATION, in_saga=False, ends=True, removes=True,
@@ -98,7 +104,8 @@ STEPS = (
     HostStep(name='check_can_migrate_destination', at=_DESTINATION, saga=_COLD, exchanges=True),
     HostStep(name='migrate_disk_and_power_off', at=_SOURCE, saga=_COLD, undo='revert_migration_at_source',
              action='resize', ends_action=True),
-    HostStep(name='finish_migration', at=_DESTINATION, saga=_COLD, undo=AFTER_REVERT, action='resize_finish'),
+    HostStep(name='finish_migration', at=_DESTINATION, saga=_COLD, pivot=True, undo=AFTER_REVERT,
+             action='resize_finish'),
     HostStep(name='confirm_migration_at_source', at=_SOURCE, saga=_COLD, ends=True, removes=True,
              action='resize_confirm'),
     HostStep(name=AFTER_REVERT, at=_DESTINATION, saga=_COLD, ends=True, removes=True, ends_copy=True,
@@ -106,7 +113,7 @@ STEPS = (
     HostStep(name='revert_migration_at_source', at=_SOURCE, saga=_COLD, ends=True, restores=True),
 
     HostStep(name='check_can_resize', at=_SOURCE, saga=_HERE, exchanges=True),
-    HostStep(name='resize', at=_SOURCE, saga=_HERE, undo='revert_resize', action='resize'),
+    HostStep(name='resize', at=_SOURCE, saga=_HERE, pivot=True, undo='revert_resize', action='resize'),
     HostStep(name='confirm_resize', at=_SOURCE, saga=_HERE, ends=True, action='resize_confirm'),
     HostStep(name='revert_resize', at=_SOURCE, saga=_HERE, ends=True, restores=True, action='resize_revert'),
 )  # fmt: skip
@@ -121,6 +128,10 @@ def names(wanted: Callable[[HostStep], bool]) -> tuple[str, ...]:
 COMMANDS = names(lambda step: True)
 AT_SOURCE = frozenset(names(lambda step: step.at == At.SOURCE and step.in_saga))
 AT_DESTINATION = frozenset(names(lambda step: step.at == At.DESTINATION))
+#: See :attr:`HostStep.pivot`.
+PIVOTS = frozenset(names(lambda step: step.pivot))
+#: Step of a saga -> its undo. Only the first one is done by the conductor itself.
+UNDOS = {'move_allocation': 'return_allocation'} | {step.name: step.undo for step in STEPS if step.undo}
 #: See :attr:`HostStep.ends`.
 ENDING = frozenset(names(lambda step: step.ends))
 #: The commands that may move a migration forward. One that is still on its way is fenced off by a new epoch.

@@ -24,6 +24,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.conductor.manager import ConductorManager
 from migrator.conductor.notifications.periodic import Send
 from migrator.conductor.rpcapi import ConductorAPI, ConductorEvents
+from migrator.conductor.tasks import sagas
 from migrator.conf import opts
 from migrator.db.api import Database
 from migrator.objects import Instance, Migration
@@ -130,7 +131,7 @@ class Cloud(Client):
         """
         threads = self.threads_for('api')
         conductor = ConductorAPI(self.rpc_for('api', 'api:api'))
-        self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads)
+        self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads, sagas())
         return self.app
 
     def start_conductor(self, name: str) -> ConductorManager:

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.api import app, auth
 from migrator.api.own import events
+from migrator.conductor.tasks import sagas
 from migrator.conf import api, conductor
 from migrator.context import RequestContext
 from migrator.db import models
@@ -147,7 +148,7 @@ class Site:
         conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         for host in ('host1', 'host2'):
             self.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
-        self.answer = app.make_app(conf, self.database, None, threads, auth=only_admin)
+        self.answer = app.make_app(conf, self.database, None, threads, sagas(), auth=only_admin)
         self.requests = []
 
     def app(self, environ, start_response):

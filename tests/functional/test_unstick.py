@@ -7,10 +7,11 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from migrator.conductor.migration import abandon, settle
+from migrator.conductor.migration import settle
 from migrator.db import cleanups, models
 from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
+from migrator.objects.steps import ABANDON_ALLOCATIONS, ABANDON_CLEAN
 from migrator.testing.placement_faults import Fault
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, AtCommit, boot_failing, by_turns, faults
@@ -440,7 +441,7 @@ def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_sam
     ended(cloud, instance, host)
     assert len(cloud.database.cleanups.list()) == (host == 'host2')
     steps = [one.step for one in cloud.database.migrations.steps(row(cloud, instance).uuid)]
-    assert steps.count(abandon.CLEAN) == steps.count(abandon.ALLOCATIONS) == 1
+    assert steps.count(ABANDON_CLEAN) == steps.count(ABANDON_ALLOCATIONS) == 1
 
 
 def test_owner_that_does_not_know_the_request_cannot_write(cloud):

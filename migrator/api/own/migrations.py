@@ -240,7 +240,8 @@ def act_on_all(request: Request) -> webob.Response:
 
 
 def _facts(request: Request, uuid: str) -> timeline.Facts:
-    return timeline.gather(request.services.database, uuid, request.services.conf.conductor.lease)
+    services = request.services
+    return timeline.gather(services.database, uuid, services.conf.conductor.lease, services.sagas)
 
 
 def _wake(request: Request, migration: Migration) -> None:

@@ -24,16 +24,11 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import MigrationType, base, steps
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
+from migrator.objects.steps import ABANDON, ABANDON_ALLOCATIONS, ABANDON_CLEAN
 from migrator.saga import log
 from migrator.saga.saga import Done, Parked, Stuck, Verdict
 
 LOG = logging.getLogger(__name__)
-
-#: The records of the journal, in order: the request, which is done at the end; the other host; the allocations.
-ABANDON = 'abandon'
-CLEAN = 'abandon_clean'
-ALLOCATIONS = 'abandon_allocations'
-
 
 _SAGAS = {
     MigrationType.LIVE_MIGRATION.value: steps.Saga.LIVE_MIGRATION,
@@ -101,7 +96,7 @@ def _outbid_cleanups(m: MigrationContext) -> None:
 
 def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
     """Clean the other host, or defer that. The result of the record says which."""
-    if _is_done(m, CLEAN):
+    if _is_done(m, ABANDON_CLEAN):
         return None
     # The source of an evacuation is dead, or only the operator knows that it is not.
     asked = m.row.hosts_to_poll
@@ -112,12 +107,12 @@ def _clean(m: MigrationContext, other: str) -> Parked | Stuck | None:
             return Parked(Reason.of(WaitKind.REPORT, host))
     if source.observed in _UNDER_WAY:
         return _stop(m, source, destination)
-    if m.record(CLEAN) is None:
+    if m.record(ABANDON_CLEAN) is None:
         m.read_boots()
-        m.commit([_begun(m, CLEAN, {'host': other})])
+        m.commit([_begun(m, ABANDON_CLEAN, {'host': other})])
     verdict = _clean_or_defer(m, other, *((source, destination) if other == m.source else (destination, source)))
     if isinstance(verdict, Done):
-        m.commit([_finished(m, CLEAN, verdict)])
+        m.commit([_finished(m, ABANDON_CLEAN, verdict)])
         return None
     assert isinstance(verdict, (Parked, Stuck)), 'a cleanup that fails is deferred'
     return verdict
@@ -189,9 +184,9 @@ def _cleans(m: MigrationContext, host: str) -> str:
 def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     """Run the cleanup now. Defer it if the host has not finished while the operator waits."""
     now = m.tools.threads.clock.monotonic()
-    since = m.ledger.of(CLEAN, other).since
+    since = m.ledger.of(ABANDON_CLEAN, other).since
     data = base.from_primitive(hosts.newest_data(m))
-    verdict = hosts.retry(m, other, step, m.record(CLEAN), instance=m.guest, migrate_data=data)
+    verdict = hosts.retry(m, other, step, m.record(ABANDON_CLEAN), instance=m.guest, migrate_data=data)
     patience = m.tools.options.service_down_time
     if isinstance(verdict, Stuck):
         return _block(m, other, step, str(verdict.reason))
@@ -222,13 +217,13 @@ def _defer(m: MigrationContext, host: str, step: str, why: str) -> Done:
 
 
 def _write_allocations(m: MigrationContext, guest_on: str) -> Parked | Stuck | None:
-    if _is_done(m, ALLOCATIONS):
+    if _is_done(m, ABANDON_ALLOCATIONS):
         return None
-    if m.record(ALLOCATIONS) is None:
-        m.commit([_begun(m, ALLOCATIONS, {'host': guest_on})])
-    verdict = allocations.write_for_host(m, guest_on, ALLOCATIONS)
+    if m.record(ABANDON_ALLOCATIONS) is None:
+        m.commit([_begun(m, ABANDON_ALLOCATIONS, {'host': guest_on})])
+    verdict = allocations.write_for_host(m, guest_on, ABANDON_ALLOCATIONS)
     if isinstance(verdict, Done):
-        m.commit([_finished(m, ALLOCATIONS, verdict)])
+        m.commit([_finished(m, ABANDON_ALLOCATIONS, verdict)])
         return None
     assert isinstance(verdict, (Parked, Stuck)), 'an operator decision does not fail'
     return verdict

@@ -12,12 +12,10 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.conductor.migration import abandon
 from migrator.conductor.operator import timeline
 from migrator.conductor.operator.timeline import Facts
-from migrator.conductor.tasks import sagas
 from migrator.db import actions
-from migrator.objects import Migration, MigrationStatus, Outcome, times
+from migrator.objects import Migration, MigrationStatus, Outcome, steps, times
 from migrator.objects.migration import AbortCause
 from migrator.objects.reasons import Reason
 from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
@@ -28,16 +26,11 @@ Status = MigrationStatus
 #: The beginning of each command in a text.
 PROG = 'migrator-manage'
 
-_SAGAS = sagas()
-#: The pivots: what follows from them only a host can report.
-_PIVOTS = frozenset(saga.pivot.name for saga in _SAGAS.values())
-#: Step -> the name of its undo.
-_UNDOS = {step.name: step.undo.__name__ for saga in _SAGAS.values() for step in saga.steps if step.undo is not None}
 #: The descriptions of the journal's records that no declared step has made.
 _NO_STEPS = {
-    abandon.ABANDON: 'hosts refuse from now on what was sent before',
-    abandon.CLEAN: 'clean {host}',
-    abandon.ALLOCATIONS: 'write the allocations',
+    steps.ABANDON: 'hosts refuse from now on what was sent before',
+    steps.ABANDON_CLEAN: 'clean {host}',
+    steps.ABANDON_ALLOCATIONS: 'write the allocations',
 }
 #: The key of the reason in the result of a step that became a cleanup.
 _DEFERRED = 'deferred'
@@ -121,7 +114,7 @@ def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
         host = facts.host_of(step)
         yield f'attempt {step.attempt}: {f"the next candidate is {host}" if host else "there is no next candidate"}'
     name = name_of(step, facts.host_of(step))
-    if step.step == abandon.ABANDON:
+    if step.step == steps.ABANDON:
         if first:
             yield name
     elif first and not last and _took_time(step, same):
@@ -132,7 +125,7 @@ def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
 
 def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
     """Return whether other events may lie between the beginning of a step and its result."""
-    if step.state == log.StepState.INTENT or (step.step in _PIVOTS and step.direction == log.DO):
+    if step.state == log.StepState.INTENT or (step.step in steps.PIVOTS and step.direction == log.DO):
         return True
     if same[0].epoch != same[-1].epoch:
         return True
@@ -149,7 +142,7 @@ def name_of(step: log.StepRecord, host: str | None = None) -> str:
         return f'abandon: {_NO_STEPS[step.step].format(host=(step.input or {}).get("host"))}'
     if step.direction == log.DO:
         return f'{step.step}{where}'
-    return f'{_UNDOS[step.step]}{where}'
+    return f'{steps.UNDOS[step.step]}{where}'
 
 
 def result_of(step: log.StepRecord) -> str:
@@ -201,7 +194,7 @@ def _details(step: log.StepRecord) -> str:
         return 'the destination has the guest'
     if step.step == 'resize':
         return 'the guest has its new flavor'
-    if step.step == abandon.ALLOCATIONS and result.get('host'):
+    if step.step == steps.ABANDON_ALLOCATIONS and result.get('host'):
         return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
     return ''
 
@@ -388,7 +381,7 @@ def _abandoned(facts: Facts) -> Iterator[str]:
     migration = facts.migration
     journal = log.Journal(facts.steps)
     left = []
-    for name in (abandon.CLEAN, abandon.ALLOCATIONS)[migration.stays :]:
+    for name in (steps.ABANDON_CLEAN, steps.ABANDON_ALLOCATIONS)[migration.stays :]:
         record = journal.find(migration.attempt, name)
         if record is None or record.state != log.StepState.DONE:
             other = next((host for _, host in facts.hosts if host != migration.abandon_guest_on), 'the other host')
@@ -403,7 +396,7 @@ def _steps(facts: Facts) -> Iterator[str]:
     journal = log.Journal(facts.steps)
     attempt = migration.attempt
     if migration.outcome == Outcome.FORWARD:
-        names = list(_left_after(migration, journal))
+        names = list(_left_after(facts, journal))
         if migration.status == Status.FINISHED and not (
             migration.confirm_requested_at or migration.revert_requested_at
         ):
@@ -418,12 +411,12 @@ def _steps(facts: Facts) -> Iterator[str]:
     records = journal.of_attempt(attempt)
     undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
     if migration.outcome == Outcome.BACK or undoing:
-        undos = list(_left_to_undo(migration, journal))
+        undos = list(_left_to_undo(facts, journal))
         end = 'cancelled' if migration.abort_status == Status.CANCELLED else 'failed'
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
         yield f'It is being undone. {_list(facts, undos)} {after}'
         return
-    sent = journal.find(attempt, _SAGAS[migration.task].pivot.name) is not None
+    sent = journal.find(attempt, facts.saga.pivot.name) is not None
     if migration.is_evacuation:
         yield from _evacuation(facts, journal, sent)
     elif migration.is_cold:
@@ -434,18 +427,18 @@ def _steps(facts: Facts) -> Iterator[str]:
         source, destination = migration.source_compute, migration.dest_compute
         yield (
             f'When the copy has ended, {source} reports it, and {destination} is polled. If it runs the guest: '
-            f'{_list(facts, _after_the_pivot(migration))} If not: everything is undone.'
+            f'{_list(facts, _after_the_pivot(facts))} If not: everything is undone.'
         )
     else:
-        left = _list(facts, _left_before(migration, journal))
-        yield f'{left} When the guest has moved: {_list(facts, _after_the_pivot(migration))}'
+        left = _list(facts, _left_before(facts, journal))
+        yield f'{left} When the guest has moved: {_list(facts, _after_the_pivot(facts))}'
 
 
 def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
     """Yield what happens next to an evacuation without an outcome that is not undone."""
     migration = facts.migration
     source, destination = migration.source_compute, migration.dest_compute
-    after = _list(facts, _after_the_pivot(migration))
+    after = _list(facts, _after_the_pivot(facts))
     if sent:
         yield (
             f'{destination} starts the guest, and is polled. If it runs the guest: {after} If it has certainly not '
@@ -455,7 +448,7 @@ def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]
     elif migration.abort_requested_at is not None:
         yield f'It is undone, and ends failed. The guest stays at {source}.'
     else:
-        yield f'{_list(facts, _left_before(migration, journal))} When the guest runs there: {after}'
+        yield f'{_list(facts, _left_before(facts, journal))} When the guest runs there: {after}'
         yield f'If {source} comes back before evacuate begins, it ends failed, and the guest stays there.'
 
 
@@ -464,7 +457,7 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
     migration = facts.migration
     after = 'Then it is finished, and waits for its user to confirm or to revert it.'
     if migration.confirm_requested_at is not None:
-        after = f'Then it is finished, and confirmed at once: {_list(facts, _after_the_pivot(migration))}'
+        after = f'Then it is finished, and confirmed at once: {_list(facts, _after_the_pivot(facts))}'
     if migration.abort_requested_at is not None:
         already = 'the guest has its new flavor' if migration.stays else 'the destination has the guest'
         yield f'It is aborted: unless {already} already, everything is undone.'
@@ -479,7 +472,7 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
             'guest: everything is undone, and the next candidate is tried unless the user requested a host.'
         )
     else:
-        yield f'{_list(facts, _left_before(migration, journal))} {after}'
+        yield f'{_list(facts, _left_before(facts, journal))} {after}'
 
 
 def _finished(migration: Migration) -> Iterator[str]:
@@ -510,14 +503,14 @@ def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
 
 
-def _left_before(migration: Migration, journal: log.Journal) -> list[str]:
-    saga = _SAGAS[migration.task]
-    steps = saga.steps[: saga.steps.index(saga.pivot) + 1]
-    return [step.name for step in steps if not _done(journal, migration.attempt, step.name)]
+def _left_before(facts: Facts, journal: log.Journal) -> list[str]:
+    saga = facts.saga
+    left = saga.steps[: saga.steps.index(saga.pivot) + 1]
+    return [step.name for step in left if not _done(journal, facts.migration.attempt, step.name)]
 
 
-def _after_the_pivot(migration: Migration) -> list[str]:
-    saga = _SAGAS[migration.task]
+def _after_the_pivot(facts: Facts) -> list[str]:
+    saga = facts.saga
     return [step.name for step in saga.steps[saga.steps.index(saga.pivot) + 1 :]]
 
 
@@ -526,14 +519,14 @@ def _done(journal: log.Journal, attempt: int, name: str) -> bool:
     return record is not None and record.state == log.StepState.DONE
 
 
-def _left_after(migration: Migration, journal: log.Journal) -> Iterator[str]:
-    yield from (name for name in _after_the_pivot(migration) if not _done(journal, migration.attempt, name))
+def _left_after(facts: Facts, journal: log.Journal) -> Iterator[str]:
+    yield from (name for name in _after_the_pivot(facts) if not _done(journal, facts.migration.attempt, name))
 
 
-def _left_to_undo(migration: Migration, journal: log.Journal) -> Iterator[str]:
+def _left_to_undo(facts: Facts, journal: log.Journal) -> Iterator[str]:
     """Yield the undos that are left, in the order of the saga."""
-    imagined, attempt = log.Journal(journal.all()), migration.attempt
-    while (step := _SAGAS[migration.task].next_undo(imagined, attempt)) is not None:
+    imagined, attempt = log.Journal(journal.all()), facts.migration.attempt
+    while (step := facts.saga.next_undo(imagined, attempt)) is not None:
         assert step.undo is not None
         yield step.undo.__name__
         imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
@@ -21,13 +21,15 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
-from migrator.objects.steps import AT_DESTINATION, AT_SOURCE, ENDS_COPIES
+from migrator.objects.steps import ABANDON, ABANDONMENT, AT_DESTINATION, AT_SOURCE, ENDS_COPIES, PIVOTS
 from migrator.saga import log
+from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
-#: Steps in the log that the saga does not declare.
-_UNDECLARED = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
+#: The task of a migration -> its saga, as conductors run it (:func:`migrator.conductor.tasks.sagas`).
+Sagas = Mapping[str, Saga[Any]]
+
 #: The largest id that the column holds. For a larger one each database has its own error.
 _LARGEST_ID = 2**31 - 1
 _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
@@ -58,6 +60,7 @@ class Facts:
     services: Sequence[Service]
     incarnations: Sequence[Incarnation]
     lease: float
+    saga: Saga[Any]
     before: int = 0
     running: int = 0
     waiters: Sequence[str] = ()
@@ -135,7 +138,7 @@ class Facts:
         return [(role, host) for role, host in both if host][: len(migration.hosts)]
 
 
-def gather(database: Database, migration_id: str, lease: float) -> Facts:
+def gather(database: Database, migration_id: str, lease: float, sagas: Sagas) -> Facts:
     """Read everything that the database has of a migration.
 
     :param migration_id: the uuid or the integer id.
@@ -166,6 +169,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Facts:
         services=database.services.list(),
         incarnations=database.conductors.list(),
         lease=lease,
+        saga=sagas[migration.task],
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),
         is_defined=instance is not None and bool(database.definitions.get(instance.uuid, instance.host)),
@@ -275,13 +279,13 @@ def abandoned_by(facts: Facts) -> str:
 
 def _is_begun(facts: Facts) -> bool:
     """Return whether a conductor has begun to abandon the migration."""
-    return log.Journal(facts.steps).find(facts.migration.attempt, 'abandon') is not None
+    return log.Journal(facts.steps).find(facts.migration.attempt, ABANDON) is not None
 
 
 def _is_abandonment_stuck(facts: Facts) -> bool:
     """Return whether the migration became stuck after the abandonment had begun, and not only before."""
     stuck = [one.seq for one in facts.entries if one.kind == log.EntryKind.STUCK]
-    abandoned = [one.seq for one in facts.entries if one.step == 'abandon' and one.attempt == facts.migration.attempt]
+    abandoned = [one.seq for one in facts.entries if one.step == ABANDON and one.attempt == facts.migration.attempt]
     return bool(stuck and abandoned) and stuck[-1] > abandoned[0]
 
 
@@ -352,8 +356,8 @@ def _open(facts: Facts) -> Iterator[str]:
     # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in facts.steps:
-        moves = step.step in ('live_migration', 'evacuate', 'finish_migration', 'resize') and step.direction == log.DO
-        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
+        moves = step.step in PIVOTS and step.direction == log.DO
+        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in ABANDONMENT:
             continue
         if moves and given_up:
             continue

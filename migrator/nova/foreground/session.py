@@ -143,7 +143,7 @@ class Session(Asked):
         from migrator.operator.watch import errors
 
         no_conductor: Any = None  # only requests that change something need one
-        application = app.make_app(self.conf, self.database, no_conductor, self.threads)
+        application = app.make_app(self.conf, self.database, no_conductor, self.threads, {})
 
         def get(path: str, **query: Any) -> dict[str, Any]:
             url = f'/migrator/v1{path}?{parse.urlencode(query)}'

@@ -121,8 +121,9 @@ def _row(
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
     from migrator.conductor.operator import explain, timeline
+    from migrator.conductor.tasks import sagas
 
-    facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
+    facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
     now, places = asked.database.places(asked.bounds, [facts.migration])
     line = places[facts.migration.uuid]
     document = timeline.document(facts) | {

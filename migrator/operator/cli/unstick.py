@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from migrator import context, exception
-from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
 from migrator.conductor.operator import explain, timeline, unstick
 from migrator.conductor.operator.timeline import Facts
+from migrator.conductor.tasks import sagas
 from migrator.objects import Migration
+from migrator.objects.steps import ABANDON_ALLOCATIONS, ABANDON_CLEAN
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked
 from migrator.operator.cli.parser import PROG
@@ -85,7 +86,7 @@ def abandon(asked: Asked) -> int:
 
     def print_steps(row: Migration) -> bool:
         for step in asked.database.migrations.steps(row.uuid):
-            if step.step in (CLEAN, ALLOCATIONS) and step.attempt == row.attempt:
+            if step.step in (ABANDON_CLEAN, ABANDON_ALLOCATIONS) and step.attempt == row.attempt:
                 line = f'{explain.name_of(step)}: {explain.result_of(step)}'
                 if line not in printed and not asked.arguments.json:
                     printed.append(line)
@@ -108,7 +109,7 @@ def abandon(asked: Asked) -> int:
 
 
 def _facts(asked: Asked) -> Facts:
-    return timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
+    return timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
 
 
 def _show_plan(asked: Asked, facts: Facts, plan: Sequence[str], to_run: str, again: bool = False) -> int:

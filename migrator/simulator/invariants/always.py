@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.conductor.migration import abandon
 from migrator.objects import FINAL, LEGAL_MOVES, RESIZED, Migration, MigrationStatus, MigrationType, Outcome, Strategy
+from migrator.objects.steps import ABANDON_ALLOCATIONS
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
@@ -143,7 +143,7 @@ def during(world: World) -> Iterator[str]:
 
 
 def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> set[PairState]:
-    abandoned = world.record(migration, abandon.ALLOCATIONS)
+    abandoned = world.record(migration, ABANDON_ALLOCATIONS)
     if abandoned is not None:
         if abandoned.state != log.StepState.DONE:
             return set()

@@ -13,6 +13,7 @@ from oslo_config import cfg
 from migrator import executors
 from migrator.api import app, devidentity, microversions
 from migrator.api.request import Request
+from migrator.conductor.tasks import sagas
 from migrator.conf import api as api_conf
 from migrator.conf import conductor
 from migrator.context import RequestContext
@@ -95,7 +96,7 @@ class World:
         self.conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         self.conf.set_override('auth_strategy', 'noauth2', group='api')
         self.conductor = ConductorStandIn()
-        self.app = app.make_app(self.conf, self.database, self.conductor, self.threads, auth=auth)
+        self.app = app.make_app(self.conf, self.database, self.conductor, self.threads, sagas(), auth=auth)
 
     # --- asking --------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.api import app
+from migrator.conductor.tasks import sagas
 
 
 def test_every_answer_has_the_id_of_its_request(world):
@@ -99,7 +100,7 @@ def test_head_is_get_without_a_body(world):
 def test_a_policy_file_decides_who_is_an_administrator(world, tmp_path):
     (tmp_path / 'policy.yaml').write_text('"context_is_admin": "user_id:root"\n')
     world.conf.set_override('policy_file', str(tmp_path / 'policy.yaml'), group='oslo_policy')
-    world.app = app.make_app(world.conf, world.database, world.conductor, world.threads)
+    world.app = app.make_app(world.conf, world.database, world.conductor, world.threads, sagas())
     guest = world.guest(project='blue')
     assert world.ask('GET', f'/servers/{guest.uuid}', token='root:red').status_int == 200
     assert world.ask('GET', f'/servers/{guest.uuid}', token='admin').status_int == 404

@@ -8,6 +8,7 @@ from keystoneauth1 import fixture as ks_fixture
 from keystonemiddleware import fixture as middleware_fixture
 
 from migrator.api import app, auth
+from migrator.conductor.tasks import sagas
 
 
 def test_request_without_token_returns_401(world):
@@ -46,7 +47,7 @@ def keystone(world, tmp_path):
     world.conf(['--config-file', str(tmp_path / 'api.conf')], project='migrator')
     with middleware_fixture.AuthTokenFixture() as tokens:
         world.conf.set_override('auth_strategy', 'keystone', group='api')
-        world.app = app.make_app(world.conf, world.database, world.conductor, world.threads)
+        world.app = app.make_app(world.conf, world.database, world.conductor, world.threads, sagas())
         for user, project, roles in (
             ('root', 'red', ['admin', 'manager', 'member', 'reader']),
             ('eve', 'blue', ['manager', 'member', 'reader']),

@@ -9,6 +9,7 @@ import pytest
 import webob
 
 from migrator.api.request import MAX_BODY, MAX_DEPTH
+from migrator.conductor.tasks import sagas
 
 
 @pytest.mark.parametrize(
@@ -114,5 +115,5 @@ def test_policy_of_another_scope_is_refused(roles):
 
     from migrator.api import app
 
-    roles.app = app.make_app(roles.conf, roles.database, roles.conductor, roles.threads, auth=domain_scoped)
+    roles.app = app.make_app(roles.conf, roles.database, roles.conductor, roles.threads, sagas(), auth=domain_scoped)
     roles.refuses(roles.ask('GET', '/os-services'), 403, 'forbidden', 'os-services:list')

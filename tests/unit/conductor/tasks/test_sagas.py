@@ -31,6 +31,11 @@ def test_undo_of_a_row_is_that_of_the_saga_at_the_same_host(name):
         assert (ROWS[undo].at, ROWS[undo].ends) == (ROWS[name].at, True)
 
 
+def test_pivots_and_undos_are_those_of_the_sagas():
+    assert {saga.pivot.name for saga in sagas().values()} == steps.PIVOTS
+    assert {step.name: step.undo.__name__ for step in DONE if step.undo is not None} == steps.UNDOS
+
+
 def test_rows_are_commands_of_a_host_and_what_acts_is_a_method_of_a_driver():
     assert [name for name in ROWS if not hasattr(ComputeManager, name)] == []
     assert set(dir(ComputeDriver)) >= set(acts.ACTING)

@@ -86,9 +86,10 @@ def facts(
     }  # fmt: skip
     found = [*logged(steps, history), *entries]
     entries = [dataclasses.replace(one, seq=number) for number, one in enumerate(found, 1)]
+    migration = Migration(**values)
     return timeline.Facts(
-        now=NOW, migration=Migration(**values), instance=None, entries=entries, steps=log.records(entries),
-        cleanups=cleanups,
+        now=NOW, migration=migration, saga=sagas()[migration.task], instance=None, entries=entries,
+        steps=log.records(entries), cleanups=cleanups,
         requests=(), services=services, incarnations=incarnations, lease=60, before=before, running=running,
     )  # fmt: skip
 
