@@ -5,6 +5,8 @@
 Migrations go on during an audit. So each consumer that looks wrong is read again by itself: its rows, its allocations
 twice, its rows again. It is reported only if nothing has changed meanwhile. A repair sends the generation that was
 read, so that Placement refuses it if another client has written since.
+
+The API does not reach Placement, so it requests an audit of a conductor (:class:`OperatorCalls`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from oslo_log import log as logging
 
@@ -21,6 +24,8 @@ from migrator import exception, executors
 from migrator.conductor import registry
 from migrator.conductor.metrics import Audits
 from migrator.conductor.migration import destinations
+from migrator.conductor.migration.context import Tools
+from migrator.context import RequestContext
 from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration, MigrationStatus
@@ -28,6 +33,7 @@ from migrator.objects.difference import RECONCILING
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient
+from migrator.rpc import expose
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -436,3 +442,32 @@ def describe(held: allocation_state.Allocations) -> str:
     """Return an allocation in words, without its providers."""
     parts: Iterable[str] = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
     return ', '.join(parts) or 'nothing'
+
+
+class OperatorCalls:
+    """The calls of the API for an operator that need Placement, which the API does not reach.
+
+    :ivar tools: those of the conductor.
+    """
+
+    tools: Tools
+
+    @expose
+    def audit(self, context: RequestContext) -> list[dict[str, Any]]:
+        """Return the wrong allocations in Placement as JSON; see :func:`audit`.
+
+        :raises migrator.exception.AuditInProgress: this conductor runs such an audit already. Each one reads every
+            allocation, also after its caller has given up.
+        """
+        if not self.tools.auditing.acquire(blocking=False):
+            raise exception.AuditInProgress(server=self.tools.server)
+        try:
+            found = audit(self.tools.database, self.tools.placement)
+        finally:
+            self.tools.auditing.release()
+        return [finding.as_dict() for wrong in found for finding in wrong.findings]
+
+    @expose
+    def read_allocations(self, context: RequestContext, consumer: str) -> dict[str, Any]:
+        """Return what a consumer holds in Placement: provider -> class -> amount."""
+        return dict(allocations.read(self.tools.placement, consumer).allocations)

@@ -15,12 +15,12 @@ from oslo_log import log as logging
 from migrator import exception, executors, rpc, tracing
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
+from migrator.conductor.audit import OperatorCalls
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.drains.periodic import DrainCalls, Drains, Mover, own_mover
 from migrator.conductor.guests import differences
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.notifications.periodic import Notifications, Send
-from migrator.conductor.operator.endpoint import OperatorCalls
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import sagas
 from migrator.conf import upgrade_levels
