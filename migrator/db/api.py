@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +28,8 @@ from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
 _A, _D, _F, _N = models.INSTANCE_ACTIONS, models.CLEANUPS, models.FLAVORS, models.NOTIFIED
 _FINAL = [status.value for status in FINAL]
+#: Is called with the number of rows that were deleted.
+Advance = Callable[[int], None]
 #: Why the end of a guest that moves while it is shut off is not known, nor that of its drain.
 _COLD = 'A guest that is shut off moves by a cold migration. How long one takes is not recorded.'
 
@@ -128,6 +130,18 @@ class Database:
         cold = {one.uuid for one in found} | {row.instance_uuid for row in rows if row.is_cold and row.in_progress}
         return {one.instance_uuid: one for one in members if one.instance_uuid in cold}
 
+    def retry(self, migration: Migration, blocked: Sequence[cleanups.Cleanup], who: str) -> None:
+        """Request that a stuck migration is observed again, or unblock the cleanups of an ended one.
+
+        :param blocked: the blocked cleanups of a migration that has ended.
+        :param who: the user who requests it, for the timeline.
+        :raises migrator.exception.NotStuck: the migration is no longer stuck, or it is being abandoned.
+        """
+        if migration.ended:
+            self.cleanups.try_again(blocked)
+        else:
+            self.requests.request_retry(migration, who)
+
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
@@ -179,6 +193,10 @@ class Purged:
         return Purged(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
 
 
+#: Migrations that one transaction deletes, so that no other transaction waits long for it.
+PURGE_BATCH = 100
+#: The same for drains.
+_DRAINS_BATCH = 50
 #: Seconds for which a migration is kept whose notifications could not be sent. Then they are dropped.
 _UNSENT = 24 * 3600.0
 
@@ -238,3 +256,64 @@ class Purge:
             gone: list[Any] = [session.execute(sa.delete(each.left.table).where(each)) for each in which]
             session.execute(sa.delete(_N).where(_N.c.migration.in_(uuids)))
             return Purged(*(each.rowcount for each in gone))
+
+
+def count_to_purge(database: Database, before: datetime.datetime, most: int | None) -> tuple[int, int, int]:
+    """Return how many migrations can be purged, how many this purge deletes, and how many stay.
+
+    :param before: only migrations that ended before.
+    :param most: the greatest number to delete; None: all.
+    """
+    found, kept = database.purge.count(before)
+    return found, found if most is None else min(found, most), kept
+
+
+def purge_migrations(
+    database: Database,
+    before: datetime.datetime,
+    counts: tuple[int, int, int],
+    dry_run: bool,
+    advance: Advance = lambda deleted: None,
+) -> dict[str, Any]:
+    """Delete migrations that ended before a time, with logs and actions, the oldest first; return JSON.
+
+    :param counts: from :func:`count_to_purge`.
+    :param dry_run: whether to delete nothing.
+    :param advance: is called with the number of deleted migrations after each batch.
+    """
+    found, wanted, kept = counts
+    gone, last, ids = Purged(), 0, [0]
+    while ids and gone.migrations < wanted and not dry_run:
+        ids = database.purge.next(before, last, min(PURGE_BATCH, wanted - gone.migrations))
+        if ids:
+            now_gone = database.purge.delete(before, ids)
+            gone, last = gone + now_gone, ids[-1]
+            advance(now_gone.migrations)
+    left = found - gone.migrations
+    document = {'before': before, 'dry_run': dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
+    # The second is the older name of the first.
+    rows = {'saga_log': gone.saga_log, 'saga_steps': gone.saga_log, 'instance_actions': gone.instance_actions}
+    return document | rows | {'kept': kept}
+
+
+def purge_drains(
+    database: Database,
+    before: datetime.datetime,
+    found: int,
+    dry_run: bool,
+    most: int | None = None,
+    advance: Advance = lambda deleted: None,
+) -> dict[str, Any]:
+    """Delete drains that ended before a time with their guests and events, the oldest first. Return JSON.
+
+    :param found: how many there are, from :meth:`.drains.Drains.count_ended`.
+    :param dry_run: whether to delete nothing.
+    :param most: the greatest number to delete; None: all.
+    :param advance: is called with the number of deleted drains after each batch.
+    """
+    gone, deleted = 0, 1
+    while deleted and not dry_run and (most is None or gone < most):
+        deleted = database.drains.purge(before, _DRAINS_BATCH if most is None else min(_DRAINS_BATCH, most - gone))
+        gone += deleted
+        advance(deleted)
+    return {'before': before, 'dry_run': dry_run, 'found': found, 'purged': gone}

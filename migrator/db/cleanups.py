@@ -246,6 +246,33 @@ class Cleanups:
             mine = (_T.c.id == seen.id, _T.c.blocked_because == seen.blocked_because)
             return bool(session.execute(sa.delete(_T).where(*mine)).rowcount)
 
+    def blocked(self, id_: int) -> Cleanup:
+        """Return a blocked cleanup.
+
+        :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
+        """
+        cleanup = next((one for one in self.list() if one.id == id_), None)
+        if cleanup is None:
+            raise exception.CleanupNotFound(id=id_, what='no cleanup has this id, or it has been done meanwhile.')
+        if cleanup.blocked_because is None:
+            what = f'it is not blocked: a conductor runs it when {cleanup.host} is up.'
+            raise exception.CleanupNotFound(id=id_, what=what)
+        return cleanup
+
+    def retry_or_refuse(self, seen: Cleanup) -> None:
+        """Unblock a cleanup, as :meth:`try_again`.
+
+        :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
+        """
+        _refuse_unless(self.try_again([seen]) > 0, seen)
+
+    def discard_or_refuse(self, seen: Cleanup) -> None:
+        """Delete a blocked cleanup, as :meth:`discard`.
+
+        :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
+        """
+        _refuse_unless(self.discard(seen), seen)
+
     def cleaned_evacuations(self) -> builtins.list[Migration]:
         """Return the evacuations that are done, and whose source has no cleanup of them left."""
         with self._engine.reader() as session:
@@ -327,3 +354,9 @@ def take_tenure(session: Any, instance_uuid: str, migration_uuid: str, seen: int
     tenure = max(int(session.execute(query).scalar_one()), seen + 1, 1)
     session.execute(sa.update(_M).where(_M.c.uuid == migration_uuid).values(tenure=tenure, updated_at=_M.c.updated_at))
     return tenure
+
+
+def _refuse_unless(done: bool, cleanup: Cleanup) -> None:
+    if not done:
+        what = 'it was changed meanwhile: list the cleanups again.'
+        raise exception.CleanupNotFound(id=cleanup.id, what=what)

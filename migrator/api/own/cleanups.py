@@ -81,15 +81,16 @@ def act(request: Request, cleanup_id: str) -> webob.Response:
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
     database = request.services.database
-    cleanup = cleanups.blocked(database, _find(request, cleanup_id).id)
-    plan, do = (
-        (cleanups.plan_retry, cleanups.retry)
+    cleanup = database.cleanups.blocked(_find(request, cleanup_id).id)
+    plan, do, done = (
+        (cleanups.plan_retry, database.cleanups.retry_or_refuse, cleanups.retried)
         if action == 'retry'
-        else (cleanups.plan_discard, cleanups.discard)
+        else (cleanups.plan_discard, database.cleanups.discard_or_refuse, cleanups.discarded)
     )  # fmt: skip
     if (arguments or {}).get('dry_run'):
         return answer({'dry_run': True, 'plan': [plan(cleanup)]})
-    return answer({'message': do(database, cleanup)}, 202 if action == 'retry' else 200)
+    do(cleanup)
+    return answer({'message': done(cleanup)}, 202 if action == 'retry' else 200)
 
 
 def _find(request: Request, cleanup_id: str) -> Cleanup:

@@ -16,8 +16,9 @@ from migrator.api.own import migrations
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import calibration, purge
+from migrator.conductor.operator import calibration
 from migrator.conf.conductor import uses_nova
+from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
 from migrator.objects import Migration
@@ -241,7 +242,7 @@ def act_on_all(request: Request) -> webob.Response:
     request.authorize(f'{_ROOT}purge')
     database, before = request.services.database, schemas.moment(given['before'])
     most, is_dry = given.get('max_rows', types.MOST_PURGED), given.get('dry_run', False)
-    found = purge.drains(database, before, database.drains.count_ended(before), is_dry, most)
+    found = purge_drains(database, before, database.drains.count_ended(before), is_dry, most)
     return answer({'purge': common.with_times(found)})
 
 

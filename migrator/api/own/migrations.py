@@ -17,9 +17,9 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import explain, purge, timeline, unstick
+from migrator.conductor.operator import explain, timeline, unstick
 from migrator.db import saga_log
-from migrator.db.api import Database
+from migrator.db.api import Database, count_to_purge, purge_migrations
 from migrator.db.slots import Bounds
 from migrator.objects import Migration, MigrationStatus
 
@@ -216,14 +216,14 @@ def act(request: Request, uuid: str) -> webob.Response:
     if action == 'retry':
         if given.get('dry_run'):
             return answer({'dry_run': True, 'plan': unstick.plan_retry(facts)})
-        unstick.retry(services.database, facts, who)
+        services.database.retry(facts.migration, unstick.check_retry(facts), who)
     else:
         guest_on = given['guest_on']
         unstick.check_abandon(facts, guest_on)
         if given.get('dry_run'):
             held = functools.partial(services.conductor.read_allocations, request.context)
             return answer({'dry_run': True, 'plan': [*unstick.plan_abandon(facts, guest_on, held)]})
-        unstick.abandon(services.database, facts, guest_on, who)
+        services.database.requests.request_abandon(facts.migration, guest_on, who)
     _wake(request, facts.migration)
     return _shown(request, services.database.migrations.get(facts.migration.uuid), 202)
 
@@ -233,8 +233,8 @@ def act_on_all(request: Request) -> webob.Response:
     given = schemas.body(request, PURGE_BODY)['purge']
     request.authorize(PURGE)
     database, before = request.services.database, schemas.moment(given['before'])
-    counts = purge.count_migrations(database, before, given.get('max_rows', types.MOST_PURGED))
-    found = purge.migrations(database, before, counts, given.get('dry_run', False))
+    counts = count_to_purge(database, before, given.get('max_rows', types.MOST_PURGED))
+    found = purge_migrations(database, before, counts, given.get('dry_run', False))
     del found['saga_steps']
     return answer({'purge': common.with_times(found)})
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Deferred cleanups: their documents, and the requests of an operator for a blocked one."""
+"""Deferred cleanups: their documents, and what the requests of an operator for a blocked one mean."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from migrator import exception
-from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.objects.steps import AFTER_EVACUATION
 
@@ -41,20 +39,6 @@ def effect(cleanup: Cleanup) -> str:
     return 'The host observes first, and stops no guest that could run.'
 
 
-def blocked(database: Database, id_: int) -> Cleanup:
-    """Return a blocked cleanup.
-
-    :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
-    """
-    cleanup = next((one for one in database.cleanups.list() if one.id == id_), None)
-    if cleanup is None:
-        raise exception.CleanupNotFound(id=id_, what='no cleanup has this id, or it has been done meanwhile.')
-    if cleanup.blocked_because is None:
-        what = f'it is not blocked: a conductor runs it when {cleanup.host} is up.'
-        raise exception.CleanupNotFound(id=id_, what=what)
-    return cleanup
-
-
 def plan_retry(cleanup: Cleanup) -> str:
     """Return what the retry of a blocked cleanup does next."""
     return (
@@ -63,12 +47,8 @@ def plan_retry(cleanup: Cleanup) -> str:
     )
 
 
-def retry(database: Database, cleanup: Cleanup) -> str:
-    """Unblock a cleanup, so that a conductor runs it again, and return what was done.
-
-    :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
-    """
-    _refuse_unless_done(cleanup, database.cleanups.try_again([cleanup]) > 0)
+def retried(cleanup: Cleanup) -> str:
+    """Return what was done when a cleanup was unblocked."""
     return f'Cleanup {cleanup.id} is unblocked: with its next sweep a conductor has {cleanup.host} do {cleanup.step}.'
 
 
@@ -83,16 +63,6 @@ def plan_discard(cleanup: Cleanup) -> str:
     return plan
 
 
-def discard(database: Database, cleanup: Cleanup) -> str:
-    """Delete a blocked cleanup that has nothing left to do, and return what was done.
-
-    :raises migrator.exception.CleanupNotFound: it was changed meanwhile.
-    """
-    _refuse_unless_done(cleanup, database.cleanups.discard(cleanup))
+def discarded(cleanup: Cleanup) -> str:
+    """Return what was done when a cleanup was discarded."""
     return f'Cleanup {cleanup.id} is discarded: no conductor has {cleanup.host} do {cleanup.step}.'
-
-
-def _refuse_unless_done(cleanup: Cleanup, done: bool) -> None:
-    if not done:
-        what = 'it was changed meanwhile: list the cleanups again.'
-        raise exception.CleanupNotFound(id=cleanup.id, what=what)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The requests of an operator for a stuck migration: retry and abandon, and what each does next.
+"""The requests of an operator for a stuck migration: whether retry and abandon are allowed, and what they do.
 
-Both write a request, which the migration's owner carries out, and nothing else.
+Both are written as a request (:mod:`migrator.db.actions`), which the migration's owner carries out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.operator import cleanups, timeline
 from migrator.conductor.operator.timeline import Facts
-from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.objects import times
-from migrator.placement_client import allocation_state
 from migrator.saga import log
 
 #: Returns what a consumer holds in Placement; it raises a :class:`migrator.exception.MigratorException` if it cannot.
@@ -46,17 +44,15 @@ def plan_retry(facts: Facts) -> list[str]:
     ]
 
 
-def retry(database: Database, facts: Facts, who: str) -> None:
-    """Request that a stuck migration is observed again, or unblock the cleanups of an ended one.
+def check_retry(facts: Facts) -> Sequence[Cleanup]:
+    """Check a request to retry a migration, and return the blocked cleanups if it has ended.
 
-    :param who: the user who requests it, for the timeline.
     :raises migrator.exception.NotStuck: the migration is not stuck, and has no blocked cleanups.
     """
     if facts.migration.ended:
-        database.cleanups.try_again(blocked_cleanups(facts))
-        return
+        return blocked_cleanups(facts)
     _refuse_unless_stuck(facts)
-    database.requests.request_retry(facts.migration, who)
+    return ()
 
 
 def blocked_cleanups(facts: Facts) -> Sequence[Cleanup]:
@@ -68,19 +64,6 @@ def blocked_cleanups(facts: Facts) -> Sequence[Cleanup]:
     if not found:
         raise exception.NotStuck(uuid=facts.migration.uuid, what=_ended(facts))
     return found
-
-
-def abandon(database: Database, facts: Facts, guest_on: str, who: str) -> None:
-    """Request that a stuck migration ends in error, with its guest on the host that the operator names.
-
-    :param guest_on: the host that has the guest, as the operator states.
-    :param who: the user who requests it, for the timeline.
-    :raises migrator.exception.NotStuck: the migration is not stuck, and its user can decide.
-    :raises migrator.exception.Invalid: the host has no part in the migration.
-    :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
-    """
-    check_abandon(facts, guest_on)
-    database.requests.request_abandon(facts.migration, guest_on, who)
 
 
 def check_abandon(facts: Facts, guest_on: str) -> bool:
@@ -190,8 +173,9 @@ def _now(held: Held, consumer: str, where: Mapping[str, str]) -> str:
 
 def _amounts(held: Mapping[str, Any], where: Mapping[str, str]) -> str:
     parts = [
-        f'{", ".join(f"{name} {n}" for name, n in amounts.items())} at {where.get(uuid, uuid)}'
-        for uuid, amounts in allocation_state.normal(held).items()
+        f'{", ".join(f"{name} {n}" for name, n in amounts.items() if n)} at {where.get(uuid, uuid)}'
+        for uuid, amounts in held.items()
+        if any(amounts.values())
     ]
     return ' and '.join(parts) or 'nothing'
 

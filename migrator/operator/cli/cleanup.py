@@ -53,11 +53,12 @@ def retry(asked: Asked) -> int:
     """
     from migrator.conductor.operator import cleanups
 
-    cleanup = cleanups.blocked(asked.database, asked.arguments.cleanup)
+    cleanup = asked.database.cleanups.blocked(asked.arguments.cleanup)
     if asked.arguments.dry_run:
         to_run = f'{asked.command} cleanup retry {cleanup.id}'
         return _show_plan(asked, cleanup, cleanups.plan_retry(cleanup), to_run)
-    return _done(asked, cleanup, cleanups.retry(asked.database, cleanup))
+    asked.database.cleanups.retry_or_refuse(cleanup)
+    return _done(asked, cleanup, cleanups.retried(cleanup))
 
 
 def discard(asked: Asked) -> int:
@@ -67,11 +68,12 @@ def discard(asked: Asked) -> int:
     """
     from migrator.conductor.operator import cleanups
 
-    cleanup = cleanups.blocked(asked.database, asked.arguments.cleanup)
+    cleanup = asked.database.cleanups.blocked(asked.arguments.cleanup)
     if not asked.arguments.yes:
         to_run = f'{asked.command} cleanup discard {cleanup.id} --yes'
         return _show_plan(asked, cleanup, cleanups.plan_discard(cleanup), to_run)
-    return _done(asked, cleanup, cleanups.discard(asked.database, cleanup))
+    asked.database.cleanups.discard_or_refuse(cleanup)
+    return _done(asked, cleanup, cleanups.discarded(cleanup))
 
 
 def _done(asked: Asked, cleanup: Cleanup, text: str) -> int:

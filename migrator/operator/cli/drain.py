@@ -249,7 +249,7 @@ def _act(action: str, text: str) -> Any:
 
 def purge(asked: Asked) -> int:
     """Delete drains that ended before a time, with their guests and events."""
-    from migrator.conductor.operator import purge
+    from migrator.db.api import purge_drains
 
     given, drains = asked.arguments, asked.database.drains
     before = given.before
@@ -257,7 +257,7 @@ def purge(asked: Asked) -> int:
         before = drains.now() - before
     found = drains.count_ended(before)
     with command.progress(asked, 'drains purged', found) as advance:
-        document = purge.drains(asked.database, before, found, given.dry_run, advance=advance)
+        document = purge_drains(asked.database, before, found, given.dry_run, advance=advance)
     count, would = (found, 'would be ') if given.dry_run else (document['purged'], '')
     text = f'{base.count(count, "drain")} that ended before {command.moment(before)} UTC {would}purged.'
     asked.answer(document, text)

@@ -151,15 +151,15 @@ def abandon(asked: Asked) -> int:
 
 def purge(asked: Asked) -> int:
     """Delete migrations that ended before a time, with their journals and actions."""
-    from migrator.conductor.operator import purge
+    from migrator.db.api import count_to_purge, purge_migrations
 
     given, database = asked.arguments, asked.database
     before = given.before
     if isinstance(before, datetime.timedelta):
         before = database.services.now() - before
-    counts = purge.count_migrations(database, before, given.max_rows)
+    counts = count_to_purge(database, before, given.max_rows)
     with command.progress(asked, 'migrations purged', counts[1]) as advance:
-        document = purge.migrations(database, before, counts, given.dry_run, advance)
+        document = purge_migrations(database, before, counts, given.dry_run, advance)
     asked.answer(document, _purged(asked, before, counts[1], document))
     return command.RIGHT
 

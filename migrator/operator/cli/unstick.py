@@ -37,9 +37,9 @@ def retry(asked: Asked) -> int:
     if asked.arguments.dry_run:
         to_run = f'{asked.command} migration retry {migration.uuid}'
         return _show_plan(asked, facts, unstick.plan_retry(facts), to_run)
-    unstick.retry(asked.database, facts, _user())
+    blocked = unstick.check_retry(facts)
+    asked.database.retry(migration, blocked, _user())
     if migration.ended:
-        blocked = unstick.blocked_cleanups(facts)
         lines = [f'With its next sweep a conductor has {one.host} do {one.step}.' for one in blocked]
         document = {'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}
         asked.answer(document, '\n'.join(lines))
@@ -80,7 +80,7 @@ def abandon(asked: Asked) -> int:
             facts, guest_on, lambda consumer: allocations.read(asked.placement(), consumer).allocations
         )
         return _show_plan(asked, facts, [*plan], to_run, again)
-    unstick.abandon(asked.database, facts, guest_on, _user())
+    asked.database.requests.request_abandon(migration, guest_on, _user())
     _wake(asked, migration)
     printed: list[str] = []
 

@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from migrator.conductor.operator import purge
+from migrator.db import api
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_purge_deletes_at_most_max_rows(operator, history):
 
 
 def test_migrations_are_purged_in_batches(operator, history, monkeypatch):
-    monkeypatch.setattr(purge, 'PURGE_BATCH', 1)
+    monkeypatch.setattr(api, 'PURGE_BATCH', 1)
     assert operator.json('migration', 'purge', '--before', '1m')['purged'] == 2
     assert left(operator) == history[2:]
 
