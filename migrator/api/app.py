@@ -19,8 +19,8 @@ from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services, Streams
 from migrator.conductor import rpcapi
-from migrator.conductor.operator import timeline
 from migrator.db.api import Database
+from migrator.views import timeline
 
 
 def make_app(

@@ -18,10 +18,10 @@ from oslo_policy import policy
 
 from migrator import exception, executors
 from migrator.conductor import rpcapi
-from migrator.conductor.operator import timeline
 from migrator.context import RequestContext
 from migrator.db.api import Database
 from migrator.objects import Migration, base
+from migrator.views import timeline
 
 #: Longer bodies are not read. This is nova's limit.
 MAX_BODY = 114688

@@ -14,8 +14,8 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import cleanups
 from migrator.db.cleanups import Cleanup
+from migrator.views import cleanups
 
 _ROOT = 'migrator:cleanups:'
 LIST, SHOW = f'{_ROOT}index', f'{_ROOT}show'

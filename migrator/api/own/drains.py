@@ -16,13 +16,13 @@ from migrator.api.own import migrations
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import calibration
 from migrator.conf.conductor import uses_nova
 from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
 from migrator.objects import Migration
 from migrator.objects.drain import MOST, Drain, DrainOrder, Member, MemberStatus, place
+from migrator.views import calibration
 
 LOG = logging.getLogger(__name__)
 

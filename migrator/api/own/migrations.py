@@ -17,11 +17,11 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import explain, timeline, unstick
 from migrator.db import saga_log
 from migrator.db.api import Database, count_to_purge, purge_migrations
 from migrator.db.slots import Bounds
 from migrator.objects import Migration, MigrationStatus
+from migrator.views import explain, timeline, unstick
 
 LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from migrator.api import common
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.conductor.operator import services
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
+from migrator.views import services
 
 LIST = 'migrator:services:index'
 

@@ -23,7 +23,7 @@ COLUMNS = ('ID', 'HOST', 'STEP', 'INSTANCE', 'MIGRATION', 'DEFERRED', 'STATE', '
 
 def list_(asked: Asked) -> int:
     """List deferred cleanups, the oldest first."""
-    from migrator.conductor.operator import cleanups
+    from migrator.views import cleanups
 
     given, database = asked.arguments, asked.database
     now = database.services.now()
@@ -51,7 +51,7 @@ def retry(asked: Asked) -> int:
 
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
-    from migrator.conductor.operator import cleanups
+    from migrator.views import cleanups
 
     cleanup = asked.database.cleanups.blocked(asked.arguments.cleanup)
     if asked.arguments.dry_run:
@@ -66,7 +66,7 @@ def discard(asked: Asked) -> int:
 
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
-    from migrator.conductor.operator import cleanups
+    from migrator.views import cleanups
 
     cleanup = asked.database.cleanups.blocked(asked.arguments.cleanup)
     if not asked.arguments.yes:
@@ -77,14 +77,14 @@ def discard(asked: Asked) -> int:
 
 
 def _done(asked: Asked, cleanup: Cleanup, text: str) -> int:
-    from migrator.conductor.operator import cleanups
+    from migrator.views import cleanups
 
     asked.answer(cleanups.document(cleanup) | {'dry_run': False}, text)
     return command.RIGHT
 
 
 def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, to_run: str) -> int:
-    from migrator.conductor.operator import cleanups
+    from migrator.views import cleanups
 
     head = f'Cleanup {cleanup.id} of migration {cleanup.migration_uuid} at {cleanup.host}: {cleanups.state(cleanup)}'
     lines = [

@@ -171,7 +171,7 @@ def show(asked: Asked) -> int:
 
 def calibration(asked: Asked) -> int:
     """Show how right the recorded expected ends of the guests were."""
-    from migrator.conductor.operator import calibration
+    from migrator.views import calibration
 
     whole = calibration.document(asked.database, asked.arguments.drains)
     shares = ('median_error', 'p50_held', 'p80_held')

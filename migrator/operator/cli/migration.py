@@ -17,9 +17,9 @@ from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:
-    from migrator.conductor.operator import timeline
     from migrator.db.cleanups import Cleanup
     from migrator.drain.forecast import Place
+    from migrator.views import timeline
 
     Facts = timeline.Facts
 
@@ -60,7 +60,7 @@ def list_(asked: Asked) -> int:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
     if asked.arguments.json:
-        from migrator.conductor.operator import cleanups, timeline
+        from migrator.views import cleanups, timeline
 
         logs = database.migrations.read_logs([one.uuid for one in shown])
         documents = [
@@ -120,8 +120,8 @@ def _row(
 
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
-    from migrator.conductor.operator import explain, timeline
     from migrator.conductor.tasks import sagas
+    from migrator.views import explain, timeline
 
     facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
     now, places = asked.database.places(asked.bounds, [facts.migration])
@@ -192,7 +192,7 @@ def text_of(facts: Facts, line: Place, program: str = PROG) -> Iterator[str]:
     :param line: its place in the queue.
     :param program: the beginning of each command in the text.
     """
-    from migrator.conductor.operator import explain, timeline
+    from migrator.views import explain, timeline
 
     migration = facts.migration
     name = f' ({facts.instance.name})' if facts.instance is not None else ', which has been deleted'

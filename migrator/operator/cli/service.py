@@ -21,7 +21,7 @@ COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE',
 
 def list_(asked: Asked) -> int:
     """List the services, and the lease of each conductor."""
-    from migrator.conductor.operator import services
+    from migrator.views import services
 
     given = asked.arguments
     found = services.document(asked.database, asked.conf.conductor.lease, given.binary, given.host)

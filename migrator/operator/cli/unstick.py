@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from migrator import context, exception
-from migrator.conductor.operator import explain, timeline, unstick
-from migrator.conductor.operator.timeline import Facts
 from migrator.conductor.tasks import sagas
 from migrator.objects import Migration
 from migrator.objects.steps import ABANDON_ALLOCATIONS, ABANDON_CLEAN
@@ -22,6 +20,8 @@ from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked
 from migrator.operator.cli.parser import PROG
 from migrator.placement_client import allocations
+from migrator.views import explain, timeline, unstick
+from migrator.views.timeline import Facts
 
 #: Seconds between two polls for the result of a request.
 _POLL = 0.5

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.operator import cleanups, services
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
@@ -24,6 +23,7 @@ from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatu
 from migrator.objects.steps import ABANDON, ABANDONMENT, AT_DESTINATION, AT_SOURCE, ENDS_COPIES, PIVOTS
 from migrator.saga import log
 from migrator.saga.saga import Saga
+from migrator.views import cleanups, services
 
 Status = MigrationStatus
 

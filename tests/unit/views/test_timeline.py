@@ -7,12 +7,12 @@ import datetime
 
 import pytest
 
-from migrator.conductor.operator import timeline
 from migrator.conductor.tasks import sagas
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Incarnation
 from migrator.objects import Migration, Service, steps
 from migrator.saga import log
+from migrator.views import timeline
 from tests.reasons import stuck_for, waiting_for
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)

@@ -12,14 +12,14 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.conductor.operator import timeline
-from migrator.conductor.operator.timeline import Facts
 from migrator.db import actions
 from migrator.objects import Migration, MigrationStatus, Outcome, steps, times
 from migrator.objects.migration import AbortCause
 from migrator.objects.reasons import Reason
 from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
 from migrator.saga import log
+from migrator.views import timeline
+from migrator.views.timeline import Facts
 
 Status = MigrationStatus
 

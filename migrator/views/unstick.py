@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The requests of an operator for a stuck migration: whether retry and abandon are allowed, and what they do.
+"""The requests of an operator for a stuck migration: whether they are allowed, and what each does.
 
 Both are written as a request (:mod:`migrator.db.actions`), which the migration's owner carries out.
 """
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.operator import cleanups, timeline
-from migrator.conductor.operator.timeline import Facts
 from migrator.db.cleanups import Cleanup
 from migrator.objects import times
 from migrator.saga import log
+from migrator.views import cleanups, timeline
+from migrator.views.timeline import Facts
 
 #: Returns what a consumer holds in Placement; it raises a :class:`migrator.exception.MigratorException` if it cannot.
 Held = Callable[[str], Mapping[str, Any]]

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from migrator.conductor.operator import explain, unstick
 from migrator.db.cleanups import Cleanup
 from migrator.objects import Flavor, Instance
 from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
+from migrator.views import explain, unstick
 from tests.reasons import stuck_for
-from tests.unit.operator.cli.test_timeline import LIVING, OVER, back, facts, service, step
+from tests.unit.views.test_timeline import LIVING, OVER, back, facts, service, step
 
 
 def reported(**fields):
