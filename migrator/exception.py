@@ -497,15 +497,6 @@ class PlacementRefused(PlacementError):
     msg_fmt = 'Placement refused {method} {url} with {status}: {reason}'
 
 
-class AllocationsUnexpected(Conflict):
-    """The allocations fit no known state of the migration."""
-
-    msg_fmt = (
-        'The allocations are {state}: instance {instance} holds {held}, and migration {migration} {kept}. Nothing '
-        'was written: compare them with what the migration moves.'
-    )
-
-
 class ServiceInUse(Conflict):
     """A service with guests or allocations cannot be deleted."""
 

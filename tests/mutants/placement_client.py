@@ -8,7 +8,6 @@ ALLOCATIONS = 'migrator/placement_client/allocations.py'
 CANDIDATES = 'migrator/placement_client/candidates.py'
 CLIENT = 'migrator/placement_client/client.py'
 PAIRS = 'migrator/placement_client/allocation_state.py'
-RESIZES = 'migrator/placement_client/resizes.py'
 
 MUTANTS = (
     Mutant(
@@ -66,13 +65,6 @@ MUTANTS = (
         'if len(held) > 1:',
         'if len(held) > 2:',
         'A forced migration claims only a part of what the guest holds.',
-    ),
-    Mutant(
-        'reverted-resize-can-still-move',
-        RESIZES,
-        '_State.MOVED: back}, lambda: written)',
-        '_State.MOVED: back}, lambda: True)',
-        'A late move succeeds after the revert, and the instance holds the allocation of its new flavor.',
     ),
     Mutant(
         'refused-together-counts-as-refused-alone',
