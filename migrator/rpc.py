@@ -14,7 +14,6 @@ import functools
 import importlib
 import time
 from collections.abc import Callable
-from logging import ERROR, Filter, LogRecord, getLogger
 from typing import Any, Protocol, TypeVar
 
 import amqp  # type: ignore[import-untyped]  # it has no types
@@ -106,46 +105,6 @@ def _make_transport(make: Callable[..., Any], conf: Any, url: str | None, option
         value=values.without_credentials(url or conf.transport_url or ''),
         detail=f'{reason}; write it as {TRANSPORT_EXAMPLE}.',
     )
-
-
-class _OncePerOutage(Filter):
-    """A log filter that lets one "not reachable" record per outage through.
-
-    oslo.messaging logs one for each attempt of each connection.
-
-    :param clock: monotonic seconds.
-    """
-
-    #: Seconds without such a record after which the next one starts a new outage. oslo.messaging tries again within
-    #: 30 s.
-    SILENCE = 60.0
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._clock = clock
-        self._last = float('-inf')
-
-    def filter(self, record: LogRecord) -> bool:
-        """Return whether to log a record."""
-        phrases = ('is unreachable', 'Connection failed', 'Unable to connect')
-        if record.levelno < ERROR or not any(phrase in str(record.msg) for phrase in phrases):
-            return True
-        # The record's own time comes from the wall clock, which may jump.
-        now = self._clock()
-        silence, self._last = now - self._last, now
-        return silence > self.SILENCE
-
-
-def log_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
-    """Make oslo.messaging log a broker outage once instead of at each attempt.
-
-    Only a command calls this, because the log belongs to it. Each connection logs its recovery at level INFO.
-
-    :param clock: monotonic seconds.
-    """
-    logger = getLogger('oslo.messaging._drivers.impl_rabbit')
-    if not any(isinstance(one, _OncePerOutage) for one in logger.filters):
-        logger.addFilter(_OncePerOutage(clock))
 
 
 class _Connection(pyamqp.Connection):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -85,36 +86,49 @@ class Tracer:
         return self.clock.now()
 
 
-class TracedAdapter:
-    """An adapter of keystoneauth1 whose requests are spans of the step that sends them.
+class Around:
+    """An object with functions around some of its methods, which measure or record each call.
 
-    :param inner: an adapter of keystoneauth1.
+    :param inner: the object.
+    :param every: is called in place of every method.
+    :param around: name of a method -> what is called in its place, with the method and its arguments.
     """
 
-    def __init__(self, inner: Any, tracer: Tracer) -> None:
+    def __init__(self, inner: Any, every: Callable[..., Any] | None = None, /, **around: Callable[..., Any]) -> None:
         self._inner = inner
-        self._tracer = tracer
+        self._every = every
+        self._around = around
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        around = self._around.get(name, self._every)
+        if around is None:
+            return found
+        made = functools.partial(around, found)
+        # The attributes that mark a method of an RPC object.
+        made.__dict__.update(getattr(found, '__dict__', {}))
+        return made
 
-    def request(self, url: str, method: str, **more: Any) -> Any:
-        """Send a request, and return its response."""
+
+def traced_adapter(adapter: Any, tracer: Tracer) -> Any:
+    """Return an adapter of keystoneauth1 whose requests are spans of the step that sends them."""
+
+    def request(send: Callable[..., Any], url: str, method: str, **more: Any) -> Any:
         parent = read(context.subject().traceparent)
         if parent is None:
-            return self._inner.request(url, method, **more)
-        began, code = self._tracer.now(), 0
+            return send(url, method, **more)
+        began, code = tracer.now(), 0
         try:
-            response = self._inner.request(url, method, **more)
+            response = send(url, method, **more)
             code = response.status_code
         finally:
-            path = url.partition('?')[0]
             attributes: dict[str, str | int] = {
                 'http.request.method': method,
                 'http.response.status_code': code,
-                'url.path': path,
+                'url.path': url.partition('?')[0],
             }
-            failed = not 0 < code < 400
-            ended = self._tracer.now()
-            self._tracer.export(Span(f'Placement {method}', parent, began, ended, failed=failed, attributes=attributes))
+            failed, ended = not 0 < code < 400, tracer.now()
+            tracer.export(Span(f'Placement {method}', parent, began, ended, failed=failed, attributes=attributes))
         return response
+
+    return Around(adapter, request=request)

@@ -63,7 +63,7 @@ def begin(process: Process) -> None:
     send = make_sender(process)
     tracer = process.tracer()
     if tracer is not None:
-        placement.adapter = tracing.TracedAdapter(placement.adapter, tracer)
+        placement.adapter = tracing.traced_adapter(placement.adapter, tracer)
     manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads, mover, send, tracer)
     watch_boots(manager)
     process.monitor.registry.register(manager.metrics.registry)

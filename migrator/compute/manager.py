@@ -12,7 +12,6 @@ poll until a conductor acknowledges it
 from __future__ import annotations
 
 import concurrent.futures
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,10 +113,7 @@ class ComputeManager(
         queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads, own
         )
-        new_runner: Callable[..., step_runner.StepRunner] = step_runner.StepRunner
-        if tracer is not None:
-            new_runner = functools.partial(step_runner.TracedStepRunner, tracer)
-        self._runner: step_runner.StepRunner = new_runner(
+        self._runner: step_runner.StepRunner = step_runner.StepRunner(
             host,
             self.boot_id,
             driver,
@@ -127,6 +123,7 @@ class ComputeManager(
             queue,
             # The database may have an earlier boot, whose call was committed late.
             foreign_boot=self._register_again,
+            around=None if tracer is None else step_runner.traced(tracer, host),
         )
         self._observer = Observer(driver, host, threads, self._runner)
         self._timeouts = timeouts.Timeouts(

@@ -51,6 +51,7 @@ class StepRunner:
     :param pool: runs steps and driver calls.
     :param queue: runs live migrations.
     :param foreign_boot: called after a command for another boot was refused.
+    :param around: runs a work by calling the function that it is given, such as :func:`traced`; None: nothing does.
     :ivar boot_id: the given boot.
     :ivar inherited: the jobs of an earlier boot.
     :ivar reports: sends the reports, one at a time, so that the reports of a step arrive in order.
@@ -67,6 +68,7 @@ class StepRunner:
         pool: executors.BoundedExecutor,
         queue: live_migration_queue.LiveMigrationQueue,
         foreign_boot: Callable[[], None],
+        around: Callable[[Callable[[Work], None], Work], None] | None = None,
     ) -> None:
         self.boot_id = boot_id
         self.pool = pool
@@ -80,6 +82,7 @@ class StepRunner:
         self._threads = threads
         self._events = events
         self._foreign_boot = foreign_boot
+        self._run = self.run if around is None else functools.partial(around, self.run)
         self._lock = threads.lock()
         self._guests: dict[str, GuestRecord] = {}
         self._records: dict[str, MigrationRecord] = {}
@@ -117,7 +120,7 @@ class StepRunner:
                     record.guest.pending.append(work)
                     try:
                         if record.guest.next() is work:
-                            self._submit_of(work)(self.run, work)
+                            self._submit_of(work)(self._run, work)
                     except exception.QueueClosed:
                         record.guest.pending.remove(work)
                         return self._refuse(command, Refusal.STOPPING)
@@ -325,7 +328,7 @@ class StepRunner:
             # Hold the lock, as accept() does, so that a concurrent cancel sees the work either not submitted or queued.
             with self._lock:
                 work.raise_if_cancelled()
-                self._submit_of(work)(self.run, work)
+                self._submit_of(work)(self._run, work)
         except (exception.Cancelled, exception.QueueClosed) as error:
             self.end(work, _cancelled(error))
 
@@ -484,35 +487,29 @@ def _ended(work: Work) -> None:
     """Replace the body of a work that has ended, so that the work no longer keeps the data of its guest."""
 
 
-class TracedStepRunner(StepRunner):
-    """A runner whose works are spans of the conductor's steps.
+def traced(tracer: tracing.Tracer, host: str) -> Callable[[Callable[[Work], None], Work], None]:
+    """Return what runs a work as a span of the conductor's step.
 
-    :param tracer: records the spans.
     :param host: the name of this host.
     """
 
-    def __init__(self, tracer: tracing.Tracer, host: str, *args: Any, **more: Any) -> None:
-        super().__init__(host, *args, **more)
-        self._tracer = tracer
-
-    def run(self, work: Work) -> None:
-        """Run a work, and record it."""
-        began = self._tracer.now()
+    def around(run: Callable[[Work], None], work: Work) -> None:
+        began = tracer.now()
         # The report may be acknowledged as soon as the work has ended, which drops its traceparent.
         parent, migration = tracing.read(work.traceparent), tracing.of_migration(work.uuid)
-        super().run(work)
+        run(work)
         if migration is None:
             return
         if parent is None or parent.trace != migration.trace:
             parent = migration
         state = work.outcome.state if work.outcome is not None else WorkState.RUNNING
-        attributes: dict[str, str | int] = {'migrator.host': self._host, 'migrator.result': str(state)}
+        attributes: dict[str, str | int] = {'migrator.host': host, 'migrator.result': str(state)}
         if work.outcome is not None and work.outcome.reason is not None:
             attributes['migrator.reason'] = work.outcome.reason
-        failed = state == WorkState.FAILED
-        ended = self._tracer.now()
-        name = f'{work.step} at {self._host}'
-        self._tracer.export(tracing.Span(name, parent, began, ended, None, failed, attributes))
+        failed, ended = state == WorkState.FAILED, tracer.now()
+        tracer.export(tracing.Span(f'{work.step} at {host}', parent, began, ended, None, failed, attributes))
+
+    return around
 
 
 def _outcome(step: str, result: Any) -> WorkEnd:

@@ -32,11 +32,14 @@ from migrator import exception
 from migrator.conf import values
 from migrator.context import about, subject
 from migrator.objects import base
+from migrator.tracing import Around
 
 #: Seconds without a message about an outage after which the same message is logged again.
 OUTAGE_IS_OVER_AFTER = 60.0
 #: Loggers of libraries that log an outage and its end at each attempt and for each connection.
 _REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth', 'opentelemetry')
+_BROKER = 'oslo.messaging._drivers.impl_rabbit'
+_BROKER_IS_AWAY = ('is unreachable', 'Connection failed', 'Unable to connect')
 #: Libraries that log at INFO what an operator does not need, or at WARN what we raise as an error.
 _QUIET = (
     'alembic=WARN',
@@ -164,13 +167,20 @@ class OncePerOutage(logging.Filter):
         """Return whether to write the line."""
         if record.levelno < logging.INFO or not self._of_an_outage(record):
             return True
-        key, now = (record.name, _NUMBER.sub('#', record.getMessage())), self._clock()
+        key, now = self._key(record), self._clock()
         with self._lock:
             before = self._last.get(key)
             self._last[key] = now
             if len(self._last) > 1000:
                 self._last = {key: at for key, at in self._last.items() if now - at < OUTAGE_IS_OVER_AFTER}
         return before is None or now - before >= OUTAGE_IS_OVER_AFTER
+
+    @staticmethod
+    def _key(record: logging.LogRecord) -> tuple[str, str]:
+        # oslo.messaging logs an outage of the broker in several wordings, for each attempt of each connection.
+        if record.name == _BROKER and any(phrase in str(record.msg) for phrase in _BROKER_IS_AWAY):
+            return record.name, ''
+        return record.name, _NUMBER.sub('#', record.getMessage())
 
     @staticmethod
     def _of_an_outage(record: logging.LogRecord) -> bool:
@@ -237,43 +247,18 @@ def _report_write_errors_once(handler: logging.Handler) -> None:
     handler.handleError = failed  # type: ignore[method-assign]
 
 
-class TracedRPC:
-    """An RPC whose handlers log with the context, the migration and the instance of the call.
+def with_context(rpc: Any) -> Any:
+    """Return an RPC whose handlers log with the context, the migration and the instance of the call.
 
-    :param inner: a :class:`migrator.rpc.RPC`.
+    :param rpc: a :class:`migrator.rpc.RPC`.
     """
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call; see :meth:`migrator.rpc.RPC.call`."""
-        return self._inner.call(*args, **kwargs)
-
-    def cast(self, *args: Any, **kwargs: Any) -> None:
-        """Cast; see :meth:`migrator.rpc.RPC.cast`."""
-        self._inner.cast(*args, **kwargs)
-
-    def serve(self, target: Any, endpoint: object) -> Any:
-        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
-        return self._inner.serve(target, _TracedEndpoint(endpoint))
+    return Around(rpc, serve=lambda serve, target, served: serve(target, Around(served, _in_context)))
 
 
-class _TracedEndpoint:
-    def __init__(self, endpoint: object) -> None:
-        self._endpoint = endpoint
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._endpoint, name)
-
-        def traced(context: Any, **args: Any) -> Any:
-            migration, instance = _named_in(args)
-            with about(context, migration, instance):
-                return method(context, **args)
-
-        # Copy the attributes that mark an exposed method.
-        traced.__dict__.update(getattr(method, '__dict__', {}))
-        return traced
+def _in_context(method: Callable[..., Any], context: Any, **args: Any) -> Any:
+    migration, instance = _named_in(args)
+    with about(context, migration, instance):
+        return method(context, **args)
 
 
 def _named_in(args: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -16,6 +16,7 @@ import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 
 from migrator import executors
+from migrator.tracing import Around
 
 #: A WSGI application.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -151,13 +152,33 @@ class Monitor:
         """Return Placement's adapter, with the durations of its requests as a metric."""
         text = 'Requests to Placement, by their duration; the code "none" is for those without an answer.'
         times = self._times('migrator_placement_request_seconds', text, 'method', 'code')
-        return _TimedAdapter(adapter, times, self._threads.clock)
+
+        def request(send: Callable[..., Any], url: str, method: str, **more: Any) -> Any:
+            began, code = self._threads.clock.monotonic(), 'none'
+            try:
+                response = send(url, method, **more)
+                code = str(response.status_code)
+            finally:
+                times.labels(method, code).observe(self._threads.clock.monotonic() - began)
+            return response
+
+        return Around(adapter, request=request)
 
     def timed_rpc(self, rpc: Any) -> Any:
         """Return an RPC, with the durations of its calls as a metric."""
         text = 'Calls to other services, by their duration, and whether they were answered.'
         times = self._times('migrator_rpc_call_seconds', text, 'method', 'result')
-        return _TimedRPC(rpc, times, self._threads.clock)
+
+        def call(send: Callable[..., Any], context: Any, target: Any, method: str, *args: Any, **more: Any) -> Any:
+            began, result = self._threads.clock.monotonic(), 'failed'
+            try:
+                answer = send(context, target, method, *args, **more)
+                result = 'answered'
+            finally:
+                times.labels(method, result).observe(self._threads.clock.monotonic() - began)
+            return answer
+
+        return Around(rpc, call=call)
 
     def _times(
         self, name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS
@@ -218,50 +239,6 @@ class Monitor:
             return _text(start_response, '404 Not Found', f'Only {METRICS}, {HEALTH} and {LIVE} are served here.\n')
 
         return self.around(_with_head(app))
-
-
-class _TimedAdapter:
-    """An adapter of keystoneauth1 that measures its requests."""
-
-    def __init__(self, inner: Any, times: prometheus_client.Histogram, clock: executors.Clock) -> None:
-        self._inner = inner
-        self._times = times
-        self._clock = clock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def request(self, url: str, method: str, **more: Any) -> Any:
-        """Send a request, and return its response."""
-        began, code = self._clock.monotonic(), 'none'
-        try:
-            response = self._inner.request(url, method, **more)
-            code = str(response.status_code)
-        finally:
-            self._times.labels(method, code).observe(self._clock.monotonic() - began)
-        return response
-
-
-class _TimedRPC:
-    """An RPC that measures its calls."""
-
-    def __init__(self, inner: Any, times: prometheus_client.Histogram, clock: executors.Clock) -> None:
-        self._inner = inner
-        self._times = times
-        self._clock = clock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def call(self, context: Any, target: Any, method: str, *args: Any, **more: Any) -> Any:
-        """Call a method of another service, and return its answer."""
-        began, result = self._clock.monotonic(), 'failed'
-        try:
-            answer = self._inner.call(context, target, method, *args, **more)
-            result = 'answered'
-        finally:
-            self._times.labels(method, result).observe(self._clock.monotonic() - began)
-        return answer
 
 
 def _text(start_response: Callable[..., Any], status: str, text: str, *headers: tuple[str, str]) -> list[bytes]:

@@ -154,7 +154,6 @@ class Process:
 
         rpc.close_lost_connections()
         made = rpc.get_transport(self.conf)
-        rpc.log_outages_once()
         self.on_stop(made.cleanup)
         return made
 
@@ -232,7 +231,7 @@ class Process:
         self.wait_for('The database', check)
         return Database('', self.threads, engine=engine)
 
-    def rpc(self, transport: Any, wait: bool = True) -> logs.TracedRPC:
+    def rpc(self, transport: Any, wait: bool = True) -> Any:
         """Return the RPC of this service.
 
         :param wait: whether to wait for the broker; if not, an unreachable broker is logged, and calls fail.
@@ -248,7 +247,7 @@ class Process:
             else:
                 self.watch('The message broker', attempt)
         made = rpc.OsloRPC(transport)
-        return logs.TracedRPC(self.monitor.timed_rpc(made) if self.monitor.measures else made)
+        return logs.with_context(self.monitor.timed_rpc(made) if self.monitor.measures else made)
 
     def _bad_transport(self, detail: str) -> exception.ConfigurationError:
         shown = logs.redacted(self.conf.transport_url or '')

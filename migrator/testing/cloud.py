@@ -122,7 +122,7 @@ class Cloud(Client):
         threads = self.threads_for(name)
         made = self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
         # Without it a handler does not know the context of its call.
-        return made if self.tracer_for(name) is None else logs.TracedRPC(made)
+        return made if self.tracer_for(name) is None else logs.with_context(made)
 
     def start_api(self) -> Any:
         """Start the REST API, or start it again after it was killed.
@@ -142,7 +142,7 @@ class Cloud(Client):
             self.conf(),
             name,
             self.database_of(threads),
-            PlacementClient(self.adapter if tracer is None else tracing.TracedAdapter(self.adapter, tracer)),
+            PlacementClient(self.adapter if tracer is None else tracing.traced_adapter(self.adapter, tracer)),
             self.rpc_for(name, f'conductor:{name}'),
             threads,
             send=self.bus.notify,

@@ -68,7 +68,6 @@ def main() -> None:
     """Serve until SIGTERM."""
     file, name = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
-    rpc.log_outages_once()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_args: ended.set())
     print('begins', flush=True)

@@ -3,7 +3,6 @@
 """migrator.rpc over a real RabbitMQ, classic and quorum queues, with servers in processes."""
 
 import gc
-import logging
 import os
 import pathlib
 import threading
@@ -262,31 +261,6 @@ def test_a_broker_that_refuses_us_is_said_at_once(wire, rabbitmq, vhost, wrong, 
             with pytest.raises(exception.ServiceUnreachable, match=f'The message broker is not reachable: .*{reason}'):
                 attempt()
     assert elapsed.seconds < 10
-
-
-def test_an_outage_is_said_once_and_the_next_one_again():
-    logger = logging.getLogger('oslo.messaging._drivers.impl_rabbit')
-    before = list(logger.filters)
-    moment = 0.0
-    rpc.log_outages_once(clock=lambda: moment)
-    rpc.log_outages_once(clock=lambda: moment)
-    (added,) = [one for one in logger.filters if one not in before]
-    try:
-        seen = []
-        for at, text in [
-            (0, 'is unreachable'),
-            (1, 'other'),
-            (30, 'is unreachable'),
-            (85, 'Connection failed'),
-            (150, 'is unreachable'),
-        ]:
-            record = logger.makeRecord(logger.name, logging.ERROR, __file__, 1, f'%s {text}', ('x',), None)
-            moment = float(at)
-            if added.filter(record):
-                seen.append(at)
-        assert seen == [0, 1, 150]
-    finally:
-        logger.removeFilter(added)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_rpc_handler_logs_the_subject_of_its_call(log):
 
         wake.exposed = True
 
-    logs.TracedRPC(RPC()).serve('topic', Endpoint())
+    logs.with_context(RPC()).serve('topic', Endpoint())
     assert served['topic'].wake.exposed
     assert not hasattr(served['topic'], 'sleep')
     called = served['topic'].wake(context.RequestContext(request_id='req-9', overwrite=False), migration_uuid='mig-9')
@@ -118,6 +118,20 @@ def test_outage_is_logged_once_without_a_traceback(log):
         logging.getLogger('oslo_db.sqlalchemy.engines').error('refused, %s attempts left', attempt)
     assert len(lines()) == 2
     assert lines()[0].endswith('The sweep failed: The database is not reachable: attempt 0')
+
+
+def test_outage_of_the_broker_is_logged_once_whatever_the_words_and_the_next_one_again():
+    now = [0.0]
+    once = logs.OncePerOutage(clock=lambda: now[0])
+
+    def said(at: float, text: str) -> bool:
+        now[0] = at
+        name = 'oslo.messaging._drivers.impl_rabbit'
+        return once.filter(logging.LogRecord(name, logging.ERROR, '', 1, f'%s {text}', ('x',), None))
+
+    lines = [(0, 'is unreachable'), (1, 'other'), (30, 'is unreachable'), (85, 'Connection failed')]
+    assert [said(*line) for line in lines] == [True, True, False, False]
+    assert said(150, 'Unable to connect')
 
 
 def test_later_outage_and_other_errors_are_logged_again():
@@ -170,7 +184,7 @@ class Cloud(SimulatedCloud):
     """A simulated cloud whose services have RPC as processes have it."""
 
     def rpc_for(self, name, sender=''):
-        return logs.TracedRPC(super().rpc_for(name, sender))
+        return logs.with_context(super().rpc_for(name, sender))
 
 
 @pytest.fixture
