@@ -32,7 +32,7 @@ to newer ones.
         help="""
 The newest version of the conductors' RPC that the API and compute hosts send.
 
-auto, or a version such as 1.0; default auto, the newest that this release knows: conductors are upgraded first.
+auto, or a version such as 1.0; default auto, the newest that this release knows.
 """,
     ),
 ]

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from migrator.objects import Flavor, service
+from migrator.objects import Flavor, service, steps
 from migrator.simulator import faults
 from migrator.simulator.failpoints import Boundary
 
@@ -42,19 +42,21 @@ _DEEDS: Mapping[str, int] = {
     'slow link': 1,
 }
 
+
+def _is_live(step: steps.HostStep) -> bool:
+    return step.saga == steps.Saga.LIVE_MIGRATION
+
+
 #: Groups of hypervisor calls and job phases that hang at the same time. The first group only observes a guest. The
 #: second also aborts a migration and copies. The last one is everything.
 HANGS: tuple[tuple[str, ...], ...] = (
     ('get_guest', 'settle', 'get_progress'),
     ('get_guest', 'settle', 'get_progress', 'live_migration_abort', 'copying'),
-    ('pre_live_migration', 'rollback_live_migration_at_destination', 'post_live_migration_at_destination'),
-    ('post_live_migration_at_source', 'rollback_live_migration_at_source', 'live_migration_abort'),
+    steps.names(lambda step: _is_live(step) and step.at == steps.At.DESTINATION and not step.name.startswith('check')),
+    ('live_migration_abort', *steps.names(lambda step: _is_live(step) and step.at == steps.At.SOURCE and step.ends)),
     (
         *('get_guest', 'list_guests', 'settle', 'get_progress', 'get_node', 'attach_live_migration'),
-        *('check_can_live_migrate_source', 'check_can_live_migrate_destination', 'pre_live_migration'),
-        *('cleanup_live_migration_destination_check', 'live_migration', 'live_migration_abort'),
-        *('live_migration_force_complete', 'post_live_migration_at_source', 'post_live_migration_at_destination'),
-        *('rollback_live_migration_at_source', 'rollback_live_migration_at_destination'),
+        *('cleanup_live_migration_destination_check', *steps.names(_is_live)),
         *('starting', 'copying', 'cutover', 'postcopy', 'arrived'),
     ),
 )
