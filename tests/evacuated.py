@@ -43,7 +43,7 @@ def commit(cloud: Any, evacuation: Migration, **write: Any) -> Migration:
 
 
 def step(name: str, state: str = 'done', **fields: Any) -> log.StepRecord:
-    """Return a record of the journal."""
+    """Return a record of the log."""
     return log.StepRecord(step=name, direction=log.DO, state=state, attempt=1, **fields)
 
 

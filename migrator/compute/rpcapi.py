@@ -181,7 +181,7 @@ class ComputeAPI:
         """Poll one host for many migrations at once.
 
         :param commands: name the migrations and their epochs; the step of a command does not matter.
-        :param acks: the reports that are in the journal, each ``{'migration_uuid', 'step', 'epoch'}``.
+        :param acks: the reports that are in the log, each ``{'migration_uuid', 'step', 'epoch'}``.
         :param timeout: seconds to wait for the reply. The host replies earlier, and leaves out each guest for which its
             driver has not replied in time.
         :returns: one observation for each migration, in any order, without those that the host has left out.

@@ -360,7 +360,7 @@ class StepRunner:
         return Seen(answer.refusal, answer.seen, answer.seen_tenure)
 
     def acknowledge(self, migration_uuid: str, step: str, epoch: int) -> None:
-        """Drop a report that is in the journal, unless the work has a newer epoch than the acknowledgement."""
+        """Drop a report that is in the log, unless the work has a newer epoch than the acknowledgement."""
         with self._lock:
             record = self._records.get(migration_uuid)
             work = record.works.get(step) if record is not None else None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The conductor service, which runs migrations and writes their statuses, journals and allocations.
+"""The conductor service, which runs migrations and writes their statuses, logs and allocations.
 
 Other services import only ``rpcapi``.
 """

@@ -385,7 +385,7 @@ def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -
 
 
 def _of_done(database: Database, wrong: Wrong, migration: Migration) -> Remedy:
-    intent = destinations.chosen(log.Journal(database.migrations.steps(migration.uuid)), migration.attempt)
+    intent = destinations.chosen(log.StepLog(database.migrations.steps(migration.uuid)), migration.attempt)
     if intent is None:
         return Remedy(None, 'its log does not say what the instance held at the source')
     consumer = registry.consumer_of_migration(migration, wrong.rows.instance)

@@ -50,7 +50,7 @@ class Broker:
         #: When a probe last came back, and the reading of the clock then. It is read without the lock.
         self._proof = self._unbroken_since, 0.0
 
-    def begin_incarnation(self) -> None:
+    def begin_boot(self) -> None:
         """Count from now on, because this conductor received nothing before."""
         with self._lock:
             self._unbroken_since = self._threads.clock.monotonic()

@@ -285,9 +285,9 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
         # This migration may have a step of the same name.
         m.raise_epoch()
         return None
-    facts = outcome.result or {}
-    if facts.get('here') or facts.get('gone'):
-        seen = 'there and could run' if facts.get('here') else 'not there, where the database has it; it may be lost'
+    facts = outcome.facts
+    if facts.here or facts.gone:
+        seen = 'there and could run' if facts.here else 'not there, where the database has it; it may be lost'
         why = f'{cleanup.host} was to do {cleanup.step}, but the guest is {seen}: look which host has it.'
         _block(m.tools, cleanup, why)
         return why
@@ -317,12 +317,12 @@ def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
         return True
     if report.state == protocol.WorkState.RUNNING:
         return False
-    facts = report.result or {}
+    facts = report.facts
     if report.reason:
         tools.database.cleanups.note_failure(cleanup, report.reason)
-    if facts.get('here'):
+    if facts.here:
         _block(tools, cleanup, _why_here(tools, cleanup))
-    elif facts.get('gone') and _is_gone(tools, cleanup):
+    elif facts.gone and _is_gone(tools, cleanup):
         return True
     tools.database.cleanups.let_go(cleanup)
     return False

@@ -208,7 +208,7 @@ class Hosts:
         """
         return self._broker.listened() - max(self._answered.get(host, self._began), self._began)
 
-    def begin_incarnation(self) -> None:
+    def begin_boot(self) -> None:
         """Count unanswered time from now on, because this conductor received no replies before."""
         self._began = self._broker.listened()
 

@@ -140,27 +140,27 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------
 
-    def begin_incarnation(self) -> None:
-        """Begin a new incarnation: take a new id and a new lease, and report to the database."""
+    def begin_boot(self) -> None:
+        """Begin a new boot: take a new id and a new lease, and report to the database."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
         self._renewed_at = self._threads.clock.monotonic()
-        self.tools.broker.begin_incarnation()
-        self.tools.hosts.begin_incarnation()
+        self.tools.broker.begin_boot()
+        self.tools.hosts.begin_boot()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
         self.tools.database.services.report(self.tools.server, CONDUCTOR_BINARY, CURRENT_VERSION)
 
     def has_lease(self) -> bool:
-        """Return whether this conductor has an incarnation whose lease it has renewed in time."""
+        """Return whether this conductor has a boot whose lease it has renewed in time."""
         lease = float(self.conf.conductor.lease)
         return bool(self.tools.owner) and self._threads.clock.monotonic() - self._renewed_at < lease
 
     def start(self) -> None:
-        """Begin an incarnation, serve RPC, and start the periodic tasks.
+        """Begin a boot, serve RPC, and start the periodic tasks.
 
         :raises migrator.exception.ServiceUnreachable: the database or the message broker is unreachable.
         """
-        self.begin_incarnation()
+        self.begin_boot()
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
@@ -196,7 +196,7 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
             self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:
-        """Renew the lease, or begin a new incarnation if the lease has expired.
+        """Renew the lease, or begin a new boot if the lease has expired.
 
         A conductor that cannot start threads gives its lease back until it can. Another conductor then takes its
         migrations over.
@@ -213,7 +213,7 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         if owner:
             LOG.warning('Lease has expired: conductor %s releases its migrations', owner)
             self.metrics.lost_leases.inc()
-        self.begin_incarnation()
+        self.begin_boot()
 
     def _probe_interval(self) -> float:
         # Twelve within service_down_time, so that several may be lost before a host would count as down.

@@ -153,7 +153,7 @@ class Runner:
             self.wake(subject.row.uuid)
 
     def drop_all(self) -> None:
-        """Release all migrations, because this incarnation of the conductor is over."""
+        """Release all migrations, because this boot of the conductor is over."""
         with self._lock:
             self._runs.clear()
 
@@ -277,6 +277,8 @@ class Runner:
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration is stuck: %(migration)s: %(reason)s', {'migration': uuid, 'reason': pause.reason})
+        elif isinstance(pause, Stuck):
+            waiting.note_words(subject, pause.reason)
         elif isinstance(pause, Parked) and was_stuck and not (replies.unreported or replies.polls.are_cut_short):
             # Until every host has replied it may still be stuck.
             waiting.note_stuck(subject, None)
@@ -284,8 +286,7 @@ class Runner:
                 'Migration is no longer stuck: %(migration)s waits for %(what)s', {'migration': uuid, 'what': pause.why}
             )
         elif pause is not None:
-            what = pause.why if isinstance(pause, Parked) else pause.reason
-            LOG.debug('Migration waits: %(migration)s: for %(what)s', {'migration': uuid, 'what': what})
+            LOG.debug('Migration waits: %(migration)s: for %(what)s', {'migration': uuid, 'what': pause.why})
         if pause is None:
             status = subject.row.status
             LOG.info('Migration has ended: %(migration)s: %(status)s', {'migration': uuid, 'status': status})
@@ -303,7 +304,7 @@ class Runner:
         run.subject.ledger.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
 
     def _is_current(self, run: _Run) -> bool:
-        """Return False if this incarnation is over: the next one may have taken the migration again."""
+        """Return False if this boot is over: the next one may have taken the migration again."""
         with self._lock:
             return self._runs.get(run.subject.row.uuid) is run
 

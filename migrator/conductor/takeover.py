@@ -64,7 +64,7 @@ def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     if owned.migration.epoch > 1:
         subject.replies.must_poll = set(subject.row.hosts_to_poll)
         # A host may have received any command that was sent: poll it before the command is sent again.
-        for record in subject.journal.all():
+        for record in subject.step_log.all():
             if record.state == log.StepState.INTENT:
                 subject.replies.unsure |= {(host, record.step) for host in subject.row.hosts}
     return subject
@@ -112,14 +112,14 @@ def compute_started(tools: Tools, report: protocol.HostReport) -> tuple[list[pro
             role = 'none'
         owner, reply_to = migration.owner or '', server or tools.server
         command = hosts.header(migration, 'compute_started', owner, reply_to, report.boot_id)
-        journal = log.Journal(log.records(owned.entries))
-        prepared = journal.find(migration.attempt, 'pre_live_migration')
-        data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
+        step_log = log.StepLog(log.records(owned.entries))
+        prepared = step_log.find(migration.attempt, 'pre_live_migration')
+        data = prepared.facts.migrate_data if prepared is not None else None
         assignments.append(
             protocol.Assignment(
                 command=command,
                 role=role,
-                queue=role == 'source' and _needs_queueing(migration, journal),
+                queue=role == 'source' and _needs_queueing(migration, step_log),
                 destination=migration.dest_compute,
                 instance=owned.instance,
                 migrate_data=base.from_primitive(data),
@@ -171,8 +171,8 @@ def _running_for(tools: Tools, migration: Migration) -> float:
     return max(0.0, (tools.database.services.now() - migration.running_at).total_seconds())
 
 
-def _needs_queueing(migration: Migration, journal: log.Journal) -> bool:
-    sent = journal.find(migration.attempt, 'live_migration')
+def _needs_queueing(migration: Migration, step_log: log.StepLog) -> bool:
+    sent = step_log.find(migration.attempt, 'live_migration')
     return (
         sent is not None
         and sent.state == log.StepState.INTENT

@@ -26,6 +26,7 @@ from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
     DRAIN_ENDS,
+    LONGEST_ERROR,
     NOT_MOVED,
     Direction,
     Drain,
@@ -74,7 +75,7 @@ class DrainRow(models.Times, models.Base):
     log_seq: orm.Mapped[int] = orm.mapped_column(default=0)
     checks: orm.Mapped[list[Any]] = orm.mapped_column(Json())
     waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
-    wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(64))
+    wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(LONGEST_ERROR))
     message: orm.Mapped[str | None] = orm.mapped_column(Text())
     began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     emptied_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

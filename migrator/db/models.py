@@ -378,7 +378,7 @@ class Notified(Base):
 
 
 class Conductor(Base):
-    """An incarnation of a conductor, and its lease."""
+    """A boot of a conductor, and its lease."""
 
     __tablename__ = 'conductors'
 

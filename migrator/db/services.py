@@ -85,7 +85,7 @@ _BEFORE_COPY = [
 _ARRIVED = [status.value for status in ARRIVED]
 #: The columns that name the hosts of a migration.
 _HOSTS = ('source_compute', 'dest_compute')
-#: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
+#: Seconds for which an ended boot is kept, because timelines look up the names of conductors here.
 KEPT = 30 * 24 * 3600.0
 
 
@@ -429,11 +429,11 @@ def alive(owner: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Incarnation:
-    """One incarnation of a conductor, which may have ended.
+class ConductorBoot:
+    """One boot of a conductor, which may have ended.
 
-    :ivar server: the RPC server name for events. The conductor's next incarnation has the same name.
-    :ivar lease_until: the end of the lease by the database's clock. The incarnation lives until then.
+    :ivar server: the RPC server name for events. The conductor's next boot has the same name.
+    :ivar lease_until: the end of the lease by the database's clock. The boot lives until then.
     :ivar broker_away_since: since when it cannot reach the broker; None: it can.
     """
 
@@ -452,7 +452,7 @@ class Conductors:
 
     @retried
     def register(self, conductor_id: str, server: str, lease: float) -> None:
-        """Begin an incarnation, and delete those that ended long ago and that no work in progress names.
+        """Begin a boot, and delete those that ended long ago and that no work in progress names.
 
         :param server: the RPC server name for events.
         :param lease: seconds until the lease ends.
@@ -474,7 +474,7 @@ class Conductors:
 
         :param server: also report this service as up, if the lease was extended.
         :param broker_away: seconds for which it has not reached the broker; 0: it can.
-        :returns: whether the lease was extended. If not, the incarnation has ended: take a new id, and own nothing.
+        :returns: whether the lease was extended. If not, the boot has ended: take a new id, and own nothing.
         """
         with self._engine.writer() as session:
             given = {'me': conductor_id, 'lease': lease}
@@ -490,9 +490,9 @@ class Conductors:
 
     @retried
     def retire(self, conductor_id: str, server: str | None = None) -> None:
-        """End an incarnation, so that other conductors may take over its migrations at once.
+        """End a boot, so that other conductors may take over its migrations at once.
 
-        :param server: also write this service as stopped, unless another incarnation with this name lives.
+        :param server: also write this service as stopped, unless another boot with this name lives.
         """
         with self._engine.writer() as session:
             session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=models.now()))
@@ -525,12 +525,12 @@ class Conductors:
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 
-    def list(self) -> builtins.list[Incarnation]:
-        """Return every known incarnation, the one with the latest lease first."""
+    def list(self) -> builtins.list[ConductorBoot]:
+        """Return every known boot, the one with the latest lease first."""
         query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)
         query = query.order_by(_C.c.lease_until.desc(), _C.c.id)
         with self._engine.reader() as session:
-            return [models.of_row(Incarnation, row) for row in session.execute(query)]
+            return [models.of_row(ConductorBoot, row) for row in session.execute(query)]
 
 
 # --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------

@@ -62,7 +62,7 @@ _SOURCES = (
     .correlate(_C)
     .scalar_subquery()
 )
-#: A row of the caller's server with another id is an earlier incarnation of the caller, which has ended.
+#: A row of the caller's server with another id is an earlier boot of the caller, which has ended.
 _CONDUCTORS = sa.select(_C.c.id, _C.c.server, (_C.c.id == _HOLDER).label('holds')).where(
     _may_take(_C), sa.or_(_C.c.server != sa.bindparam('my_server'), _C.c.id == sa.bindparam('me'))
 )

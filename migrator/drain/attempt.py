@@ -9,7 +9,8 @@ from oslo_log import log as logging
 from migrator import exception
 from migrator.drain import run
 from migrator.drain.engine import Engine, Store
-from migrator.objects.drain import Drain
+from migrator.objects import base
+from migrator.objects.drain import LONGEST_ERROR, Drain
 
 LOG = logging.getLogger(__name__)
 
@@ -57,9 +58,9 @@ def _note(store: Store, drain: Drain, why: Exception, reason: str) -> None:
     try:
         now = store.get(drain.uuid)
         is_mine = (now.owner, now.epoch) == (drain.owner, drain.epoch)
-        kind = type(why).__name__
-        if is_mine and now.wait_error != kind and not now.ended:
-            store.write(now, {'waits_for': reason, 'wait_error': kind}, [], [('waits', {'reason': reason})])
+        error = base.text(repr(why), LONGEST_ERROR)
+        if is_mine and now.wait_error != error and not now.ended:
+            store.write(now, {'waits_for': reason, 'wait_error': error}, [], [('waits', {'reason': reason})])
     except (exception.ServiceUnreachable, exception.NotOwnerOfDrain) as error:
         LOG.info('Could not write why a drain waits: %(drain)s: %(error)s', {'drain': drain.uuid, 'error': error})
 

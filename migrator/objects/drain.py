@@ -143,6 +143,10 @@ class Member(base.Versioned):
         return self.status in MEMBER_ENDS
 
 
+#: The greatest length of an error for which a drain waits, in characters. The rest is cut.
+LONGEST_ERROR = 255
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drain(base.Versioned):
     """One row of ``drains``. Times are UTC.
@@ -162,7 +166,7 @@ class Drain(base.Versioned):
     :ivar checks: the last checks of whether the host is empty.
     :ivar log_seq: the ``seq`` of the newest event of its log.
     :ivar waits_for: what the drain waits for, besides its migrations.
-    :ivar wait_error: the kind of the error for which it waits; None: it waits for none.
+    :ivar wait_error: the error for which it waits, for its owner to know it again; None: it waits for none.
     :ivar message: how it has ended, and what is left.
     :ivar emptied_at: since when no guest was left to move.
     """

@@ -174,6 +174,29 @@ class Report(base.Versioned):
         if self.reason is not None and len(self.reason) > LONGEST_REASON:
             object.__setattr__(self, 'reason', base.text(self.reason, LONGEST_REASON))
 
+    @property
+    def facts(self) -> Facts:
+        """What the result says besides data."""
+        return base.of_stored(Facts, self.result) if isinstance(self.result, dict) else Facts()
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a conductor acts on in the result of a host's step.
+
+    :ivar here: the host refused the step, since the guest is there and could run.
+    :ivar gone: the host has no such guest.
+    :ivar started: the driver's call has begun.
+    :ivar cancelled: the step was cancelled before the driver was called.
+    :ivar verdict: the driver's verdict of a job.
+    """
+
+    here: bool = False
+    gone: bool = False
+    started: bool = False
+    cancelled: bool = False
+    verdict: str | None = None
+
 
 class Refusal(enum.StrEnum):
     """The reason why a host refuses a command."""

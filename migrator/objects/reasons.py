@@ -29,6 +29,8 @@ class WaitKind(enum.StrEnum):
     BEGIN_TO_ABORT = 'begin-to-abort'
     COPY = 'copy'
     LAST_PAGES = 'last-pages'
+    #: The host is down.
+    LAST_PAGES_DOWN = 'last-pages-down'
     ABORT = 'abort'
     START = 'start'
     RESIZE = 'resize'
@@ -95,6 +97,7 @@ WAITS: Mapping[str, str] = MappingProxyType(
         WaitKind.BEGIN_TO_ABORT: 'the copy to begin, since only then it can be aborted: {reason}',
         WaitKind.COPY: '{hosts} to copy the guest',
         WaitKind.LAST_PAGES: 'the last pages to leave {hosts}',
+        WaitKind.LAST_PAGES_DOWN: 'the last pages to leave {hosts}, which is down',
         WaitKind.ABORT: '{hosts} to abort the job',
         WaitKind.START: '{hosts} to start the guest',
         WaitKind.RESIZE: '{hosts} to resize the guest',
@@ -246,6 +249,10 @@ class Reason:
         """What it is, without the words: a change of it is news."""
         return self.kind, self.hosts, self.waits and self.waits.key
 
+    def equals(self, other: Reason) -> bool:
+        """Return whether both are the same, with the same words, whenever they began."""
+        return self.plus(since='') == other.plus(since='')
+
     def __str__(self) -> str:
         """Return what is waited for, or the sentence that says why the migration is stuck."""
         return self._said(_ALL.get(self.kind, self.kind))
@@ -292,6 +299,13 @@ class Reason:
         rest = dict(words or {})
         waits = rest.pop('waits', None)
         return cls(kind, tuple(hosts or ()), rest, None if waits is None else cls.read(**waits))
+
+    @classmethod
+    def of_entry(cls, payload: Mapping[str, Any]) -> Reason:
+        """Return the reason of an entry of the log, which has what :meth:`document` has given."""
+        found = cls.read(str(payload.get('kind')), payload.get('hosts'), payload.get('words'))
+        assert found is not None, 'it has a kind'
+        return found
 
 
 def columns(name: str, reason: Reason | None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class ConsumerAllocations:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """The two consumers of one migration, and its source and destination allocations from the journal.
+    """The two consumers of one migration, and its source and destination allocations from the log.
 
     ``destination`` comes from the newest intent. It is None before the first intent.
     """
@@ -110,7 +110,7 @@ def observe_pair(
 
     :param instance: what the instance holds.
     :param migration: what the migration holds.
-    :param source: the source allocation, from the journal.
+    :param source: the source allocation, from the log.
     :param destination: the destination allocation of the newest intent; None before the first intent.
     :param strategy: a :class:`~migrator.objects.migration.Strategy`, from the migration's row.
     :returns: UNKNOWN for everything that is not in the table. Also UNKNOWN for a source that is empty or equals the

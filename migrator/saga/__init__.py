@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Sagas in general: a list of declared steps, a journal of their records, and an executor."""
+"""Sagas in general: a list of declared steps, a log of their records, and an executor."""

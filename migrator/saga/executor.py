@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from migrator.objects.reasons import Reason, WaitKind
-from migrator.saga.log import DO, UNDO, Journal, StepRecord, StepState
+from migrator.saga.log import DO, UNDO, StepLog, StepRecord, StepState
 from migrator.saga.saga import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Saga, Step, Stuck, Verdict
 
 FORWARD = 'forward'
@@ -35,13 +35,13 @@ class Times(Protocol):
 
 
 class Subject(Protocol):
-    """The object that a saga runs for: it holds the row, the guard and the journal.
+    """The object that a saga runs for: it holds the row, the guard and the log.
 
     Every write goes through :meth:`commit`, which is one transaction behind the owner's guard. The subject itself
     collects what else a body wants to write in the same transaction.
     """
 
-    journal: Journal
+    step_log: StepLog
     #: Why a step has failed: the abort reason, unless there is a request.
     failure: str | None
 
@@ -76,7 +76,7 @@ class Subject(Protocol):
         """Write a status with the next commit."""
 
     def commit(self, records: Sequence[StepRecord], outcome: str | None = None) -> None:
-        """Write records and outcome in one guarded transaction, and take them into the journal.
+        """Write records and outcome in one guarded transaction, and take them into the log.
 
         :raises Exception: the guard refused; nothing was written.
         """
@@ -105,7 +105,7 @@ class _Buffer:
 class SagaExecutor(Generic[T]):
     """The executor of one saga for one subject. A run ends when the saga parks, is stuck, or has ended.
 
-    The only state between two runs is the journal. Any executor can continue where another one stopped.
+    The only state between two runs is the log. Any executor can continue where another one stopped.
 
     :param saga_of: returns the saga of a subject before each step, since a step may decide which saga it follows.
     """
@@ -142,11 +142,11 @@ class SagaExecutor(Generic[T]):
 
     def _toward_pivot(self) -> Parked | Stuck | None:
         subject = self.subject
-        step = self.saga.next_before(subject.journal, subject.attempt)
+        step = self.saga.next_before(subject.step_log, subject.attempt)
         assert step is not None, 'the pivot is done, but its outcome is not written'
         sent = (
             step.kind is Kind.PIVOT
-            and subject.journal.find(subject.attempt, step.name) is not None
+            and subject.step_log.find(subject.attempt, step.name) is not None
             and not subject.need_not_settle(step.name)
         )
         if subject.abort_reason is None and not sent:
@@ -188,13 +188,13 @@ class SagaExecutor(Generic[T]):
         subject = self.subject
         self._flush()
         settled = self.saga.settle(subject)
-        failing = self.saga.last_begun(subject.journal, subject.attempt, step)
+        failing = self.saga.last_begun(subject.step_log, subject.attempt, step)
         match settled:
             # The outcome is committed together with the first step after the pivot, or with the first undo.
             case Forward(result):
                 self._keep(self._record(self.saga.pivot, DO, StepState.DONE, result), outcome=FORWARD)
             case Back(reason, another):
-                before_pivot = subject.journal.find(subject.attempt, self.saga.pivot.name) is None
+                before_pivot = subject.step_log.find(subject.attempt, self.saga.pivot.name) is None
                 failed = self._record(failing, DO, StepState.FAILED, {'reason': reason})
                 again = (before_pivot or another) and subject.has_next_attempt()
                 self._keep(failed, outcome=None if again else BACK)
@@ -209,13 +209,13 @@ class SagaExecutor(Generic[T]):
         return None
 
     def _unwinding(self) -> bool:
-        records = self.subject.journal.of_attempt(self.subject.attempt)
+        records = self.subject.step_log.of_attempt(self.subject.attempt)
         return any(record.direction == UNDO or record.state == StepState.FAILED for record in records)
 
     # --- after the pivot ---------------------------------------------------------------------------------------------
 
     def _forward(self) -> Parked | Stuck | None:
-        group = self.saga.next_after(self.subject.journal, self.subject.attempt)
+        group = self.saga.next_after(self.subject.step_log, self.subject.attempt)
         if not group:
             self._flush()
             return None
@@ -253,7 +253,7 @@ class SagaExecutor(Generic[T]):
 
     def _backward(self) -> Parked | Stuck | None:
         subject = self.subject
-        step = self.saga.next_undo(subject.journal, subject.attempt)
+        step = self.saga.next_undo(subject.step_log, subject.attempt)
         if step is None:
             if subject.outcome == BACK:
                 subject.undone(self._take_buffer().records)
@@ -269,7 +269,7 @@ class SagaExecutor(Generic[T]):
             self._keep(self._record(step, UNDO, StepState.DONE, {'skipped': why}))
             return None
         assert step.undo is not None
-        begun = subject.journal.find(subject.attempt, step.name, UNDO) is not None
+        begun = subject.step_log.find(subject.attempt, step.name, UNDO) is not None
         self._flush(() if begun else [self._record(step, UNDO, StepState.INTENT)])
         with self._trying(step, UNDO):
             undone = step.undo(subject)
@@ -290,10 +290,10 @@ class SagaExecutor(Generic[T]):
     def _trying(self, step: Step[T], direction: str = DO) -> AbstractContextManager[None]:
         return self.subject.times.trying((self.subject.attempt, step.name, direction))
 
-    # --- the journal -------------------------------------------------------------------------------------------------
+    # --- the log -----------------------------------------------------------------------------------------------------
 
     def _find(self, step: Step[T]) -> StepRecord | None:
-        return self.subject.journal.find(self.subject.attempt, step.name)
+        return self.subject.step_log.find(self.subject.attempt, step.name)
 
     def _record(
         self,
@@ -303,7 +303,7 @@ class SagaExecutor(Generic[T]):
         result: Mapping[str, Any] | None = None,
         input_: Mapping[str, Any] | None = None,
     ) -> StepRecord:
-        known = self.subject.journal.find(self.subject.attempt, step.name, direction)
+        known = self.subject.step_log.find(self.subject.attempt, step.name, direction)
         if known is not None:
             return dataclasses.replace(known, state=state.value, result=result, input=input_ or known.input)
         return StepRecord(
@@ -320,7 +320,7 @@ class SagaExecutor(Generic[T]):
         self.subject.times.end(record.key)
         self._buffer.records.append(record)
         self._buffer.outcome = outcome or self._buffer.outcome
-        self.subject.journal.put([record])
+        self.subject.step_log.put([record])
 
     def _take_buffer(self) -> _Buffer:
         buffer, self._buffer = self._buffer, _Buffer()

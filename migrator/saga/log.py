@@ -10,6 +10,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from migrator.objects import base
+
 DO = 'do'
 UNDO = 'undo'
 
@@ -64,7 +66,7 @@ class Entry:
 
     :ivar seq: the position in the log of its saga; the first is 1. The database refuses a position that is taken.
     :ivar at: when the entry was written, by the database's clock; None: it is not written yet.
-    :ivar conductor: the incarnation of the conductor that wrote it; None: no conductor wrote it.
+    :ivar conductor: the boot of the conductor that wrote it; None: no conductor wrote it.
     :ivar step: the name of the step; None: the entry does not concern a step.
     :ivar payload: the values of this kind: ``status``, ``input``, ``result``, ``tries``, ``reason``, ``by``, ...
     """
@@ -82,6 +84,24 @@ class Entry:
     def direction(self) -> str | None:
         """``do`` or ``undo``; None: the entry does not concern a step."""
         return _STEPS[self.kind][0] if self.kind in _STEPS else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a saga acts on in the result of a step.
+
+    :ivar reason: why it has failed.
+    :ivar skipped: why it did nothing.
+    :ivar deferred: why it became a cleanup.
+    :ivar lost: whether there is nothing left to move.
+    :ivar migrate_data: the data of the hosts for each other, in JSON-safe form.
+    """
+
+    reason: str | None = None
+    skipped: str | None = None
+    deferred: str | None = None
+    lost: bool = False
+    migrate_data: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +131,11 @@ class StepRecord:
     def key(self) -> tuple[int, str, str]:
         """The attempt, step and direction, which identify one record."""
         return (self.attempt, self.step, self.direction)
+
+    @property
+    def facts(self) -> Facts:
+        """What the result says, as far as a saga acts on it."""
+        return base.of_stored(Facts, self.result or {})
 
     def entry(self) -> Entry:
         """Return the log entry that stores this record."""
@@ -155,7 +180,7 @@ def records(entries: Iterable[Entry]) -> list[StepRecord]:
     return list(found.values())
 
 
-class Journal:
+class StepLog:
     """The records of one saga in the memory of its owner. The log in the database gives the same records."""
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:

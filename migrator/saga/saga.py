@@ -33,7 +33,7 @@ class Kind(enum.StrEnum):
 class Done:
     """Verdict: the step's effect is there.
 
-    :ivar result: the JSON-safe result that the journal keeps.
+    :ivar result: the JSON-safe result that the log keeps.
     """
 
     result: Mapping[str, Any] | None = None
@@ -117,7 +117,7 @@ class Step(Generic[S]):
     :ivar do: makes the effect, or finds that it is made.
     :ivar undo: takes the effect back, or finds that it is gone; None: there is nothing to take back. Two steps may
         share one undo, which then runs once for both.
-    :ivar intent: returns the JSON-safe values that the journal must hold before ``do`` may act, or a verdict if they
+    :ivar intent: returns the JSON-safe values that the log must hold before ``do`` may act, or a verdict if they
         are not available now. None: the predecessor's record is enough to find everything that the step changes, and
         the done of the predecessor shares its commit with that of this step.
     :ivar status: the status of the subject from the step's first record on, which is its intent if it has one; or a
@@ -178,16 +178,16 @@ class Saga(Generic[S]):
             raise ValueError('two steps have one name')
         self.pivot = next(step for step in self.steps if step.kind is Kind.PIVOT)
 
-    def next_before(self, journal: log.Journal, attempt: int) -> Step[S] | None:
+    def next_before(self, step_log: log.StepLog, attempt: int) -> Step[S] | None:
         """Return the first step up to the pivot that is not done, or None if the pivot is done."""
         for step in self.steps:
             if step.kind is Kind.RETRIABLE:
                 return None
-            if not _is(journal, attempt, step, log.DO, log.StepState.DONE):
+            if not _is(step_log, attempt, step, log.DO, log.StepState.DONE):
                 return step
         return None
 
-    def last_begun(self, journal: log.Journal, attempt: int, step: Step[S]) -> Step[S]:
+    def last_begun(self, step_log: log.StepLog, attempt: int, step: Step[S]) -> Step[S]:
         """Return the last step with an undo that may have begun.
 
         The done of a step and those of the steps without an intent after it share one commit. If an earlier owner has
@@ -195,26 +195,26 @@ class Saga(Generic[S]):
 
         :param step: the first step up to the pivot that is not done.
         """
-        record = journal.find(attempt, step.name)
+        record = step_log.find(attempt, step.name)
         last = step
-        if record is not None and not journal.has_begun(record):
+        if record is not None and not step_log.has_begun(record):
             for later in self.steps[self.steps.index(step) + 1 :]:
                 if later.intent is not None or later.kind is not Kind.COMPENSATABLE:
                     break
                 last = later if later.undo is not None else last
         return last
 
-    def next_after(self, journal: log.Journal, attempt: int) -> tuple[Step[S], ...]:
+    def next_after(self, step_log: log.StepLog, attempt: int) -> tuple[Step[S], ...]:
         """Return the next steps after the pivot: one step, the rest of the pair, or an empty tuple."""
         for group in self.groups:
             if group[0].kind is not Kind.RETRIABLE:
                 continue
-            left = tuple(step for step in group if not _is(journal, attempt, step, log.DO, log.StepState.DONE))
+            left = tuple(step for step in group if not _is(step_log, attempt, step, log.DO, log.StepState.DONE))
             if left:
                 return left
         return ()
 
-    def started(self, journal: log.Journal, attempt: int) -> list[Step[S]]:
+    def started(self, step_log: log.StepLog, attempt: int) -> list[Step[S]]:
         """Return the steps up to the pivot that may have had an effect in this attempt, in order.
 
         A step that writes no intent counts as started once its predecessor is done, or once it has failed.
@@ -225,7 +225,7 @@ class Saga(Generic[S]):
         for step in self.steps:
             if step.kind is Kind.RETRIABLE:
                 break
-            record = journal.find(attempt, step.name)
+            record = step_log.find(attempt, step.name)
             if record is None and step.intent is not None:
                 break
             found.append(step)
@@ -234,7 +234,7 @@ class Saga(Generic[S]):
             before_done = record is not None and record.state == log.StepState.DONE
         return found[:started]
 
-    def next_undo(self, journal: log.Journal, attempt: int) -> Step[S] | None:
+    def next_undo(self, step_log: log.StepLog, attempt: int) -> Step[S] | None:
         """Return the step whose undo comes next, or None when everything that started is undone.
 
         The undo column is read upwards, except that ``undo_after`` makes a step wait for an earlier one. Steps that
@@ -243,7 +243,7 @@ class Saga(Generic[S]):
         waiting: list[Step[S]] = []
         seen: list[Callable[[S], Verdict]] = []
         order: list[Step[S]] = []
-        for step in reversed(self.started(journal, attempt)):
+        for step in reversed(self.started(step_log, attempt)):
             if step.undo is not None and step.undo not in seen:
                 seen.append(step.undo)
                 (waiting if step.undo_after else order).append(step)
@@ -251,11 +251,11 @@ class Saga(Generic[S]):
                 order.append(late)
                 waiting.remove(late)
         for step in order + waiting:
-            if not _is(journal, attempt, step, log.UNDO, log.StepState.DONE):
+            if not _is(step_log, attempt, step, log.UNDO, log.StepState.DONE):
                 return step
         return None
 
 
-def _is(journal: log.Journal, attempt: int, step: Step[S], direction: str, state: log.StepState) -> bool:
-    record = journal.find(attempt, step.name, direction)
+def _is(step_log: log.StepLog, attempt: int, step: Step[S], direction: str, state: log.StepState) -> bool:
+    record = step_log.find(attempt, step.name, direction)
     return record is not None and record.state == state

@@ -43,7 +43,7 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 class Boundary(NamedTuple):
     """One point in the run of one process.
 
-    :ivar nth: how often the process has reached it, from 1, over all incarnations.
+    :ivar nth: how often the process has reached it, from 1, over all boots.
     """
 
     process: str

@@ -152,7 +152,7 @@ class _Run:
         self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
         self._steps = {step.name for saga in sagas().values() for step in saga.steps}
         self.steps: dict[Boundary, set[str]] = {}
-        self._journal: set[tuple[object, ...]] = set()
+        self._log: set[tuple[object, ...]] = set()
         self._begins: dict[str, Boundary] = {}
         self._times: dict[Boundary, float] = {}
         self._places: dict[Boundary, int] = {}
@@ -236,7 +236,7 @@ class _Run:
         return None
 
     def _note(self, boundary: Boundary) -> None:
-        """Record the journal records that a commit has written and the steps that a boundary's label names."""
+        """Record the log records that a commit has written and the steps that a boundary's label names."""
         self._times[boundary] = self.operator.simulation.time
         self._places[boundary] = len(self.failpoints.passed) - 1
         for name in self._steps:
@@ -258,8 +258,8 @@ class _Run:
         for migration in database.migrations.list():
             for record in database.migrations.steps(migration.uuid):
                 key = (migration.uuid, *record.key, record.state)
-                if key not in self._journal:
-                    self._journal.add(key)
+                if key not in self._log:
+                    self._log.add(key)
                     written.add(f'{record.step} {record.direction} {record.state}')
         return written
 

@@ -118,7 +118,7 @@ class Reader:
                 'instances': instances,
                 'migrations': migrations,
                 'marked': marked(database, known),
-                'journal': {uuid: log.records(entries) for uuid, entries in logs_of.items()},
+                'step_log': {uuid: log.records(entries) for uuid, entries in logs_of.items()},
                 'entries': logs_of,
                 'histories': {uuid: saga_log.history(entries) for uuid, entries in logs_of.items()},
                 'cleanups': database.cleanups.list(),

@@ -14,7 +14,7 @@ from migrator.db import slots
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
 from migrator.db.drains import Event
-from migrator.db.services import Incarnation
+from migrator.db.services import ConductorBoot
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state
@@ -63,7 +63,7 @@ class World:
     migrations: Mapping[str, Migration]
     before: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
     marked: frozenset[str]
-    journal: Mapping[str, Sequence[log.StepRecord]]
+    step_log: Mapping[str, Sequence[log.StepRecord]]
     entries: Mapping[str, Sequence[log.Entry]] = dataclasses.field(default_factory=dict)
     histories: Mapping[str, Sequence[Mapping[str, Any]]]
     histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
@@ -74,7 +74,7 @@ class World:
     drains_before: Mapping[str, Drain] = dataclasses.field(default_factory=dict)
     drain_logs: Mapping[str, Sequence[Event]] = dataclasses.field(default_factory=dict)
     services: Sequence[Service]
-    conductors: Sequence[Incarnation] = ()
+    conductors: Sequence[ConductorBoot] = ()
     nodes: Mapping[str, compute_node.ComputeNode]
     actions: Sequence[Action] = ()
     providers: Mapping[str, Provider]
@@ -163,8 +163,8 @@ class World:
         ]
 
     def record(self, migration: Migration, step: str, direction: str = log.DO) -> log.StepRecord | None:
-        """Return the journal's record of a step in a migration's present attempt, or None."""
-        for record in self.journal.get(migration.uuid, ()):
+        """Return the log's record of a step in a migration's present attempt, or None."""
+        for record in self.step_log.get(migration.uuid, ()):
             if record.key == (migration.attempt, step, direction):
                 return record
         return None

@@ -135,7 +135,7 @@ class Cloud(Client):
         return self.app
 
     def start_conductor(self, name: str) -> ConductorManager:
-        """Start a conductor, or a new incarnation of one that was stopped or killed."""
+        """Start a conductor, or a new boot of one that was stopped or killed."""
         threads = self.threads_for(name)
         tracer = self.tracer_for(name)
         manager = ConductorManager(

@@ -26,14 +26,12 @@ Status = MigrationStatus
 #: The beginning of each command in a text.
 PROG = 'migrator-manage'
 
-#: The descriptions of the journal's records that no declared step has made.
+#: The descriptions of the log's records that no declared step has made.
 _NO_STEPS = {
     steps.ABANDON: 'hosts refuse from now on what was sent before',
     steps.ABANDON_CLEAN: 'clean {host}',
     steps.ABANDON_ALLOCATIONS: 'write the allocations',
 }
-#: The key of the reason in the result of a step that became a cleanup.
-_DEFERRED = 'deferred'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,20 +91,13 @@ def _of_entry(facts: Facts, entry: log.Entry) -> Iterator[Line]:
         asked_at = datetime.datetime.fromisoformat(entry.payload['requested_at'])
         yield Line(asked_at, None, None, f'{entry.payload["by"] or "an unknown user"} requested a retry')
     elif entry.kind == log.EntryKind.STUCK:
-        yield Line(at, server, entry.epoch, f'stuck: {_reason_in(entry).sentence}')
+        yield Line(at, server, entry.epoch, f'stuck: {Reason.of_entry(entry.payload).sentence}')
     else:
         yield Line(at, server, entry.epoch, 'no longer stuck')
 
 
-def _reason_in(entry: log.Entry) -> Reason:
-    payload = entry.payload
-    found = Reason.read(payload['kind'], payload.get('hosts'), payload.get('words'))
-    assert found is not None
-    return found
-
-
 def _of_step(facts: Facts, entry: log.Entry) -> Iterator[str]:
-    step = log.Journal(facts.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
+    step = log.StepLog(facts.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
     assert step is not None, 'each entry of a step has a record'
     same = [one for one in facts.entries if (one.attempt, one.step, one.direction) == step.key]
     first, last = entry is same[0], entry is same[-1]
@@ -133,7 +124,7 @@ def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
 
 
 def name_of(step: log.StepRecord, host: str | None = None) -> str:
-    """Return a record of the journal in words.
+    """Return a record of the log in words.
 
     :param host: the host that runs the step.
     """
@@ -162,7 +153,7 @@ def result_of(step: log.StepRecord) -> str:
 
 
 def _is_deferred(step: log.StepRecord) -> bool:
-    return _DEFERRED in (step.result or {})
+    return step.facts.deferred is not None
 
 
 def _state_of(step: log.StepRecord) -> str:
@@ -177,9 +168,10 @@ def _state_of(step: log.StepRecord) -> str:
 
 def _details(step: log.StepRecord) -> str:
     result: Mapping[str, Any] = step.result or {}
-    for key in ('reason', _DEFERRED, 'skipped'):
-        if result.get(key):
-            return str(result[key])
+    facts = step.facts
+    words = facts.reason or facts.deferred or facts.skipped
+    if words:
+        return str(words)
     if step.state != log.StepState.DONE or step.direction != log.DO:
         return ''
     if step.step == 'move_allocation' and step.input:
@@ -379,10 +371,10 @@ def _stuck(facts: Facts, program: str) -> Iterator[str]:
 
 def _abandoned(facts: Facts) -> Iterator[str]:
     migration = facts.migration
-    journal = log.Journal(facts.steps)
+    step_log = log.StepLog(facts.steps)
     left = []
     for name in (steps.ABANDON_CLEAN, steps.ABANDON_ALLOCATIONS)[migration.stays :]:
-        record = journal.find(migration.attempt, name)
+        record = step_log.find(migration.attempt, name)
         if record is None or record.state != log.StepState.DONE:
             other = next((host for _, host in facts.hosts if host != migration.abandon_guest_on), 'the other host')
             left.append(_NO_STEPS[name].format(host=other))
@@ -393,10 +385,10 @@ def _abandoned(facts: Facts) -> Iterator[str]:
 
 def _steps(facts: Facts) -> Iterator[str]:
     migration = facts.migration
-    journal = log.Journal(facts.steps)
+    step_log = log.StepLog(facts.steps)
     attempt = migration.attempt
     if migration.outcome == Outcome.FORWARD:
-        names = list(_left_after(facts, journal))
+        names = list(_left_after(facts, step_log))
         if migration.status == Status.FINISHED and not (
             migration.confirm_requested_at or migration.revert_requested_at
         ):
@@ -408,19 +400,19 @@ def _steps(facts: Facts) -> Iterator[str]:
             moved = 'gets its old flavor' if migration.revert_requested_at else 'has its new flavor'
         yield f'The guest {moved}, and nothing is undone any more. {_list(facts, names)}'
         return
-    records = journal.of_attempt(attempt)
+    records = step_log.of_attempt(attempt)
     undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
     if migration.outcome == Outcome.BACK or undoing:
-        undos = list(_left_to_undo(facts, journal))
+        undos = list(_left_to_undo(facts, step_log))
         end = 'cancelled' if migration.abort_status == Status.CANCELLED else 'failed'
         after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
         yield f'It is being undone. {_list(facts, undos)} {after}'
         return
-    sent = journal.find(attempt, facts.saga.pivot.name) is not None
+    sent = step_log.find(attempt, facts.saga.pivot.name) is not None
     if migration.is_evacuation:
-        yield from _evacuation(facts, journal, sent)
+        yield from _evacuation(facts, step_log, sent)
     elif migration.is_cold:
-        yield from _cold(facts, journal, sent)
+        yield from _cold(facts, step_log, sent)
     elif migration.abort_requested_at is not None:
         yield 'It is aborted: both hosts are polled, and unless the guest has moved, everything is undone.'
     elif sent:
@@ -430,11 +422,11 @@ def _steps(facts: Facts) -> Iterator[str]:
             f'{_list(facts, _after_the_pivot(facts))} If not: everything is undone.'
         )
     else:
-        left = _list(facts, _left_before(facts, journal))
+        left = _list(facts, _left_before(facts, step_log))
         yield f'{left} When the guest has moved: {_list(facts, _after_the_pivot(facts))}'
 
 
-def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
+def _evacuation(facts: Facts, step_log: log.StepLog, sent: bool) -> Iterator[str]:
     """Yield what happens next to an evacuation without an outcome that is not undone."""
     migration = facts.migration
     source, destination = migration.source_compute, migration.dest_compute
@@ -448,11 +440,11 @@ def _evacuation(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]
     elif migration.abort_requested_at is not None:
         yield f'It is undone, and ends failed. The guest stays at {source}.'
     else:
-        yield f'{_list(facts, _left_before(facts, journal))} When the guest runs there: {after}'
+        yield f'{_list(facts, _left_before(facts, step_log))} When the guest runs there: {after}'
         yield f'If {source} comes back before evacuate begins, it ends failed, and the guest stays there.'
 
 
-def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
+def _cold(facts: Facts, step_log: log.StepLog, sent: bool) -> Iterator[str]:
     """Yield what happens next to a cold migration without an outcome that is not undone."""
     migration = facts.migration
     after = 'Then it is finished, and waits for its user to confirm or to revert it.'
@@ -472,7 +464,7 @@ def _cold(facts: Facts, journal: log.Journal, sent: bool) -> Iterator[str]:
             'guest: everything is undone, and the next candidate is tried unless the user requested a host.'
         )
     else:
-        yield f'{_list(facts, _left_before(facts, journal))} {after}'
+        yield f'{_list(facts, _left_before(facts, step_log))} {after}'
 
 
 def _finished(migration: Migration) -> Iterator[str]:
@@ -503,10 +495,10 @@ def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
 
 
-def _left_before(facts: Facts, journal: log.Journal) -> list[str]:
+def _left_before(facts: Facts, step_log: log.StepLog) -> list[str]:
     saga = facts.saga
     left = saga.steps[: saga.steps.index(saga.pivot) + 1]
-    return [step.name for step in left if not _done(journal, facts.migration.attempt, step.name)]
+    return [step.name for step in left if not _done(step_log, facts.migration.attempt, step.name)]
 
 
 def _after_the_pivot(facts: Facts) -> list[str]:
@@ -514,18 +506,18 @@ def _after_the_pivot(facts: Facts) -> list[str]:
     return [step.name for step in saga.steps[saga.steps.index(saga.pivot) + 1 :]]
 
 
-def _done(journal: log.Journal, attempt: int, name: str) -> bool:
-    record = journal.find(attempt, name)
+def _done(step_log: log.StepLog, attempt: int, name: str) -> bool:
+    record = step_log.find(attempt, name)
     return record is not None and record.state == log.StepState.DONE
 
 
-def _left_after(facts: Facts, journal: log.Journal) -> Iterator[str]:
-    yield from (name for name in _after_the_pivot(facts) if not _done(journal, facts.migration.attempt, name))
+def _left_after(facts: Facts, step_log: log.StepLog) -> Iterator[str]:
+    yield from (name for name in _after_the_pivot(facts) if not _done(step_log, facts.migration.attempt, name))
 
 
-def _left_to_undo(facts: Facts, journal: log.Journal) -> Iterator[str]:
+def _left_to_undo(facts: Facts, step_log: log.StepLog) -> Iterator[str]:
     """Yield the undos that are left, in the order of the saga."""
-    imagined, attempt = log.Journal(journal.all()), facts.migration.attempt
+    imagined, attempt = log.StepLog(step_log.all()), facts.migration.attempt
     while (step := facts.saga.next_undo(imagined, attempt)) is not None:
         assert step.undo is not None
         yield step.undo.__name__

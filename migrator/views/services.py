@@ -12,7 +12,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import Incarnation
+from migrator.db.services import ConductorBoot
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.objects.times import moment
 
@@ -25,9 +25,9 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     :param host: only services of this host; None: all.
     """
     now = database.services.now()
-    incarnations: dict[str, list[Incarnation]] = collections.defaultdict(list)
+    boots: dict[str, list[ConductorBoot]] = collections.defaultdict(list)
     for conductor in database.conductors.list():
-        incarnations[conductor.server].append(conductor)
+        boots[conductor.server].append(conductor)
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
@@ -37,7 +37,7 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     for service in sorted(database.services.list(binary=binary, host=host), key=lambda one: (one.binary, one.host)):
         is_compute = service.binary == COMPUTE_BINARY
         cleanups = deferred[service.host] if is_compute else []
-        leases = incarnations[service.host] if service.binary == CONDUCTOR_BINARY else []
+        leases = boots[service.host] if service.binary == CONDUCTOR_BINARY else []
         living = [one for one in leases if one.lease_until > now]
         newest = next(iter(living or leases), None)
         shown = None
@@ -54,19 +54,19 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             'differences': [one.as_dict() for one in differing if is_compute and service.host in one.hosts],
         }
         documents.append(found)
-    no_reports_because = why_no_reports([one for known in incarnations.values() for one in known], now)
+    no_reports_because = why_no_reports([one for known in boots.values() for one in known], now)
     return {'services': documents, 'now': now, 'unheard': no_reports_because}
 
 
-def why_no_reports(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
+def why_no_reports(boots: Iterable[ConductorBoot], now: datetime.datetime) -> str | None:
     """Return why no conductor receives reports of compute hosts, or None if one does.
 
     If none does, each host is shown as it was at the last report.
 
-    :param incarnations: the incarnations of all conductors.
+    :param boots: the boots of all conductors.
     :param now: the database's time.
     """
-    known = sorted(incarnations, key=lambda one: one.lease_until)
+    known = sorted(boots, key=lambda one: one.lease_until)
     living = [one for one in known if one.lease_until > now]
     away = [one.broker_away_since for one in living if one.broker_away_since is not None]
     if not living:

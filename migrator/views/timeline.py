@@ -17,9 +17,10 @@ from migrator import exception
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import Incarnation
+from migrator.db.services import ConductorBoot
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
+from migrator.objects.reasons import Reason
 from migrator.objects.steps import ABANDON, ABANDONMENT, AT_DESTINATION, AT_SOURCE, ENDS_COPIES, PIVOTS
 from migrator.saga import log
 from migrator.saga.saga import Saga
@@ -43,7 +44,7 @@ class Facts:
     :ivar instance: None: the instance was deleted.
     :ivar entries: the log, oldest first.
     :ivar steps: the records that result from the log, oldest first.
-    :ivar incarnations: every incarnation of every conductor.
+    :ivar boots: every boot of every conductor.
     :ivar before: the number of migrations before this one in the queue of the source.
     :ivar running: the number of running migrations at the source.
     :ivar is_defined: whether the host of the instance has reported what another one needs to start the guest.
@@ -58,7 +59,7 @@ class Facts:
     cleanups: Sequence[Cleanup]
     requests: Sequence[actions.Action]
     services: Sequence[Service]
-    incarnations: Sequence[Incarnation]
+    boots: Sequence[ConductorBoot]
     lease: float
     saga: Saga[Any]
     before: int = 0
@@ -67,23 +68,23 @@ class Facts:
     is_defined: bool = True
 
     def server_of(self, owner: str | None) -> str | None:
-        """Return the name of the conductor of which an owner's id is an incarnation."""
-        return next((one.server for one in self.incarnations if one.id == owner), owner)
+        """Return the name of the conductor of which an owner's id is a boot."""
+        return next((one.server for one in self.boots if one.id == owner), owner)
 
     @property
-    def owner(self) -> Incarnation | None:
-        """The conductor's incarnation that owns the migration, or owned it last; None: it had no owner."""
-        return next((one for one in self.incarnations if one.id == self.migration.owner), None)
+    def owner(self) -> ConductorBoot | None:
+        """The conductor's boot that owns the migration, or owned it last; None: it had no owner."""
+        return next((one for one in self.boots if one.id == self.migration.owner), None)
 
     @property
     def living(self) -> list[str]:
         """The names of the conductors whose lease has not expired, in order."""
-        return sorted({one.server for one in self.incarnations if one.lease_until > self.now})
+        return sorted({one.server for one in self.boots if one.lease_until > self.now})
 
     @property
     def no_reports(self) -> list[str]:
         """Why no host can report, in one sentence; empty: a conductor receives reports."""
-        why = services.why_no_reports(self.incarnations, self.now)
+        why = services.why_no_reports(self.boots, self.now)
         if why is None:
             return []
         helps = 'Look at the broker' if self.living else 'Start a conductor'
@@ -167,7 +168,7 @@ def gather(database: Database, migration_id: str, lease: float, sagas: Sagas) ->
             if one.migration_uuid == migration.uuid
         ],
         services=database.services.list(),
-        incarnations=database.conductors.list(),
+        boots=database.conductors.list(),
         lease=lease,
         saga=sagas[migration.task],
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
@@ -279,7 +280,7 @@ def abandoned_by(facts: Facts) -> str:
 
 def _is_begun(facts: Facts) -> bool:
     """Return whether a conductor has begun to abandon the migration."""
-    return log.Journal(facts.steps).find(facts.migration.attempt, ABANDON) is not None
+    return log.StepLog(facts.steps).find(facts.migration.attempt, ABANDON) is not None
 
 
 def _is_abandonment_stuck(facts: Facts) -> bool:
@@ -367,7 +368,7 @@ def _open(facts: Facts) -> Iterator[str]:
             continue
         actor = facts.host_of(step) or 'The conductor'
         verb = 'does' if step.direction == log.DO else 'undoes'
-        failed = (step.result or {}).get('reason')
+        failed = step.facts.reason
         last = f'; the last time it failed: {failed}' if failed else '.'
         yield f'{actor} {verb} {step.step}: begun{_since(facts, step.started_at)}{last}'
     if given_up or migration.status not in _RUNNING:
@@ -422,10 +423,17 @@ def document(facts: Facts) -> dict[str, Any]:
             | {'host': facts.host_of(step), 'server': facts.server_of(step.owner)}
             for step in facts.steps
         ],
-        'log': [dataclasses.asdict(entry) for entry in facts.entries],
+        'log': [_entry(entry) for entry in facts.entries],
         'debts': [cleanups.in_timeline(cleanup) for cleanup in facts.cleanups],
         'requests': [dataclasses.asdict(one) for one in facts.requests],
     }
+
+
+def _entry(entry: log.Entry) -> dict[str, Any]:
+    found = dataclasses.asdict(entry)
+    if entry.kind == log.EntryKind.STUCK:
+        found['payload'] |= {'reason': Reason.of_entry(entry.payload).sentence}
+    return found
 
 
 def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> dict[str, Any]:
@@ -434,6 +442,7 @@ def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> di
     found = dataclasses.asdict(migration) | {name: getattr(migration, name) for name in shown}
     for name in ('log_seq', 'wait_words', 'stuck_words', 'abort_text', 'cancelled_by_stop'):
         del found[name]
+    found |= {name: found[name] or [] for name in ('wait_hosts', 'stuck_hosts')}
     return found | {'history': saga_log.history(entries)}
 
 

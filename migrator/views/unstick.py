@@ -148,8 +148,8 @@ def plan_abandon(facts: Facts, guest_on: str, held: Held) -> Iterator[str]:
 
 
 def _allocations(facts: Facts, guest_on: str, held: Held) -> Iterator[str]:
-    journal = log.Journal(facts.steps)
-    moved = journal.find(facts.migration.attempt, 'move_allocation')
+    step_log = log.StepLog(facts.steps)
+    moved = step_log.find(facts.migration.attempt, 'move_allocation')
     if moved is None or not moved.input:
         yield 'The allocations stay as they are, because their move never began.'
         return

@@ -151,9 +151,9 @@ class ComputeDriver(ColdMigration, Reporting, abc.ABC):
 
     @abc.abstractmethod
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Settle the calls of earlier incarnations of this process for a guest, and return its state.
+        """Settle the calls of earlier boots of this process for a guest, and return its state.
 
-        A driver call of an earlier incarnation may still start a job. This method waits for it or cancels it. If the
+        A driver call of an earlier boot may still start a job. This method waits for it or cancels it. If the
         returned guest is here without a job, no job will appear by itself.
         """
 
@@ -279,7 +279,7 @@ class ComputeDriver(ColdMigration, Reporting, abc.ABC):
 
     @abc.abstractmethod
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
-        """Wait for the end of a job that an earlier incarnation of this process started (source).
+        """Wait for the end of a job that an earlier boot of this process started (source).
 
         The compute service calls this after a restart, when only the hypervisor knows about the job.
 

@@ -169,7 +169,7 @@ def when(cloud, instance, *statuses, within=60):
 
 
 def step(cloud, instance, name, state='intent', direction='do'):
-    """Return whether the journal of a server's newest migration has a step in a state."""
+    """Return whether the log of a server's newest migration has a step in a state."""
     records = cloud.database.migrations.steps(cloud.migrations(instance)[-1].uuid)
     return any((one.step, one.state, one.direction) == (name, state, direction) for one in records)
 

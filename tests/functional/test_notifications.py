@@ -294,7 +294,7 @@ def test_a_conductor_that_does_not_send_any_more_has_no_notification_that_waits(
     assert (waits_for(cloud, other), waits_for(cloud, sender) > 0) == (0, True)
     tools = {name: cloud.conductors[name].tools for name in (sender, other)}
     while tools[sender].owner < tools[other].owner:  # the first one of all sends
-        cloud.conductors[sender].begin_incarnation()  # as after a lost lease
+        cloud.conductors[sender].begin_boot()  # as after a lost lease
     cloud.simulation.advance(2 * periodic.LONGEST)
     assert (waits_for(cloud, sender), waits_for(cloud, other) > 0) == (0, True)
 

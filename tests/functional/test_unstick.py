@@ -233,7 +233,7 @@ def test_abandoned_after_the_move_the_host_that_has_lost_its_copy_is_cleaned(clo
 @pytest.mark.breaks('I4', 'I5', reason='the test writes an allocation by hand')
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 @pytest.mark.parametrize('held', ['nothing', 'something else'])
-def test_unknown_allocations_are_written_as_the_journal_has_them(cloud, operator, host, held):
+def test_unknown_allocations_are_written_as_the_log_has_them(cloud, operator, host, held):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
     faults(cloud, 'host1').fail('copying')
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')

@@ -171,15 +171,15 @@ MUTANTS = (
     Mutant(
         'cancelled-at-a-later-boot-counts-as-not-begun',
         SETTLE,
-        "return bool((report.result or {}).get('cancelled')) and report.boot_id == sent_to",
-        "return bool((report.result or {}).get('cancelled'))",
+        'return report.facts.cancelled and report.boot_id == sent_to',
+        'return report.facts.cancelled',
         'A guest that an earlier boot of the source has begun to migrate is not restored after an abort.',
     ),
     Mutant(
         'move-retried-without-the-guard',
         ALLOCATIONS,
         'm.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
-        'm.journal.put([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
+        'm.step_log.put([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
         'A conductor that has lost its lease moves the allocation of a migration that has ended.',
     ),
     Mutant(
@@ -300,5 +300,19 @@ MUTANTS = (
         "m.writes.instance['vm_state'] = _vm_state(m)",
         "m.writes.instance['vm_state'] = 'active'",
         'An instance that was stopped is shown as active after its cold migration.',
+    ),
+    Mutant(
+        'other-words-are-news',
+        'migrator/conductor/migration/waiting.py',
+        'return m.row.stuck is None or m.row.stuck.key != reason.key',
+        'return m.row.stuck is None or m.row.stuck != reason',
+        'A migration becomes stuck again each time that an error has another text, and its log grows without end.',
+    ),
+    Mutant(
+        'other-wait-keeps-its-words',
+        'migrator/conductor/migration/waiting.py',
+        'if shown is not None and not shown.equals(pause.why) and (shown.kind in _AWAY',
+        'if shown is not None and not shown.equals(pause.why) and (shown.kind in ()',
+        'A migration goes on after an outage, and its row says for ever that Placement is away.',
     ),
 )

@@ -12,13 +12,13 @@ MUTANTS = (
         'step-begun-before-its-intent-is-committed',
         EXECUTOR,
         'self._flush([self._record(step, DO, StepState.INTENT, input_=intent)])',
-        'self.subject.journal.put([self._record(step, DO, StepState.INTENT, input_=intent)])',
-        'A conductor that dies after a step leaves an effect that no journal row names, so it is never undone.',
+        'self.subject.step_log.put([self._record(step, DO, StepState.INTENT, input_=intent)])',
+        'A conductor that dies after a step leaves an effect that no log row names, so it is never undone.',
     ),
     Mutant(
         'check-of-an-earlier-owner-counts-as-not-begun',
         SAGA,
-        'if record is not None and not journal.has_begun(record):',
+        'if record is not None and not step_log.has_begun(record):',
         'if record is None:',
         'After a takeover the check at the destination counts as not begun, and what it left there stays.',
     ),
@@ -32,8 +32,8 @@ MUTANTS = (
     Mutant(
         'undo-in-the-order-of-doing',
         SAGA,
-        'for step in reversed(self.started(journal, attempt)):',
-        'for step in self.started(journal, attempt):',
+        'for step in reversed(self.started(step_log, attempt)):',
+        'for step in self.started(step_log, attempt):',
         'The allocation is given back before the destination is cleaned, so a guest there has no allocation.',
     ),
     Mutant(

@@ -400,7 +400,7 @@ def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
     cloud = ProcessCloud(site)
     try:
         cloud.simulation.run_until(cloud.up)
-        (incarnation,) = cloud.database.conductors.list()
+        (boot,) = cloud.database.conductors.list()
         sizes = {name: service.log.stat().st_size for name, service in site.services.items()}
         for jump in ('86400', '-172800', '0'):
             instance = cloud.boot('guest', 'host1', memory_mb=1024)
@@ -412,8 +412,8 @@ def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
             now = cloud.database.services.now()
             for service in cloud.database.services.list():
                 assert service.is_up(now, 20), (jump, service)
-        # A lease that had run out would have begun another incarnation.
-        assert [one.id for one in cloud.database.conductors.list()] == [incarnation.id]
+        # A lease that had run out would have begun another boot.
+        assert [one.id for one in cloud.database.conductors.list()] == [boot.id]
         for name, service in site.services.items():
             assert wrongs(service, sizes[name]) == [], name
     finally:

@@ -72,10 +72,10 @@ def silence_decides_back() -> Iterator[object]:
 
 
 @SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #2 | killed for ever')
-def adopter_believes_the_journal() -> Iterator[object]:
-    """An adopter decides by the journal, and asks no host.
+def adopter_believes_the_log() -> Iterator[object]:
+    """An adopter decides by the log, and asks no host.
 
-    A guest that the journal does not show as moved goes back.
+    A guest that the log does not show as moved goes back.
     """
     subject_of, settled = takeover._subject, settle.settle
     adopted: set[tuple[str, int]] = set()
@@ -86,13 +86,13 @@ def adopter_believes_the_journal() -> Iterator[object]:
         adopted.add((subject.row.uuid, subject.row.epoch))
         return subject
 
-    def from_the_journal(m: MigrationContext) -> Settlement:
+    def from_the_log(m: MigrationContext) -> Settlement:
         sent = m.record('live_migration') is not None
         if sent and m.row.epoch > 1 and (m.row.uuid, m.row.epoch) in adopted:
             return Back('its conductor is gone')
         return settled(m)
 
-    with patched(takeover, '_subject', unpolled), patched(settle, 'settle', from_the_journal) as there:
+    with patched(takeover, '_subject', unpolled), patched(settle, 'settle', from_the_log) as there:
         yield there
 
 

@@ -50,7 +50,7 @@ def start_destroys_what_has_just_arrived() -> Iterator[object]:
         for uuid, guest in list(hypervisor.guests.items()):
             if not guest.persistent:
                 with hypervisor.world.lock:
-                    hypervisor.remove(uuid, self.driver.incarnation)
+                    hypervisor.remove(uuid, self.driver.boot)
         init_host(self)
 
     with patched(_Manager, 'init_host', tidy) as there:

@@ -241,7 +241,7 @@ def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
     undo = live_migrate._undo
 
     def crash(m: MigrationContext, host: str | None, step: str) -> Verdict:
-        m.result('check_can_live_migrate_source')['migrate_data']
+        assert m.facts('check_can_live_migrate_source').migrate_data
         return undo(m, host, step)
 
     with patched(live_migrate, '_undo', crash) as there:
@@ -397,7 +397,7 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
         ),
     }
     with (
-        patched(takeover, '_needs_queueing', lambda migration, journal: False),
+        patched(takeover, '_needs_queueing', lambda migration, step_log: False),
         patched(settle_table, 'SOURCE', MappingProxyType(column)) as there,
     ):
         yield there
@@ -413,7 +413,7 @@ def intent_comes_after_the_act() -> Iterator[object]:
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, '_flush', kept)
             verdict = self._intend(step)
-            self.subject.journal.put(self._buffer.records)
+            self.subject.step_log.put(self._buffer.records)
         return self._take(step, verdict or step.do(self.subject))
 
     with patched(SagaExecutor, '_do', late) as there:

@@ -132,7 +132,7 @@ class Again:
         return {
             'instances': {uuid: plain(one) for uuid, one in world.instances.items()},
             'migrations': {uuid: plain(one) for uuid, one in world.migrations.items()},
-            'journal': {uuid: [plain(one) for one in records] for uuid, records in world.journal.items()},
+            'step_log': {uuid: [plain(one) for one in records] for uuid, records in world.step_log.items()},
             'allocations': {uuid: one.holders for uuid, one in world.providers.items()},
             'guests': {
                 host.name: {

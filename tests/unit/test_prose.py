@@ -44,7 +44,7 @@ WORDS = {
     r'promises?|promised': 'guarantee',
     r'speaks?|spoken': 'send, write, use',
     r'strikes?|struck|striking': 'inject',
-    r'life(?!")': 'incarnation, boot, run',
+    r'life(?!")': 'boot, run',
     r'somebody|someone|nobody|anybody|everybody|everyone|whoever|whomever': 'operator, user, caller',
     r'person|people': 'operator, user, caller',
     r'mute|silent': 'unresponsive (guest), unreachable (host)',

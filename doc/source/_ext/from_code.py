@@ -262,11 +262,11 @@ def undo_order(saga):
     from migrator.saga import log
 
     done = [step for step in saga.steps if step.kind.value != 'retriable']
-    journal = log.Journal(log.StepRecord(step.name, log.DO, log.StepState.DONE.value, 1) for step in done)
+    step_log = log.StepLog(log.StepRecord(step.name, log.DO, log.StepState.DONE.value, 1) for step in done)
     found = []
-    while (step := saga.next_undo(journal, 1)) is not None:
+    while (step := saga.next_undo(step_log, 1)) is not None:
         found.append(step)
-        journal.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, 1)])
+        step_log.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, 1)])
     return found
 
 

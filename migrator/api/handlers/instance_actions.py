@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The actions of a server and their events, which come from the journal of the migration."""
+"""The actions of a server and their events, which come from the log of the migration."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _events(request: Request, instance: Instance, action: Action) -> list[dict[s
         'host': instance.host,
     }
     if action.action not in _WHOLE or action.migration_uuid is None:
-        # The journal describes the migration, so another request, such as an abort, has only this one event.
+        # The log describes the migration, so another request, such as an abort, has only this one event.
         return [whole]
     database = request.services.database
     try:
@@ -109,7 +109,7 @@ def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
         'start_time': record.started_at,
         'finish_time': record.ended_at,
         'result': _RESULTS.get(record.state),
-        'traceback': str((record.result or {}).get('reason', 'failed')) if failed else None,
+        'traceback': str(record.facts.reason or 'failed') if failed else None,
         'host': (migration.dest_compute if at_destination else None) or migration.source_compute,
     }
 

@@ -25,6 +25,7 @@ from migrator.api.request import Request, Services
 from migrator.api.schemas import types
 from migrator.db import saga_log
 from migrator.objects.protocol import NO_UUID
+from migrator.objects.reasons import Reason
 
 LIST = 'migrator:events:index'
 
@@ -113,7 +114,9 @@ def _cursor(text: str, newest: datetime.datetime) -> _Cursor:
 def view(event: saga_log.Event) -> dict[str, Any]:
     """Return the data of an event as JSON."""
     # The rest of the payload of a migration is what its conductor stores for its own steps.
-    shown = ('status', 'reason') if event.of == 'migration' else tuple(event.payload)
+    is_migration = event.of == 'migration'
+    payload = {**event.payload} | (_reason_in(event) if is_migration else {})
+    shown = ('status', 'reason', 'stuck_kind', 'stuck_hosts') if is_migration else tuple(payload)
     return {
         'of': event.of,
         'uuid': event.uuid,
@@ -121,8 +124,16 @@ def view(event: saga_log.Event) -> dict[str, Any]:
         'at': common.iso(event.at),
         'kind': event.kind,
         'step': event.step,
-        'payload': {name: event.payload[name] for name in shown if name in event.payload},
+        'payload': {name: payload[name] for name in shown if name in payload},
     }
+
+
+def _reason_in(event: saga_log.Event) -> dict[str, Any]:
+    """Return why the entry of a log says that a migration is stuck; nothing for another entry."""
+    if 'words' not in event.payload:
+        return {}
+    found = Reason.of_entry(event.payload)
+    return {'reason': found.sentence, 'stuck_kind': found.kind, 'stuck_hosts': [*found.hosts]}
 
 
 class _Stream:

@@ -5,7 +5,7 @@
 The allocation is written for that host, and the migration ends in error. Nothing is started, resumed or stopped at that
 host. The other host is cleaned if it has no guest that could run. Otherwise the cleanup is deferred, and it is blocked
 if an operator has to look first. The source of an evacuation is not polled, and its cleanup is always deferred. The
-journal has three records of it. A conductor that takes over goes on after the last record that is done.
+log has three records of it. A conductor that takes over goes on after the last record that is done.
 
 The guest of a resize that stays has no other host. Its host gives it the old definition or keeps the new one, as the
 database has its flavor from then on, in a deferred cleanup.
@@ -194,9 +194,13 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
         return _defer(m, other, step, f'{other} did not finish within {patience:.0f} s')
     if isinstance(verdict, Parked):
         m.ledger.wake_by(since + patience)
-    elif 'deferred' not in (verdict.result or {}):
+    elif not _is_deferred(verdict):
         m.writes.cleanups_run.append((m.row.uuid, other, None))
     return verdict
+
+
+def _is_deferred(done: Done) -> bool:
+    return base.of_stored(log.Facts, done.result or {}).deferred is not None
 
 
 def _block(m: MigrationContext, host: str, step: str, why: str) -> Done:
@@ -252,7 +256,7 @@ def _end(m: MigrationContext, guest_on: str) -> None:
     m.commit([_finished(m, ABANDON, Done(result))])
 
 
-# --- the journal -----------------------------------------------------------------------------------------------------
+# --- the log ---------------------------------------------------------------------------------------------------------
 
 
 def _is_done(m: MigrationContext, name: str) -> bool:

@@ -35,7 +35,7 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
         return Failed(f'Instance {m.row.instance_uuid} was deleted.')
     tools = m.tools
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
-    tried = destinations.tried(m.journal, m.attempt)
+    tried = destinations.tried(m.step_log, m.attempt)
     bounds = tools.options.bounds
     hints = None
     if m.row.drain is not None:
@@ -89,12 +89,12 @@ def empty_intent(_m: MigrationContext) -> Mapping[str, Any]:
 
 def move_allocation(m: MigrationContext) -> Verdict:
     """Give the source's allocation to the migration, and the destination's to the instance."""
-    record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)
+    record, intent = m.record('move_allocation'), destinations.chosen(m.step_log, m.attempt)
     assert record is not None
     assert intent is not None
     strategy, pair = _pair(m)
     generation = intent.instance_generation
-    fresh = m.journal.first_try(m.attempt, 'move_allocation')
+    fresh = m.step_log.first_try(m.attempt, 'move_allocation')
     # The failure of the previous try has already counted this one.
     counted = m.ledger.of('move_allocation', 'Placement').tries > 0
     new: int | None = None
@@ -143,10 +143,10 @@ def return_allocation(m: MigrationContext, step: str = 'move_allocation', direct
     :param step: the step that returns it.
     :param direction: whether that step is undone or done.
     """
-    if destinations.chosen(m.journal, m.attempt) is None:
+    if destinations.chosen(m.step_log, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
-    moved = _generation_after_move(m) if m.journal.first_try(m.attempt, step, direction) else None
+    moved = _generation_after_move(m) if m.step_log.first_try(m.attempt, step, direction) else None
     for _ in range(_RACES):
         try:
             if moved is not None:
@@ -187,7 +187,7 @@ def return_allocation(m: MigrationContext, step: str = 'move_allocation', direct
 def release_source_allocation(m: MigrationContext) -> Verdict:
     """Release the allocation at the source: moved -> released."""
     strategy, pair = _pair(m)
-    fresh = m.journal.first_try(m.attempt, 'release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
+    fresh = m.step_log.first_try(m.attempt, 'release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
     for _ in range(_RACES):
         try:
             if fresh:
@@ -252,11 +252,11 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
 
     Every generation rises, so Placement refuses what is still on its way.
 
-    :param host: the source or the destination. The instance gets the allocation that the journal names there, and
+    :param host: the source or the destination. The instance gets the allocation that the log names there, and
         loses the other one.
-    :param step: the journal's record of this write.
+    :param step: the log's record of this write.
     """
-    if destinations.chosen(m.journal, m.attempt) is None:
+    if destinations.chosen(m.step_log, m.attempt) is None:
         return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
     wanted = pair.source if m.row.has_old_flavor(host) else pair.destination or {}
@@ -288,7 +288,7 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
 
 
 def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
-    intent = destinations.chosen(m.journal, m.attempt)
+    intent = destinations.chosen(m.step_log, m.attempt)
     assert intent is not None
     # The allocations of a guest belong to its owner, whichever user has requested the migration.
     of = m.instance or m.row
@@ -309,7 +309,7 @@ def _observe(
 
     A joint read does not find what an instance holds of other hosts, such as a rest of an earlier failure.
     """
-    reading, intent = strategy.observe(pair), destinations.chosen(m.journal, m.attempt)
+    reading, intent = strategy.observe(pair), destinations.chosen(m.step_log, m.attempt)
     held = reading.instance.allocations
     if (
         reading.state is allocation_state.PairState.UNKNOWN
@@ -340,9 +340,9 @@ def _bury(strategy: allocations.AllocationStrategy, reading: allocation_state.Pa
 def _generation_after_move(m: MigrationContext) -> int | None:
     """Return the generation that the move has given to the instance's consumer, or None if it is not done.
 
-    The journal has the generation with which the move was sent. Any later write has raised it further.
+    The log has the generation with which the move was sent. Any later write has raised it further.
     """
-    record, intent = m.record('move_allocation'), destinations.chosen(m.journal, m.attempt)
+    record, intent = m.record('move_allocation'), destinations.chosen(m.step_log, m.attempt)
     if record is None or record.state != log.StepState.DONE or intent is None:
         return None
     return intent.instance_generation + 1
@@ -358,7 +358,7 @@ def _is_written_anew(m: MigrationContext, reading: allocation_state.PairReading)
 
     A move that is still on its way has an older generation then, and Placement refuses it. So there is nothing to undo.
     """
-    intent = destinations.chosen(m.journal, m.attempt)
+    intent = destinations.chosen(m.step_log, m.attempt)
     held = allocation_state.normal(reading.instance.allocations)
     if intent is None or reading.state is not allocation_state.PairState.UNKNOWN or not held:
         return False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The context of a migration that this conductor owns: its row, its journal and its next commit.
+"""The context of a migration that this conductor owns: its row, its log and its next commit.
 
 Every write is guarded by owner and epoch, and by the requests that the owner knows. A refused write ends the run. The
 runner then reads everything again, or releases ownership.
@@ -57,7 +57,7 @@ class Options:
 class Tools:
     """The services that every saga uses, and what counts its steps and attempts.
 
-    :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
+    :ivar owner: the boot of this conductor; a new one begins after its lease has expired.
     :ivar server: the RPC server name of this conductor, for events.
     :ivar on_step: see :class:`StepTimes`.
     :ivar on_next_attempt: called when a migration begins a further attempt.
@@ -211,7 +211,7 @@ class StepTimes:
             'migrator.attempt': record.attempt,
             'migrator.result': str(record.state),
         }
-        reason = (record.result or {}).get('reason')
+        reason = record.facts.reason
         if reason is not None:
             attributes['migrator.reason'] = str(reason)
         name = f'undo {record.step}' if record.direction == log.UNDO else record.step
@@ -251,7 +251,7 @@ class MigrationContext:
         self.tools = tools
         self.row = owned.migration
         self.instance: instance.Instance | None = owned.instance
-        self.journal = log.Journal(log.records(owned.entries))
+        self.step_log = log.StepLog(log.records(owned.entries))
         #: Whether an evacuation leaves the guest shut off.
         self.stops_guest = any(entry.payload.get('stops_guest') for entry in owned.entries)
         #: The newest log entry that the migration is stuck, or is no longer stuck.
@@ -268,7 +268,7 @@ class MigrationContext:
             tools.tracer,
             tools.server,
             self.row.uuid,
-            is_ours=lambda key: self.journal.is_ours(*key),
+            is_ours=lambda key: self.step_log.is_ours(*key),
         )
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
@@ -348,7 +348,7 @@ class MigrationContext:
         if outcome is not None:
             fields['outcome'] = outcome
             if outcome == Outcome.BACK:
-                lost = _reason_of([record for record in records if (record.result or {}).get('lost')])
+                lost = _reason_of([record for record in records if record.facts.lost])
                 fields.setdefault('failure', lost or self.abort_reason or _reason_of(records))
                 if self.row.abort_requested_at is not None:
                     fields.setdefault('abort_status', self.row.abort_status or Status.CANCELLED.value)
@@ -369,7 +369,7 @@ class MigrationContext:
         self.stuck = _newest_stuck(write.events) or self.stuck
         if write.instance and self.instance is not None:
             self.instance = self.instance.replace(**write.instance)
-        self.journal.commit(records, self.row.epoch)
+        self.step_log.commit(records, self.row.epoch)
         self.writes = Write()
         self.times.committed(records, self.row)
 
@@ -381,7 +381,7 @@ class MigrationContext:
         """
         if self.row.abort_requested_at is not None or self.row.requested_host is not None:
             return False
-        if destinations.chosen(self.journal, self.attempt) is None:
+        if destinations.chosen(self.step_log, self.attempt) is None:
             return False
         if self.source in self.row.hosts_to_poll and self.tools.hosts.unanswered_for(self.source):
             return False
@@ -476,16 +476,16 @@ class MigrationContext:
     @property
     def lost(self) -> bool:
         """Whether the guest was found on no host."""
-        return any((record.result or {}).get('lost') for record in self.journal.of_attempt(self.attempt))
+        return any(record.facts.lost for record in self.step_log.of_attempt(self.attempt))
 
     def record(self, step: str, direction: str = log.DO) -> log.StepRecord | None:
         """Return the present attempt's record of a step."""
-        return self.journal.find(self.attempt, step, direction)
+        return self.step_log.find(self.attempt, step, direction)
 
-    def result(self, step: str) -> dict[str, Any]:
-        """Return the result of a step of the present attempt, or {} if it is not done."""
+    def facts(self, step: str) -> log.Facts:
+        """Return what the result of a step of the present attempt says; nothing if it is not done."""
         record = self.record(step)
-        return dict(record.result or {}) if record is not None else {}
+        return log.Facts() if record is None else record.facts
 
     # --- epochs ------------------------------------------------------------------------------------------------------
 
@@ -524,5 +524,5 @@ def _reason_of(records: Sequence[log.StepRecord]) -> str | None:
     """Return why a step has failed, if one has."""
     for record in records:
         if record.state == log.StepState.FAILED and record.result:
-            return str(record.result.get('reason'))
+            return str(record.facts.reason)
     return None

@@ -44,9 +44,9 @@ class Destination:
     instance_generation: int
 
 
-def chosen(journal: log.Journal, attempt: int) -> Destination | None:
+def chosen(step_log: log.StepLog, attempt: int) -> Destination | None:
     """Return the destination that an attempt has chosen; None: it has chosen none yet."""
-    record = journal.find(attempt, 'move_allocation')
+    record = step_log.find(attempt, 'move_allocation')
     return base.of_stored(Destination, record.input) if record is not None and record.input else None
 
 
@@ -57,16 +57,16 @@ def flavor_at(migration: Migration, host: str | None) -> dict[str, Any]:
     return {'flavor': migration.old_flavor if migration.has_old_flavor(host) else migration.new_flavor}
 
 
-def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
+def tried(step_log: log.StepLog, attempt: int) -> dict[str, str]:
     """Return the hosts of the attempts before ``attempt``, each with the reason of its failure."""
     found: dict[str, str] = {}
     for earlier in range(1, attempt):
-        destination = chosen(journal, earlier)
+        destination = chosen(step_log, earlier)
         if destination is not None:
             reasons = [
                 # The source checks the guest against each destination, so its refusal is no fault of that one.
-                ('refused by the source: ' if record.step in steps.AT_SOURCE else '') + str(record.result.get('reason'))
-                for record in journal.of_attempt(earlier)
+                ('refused by the source: ' if record.step in steps.AT_SOURCE else '') + str(record.facts.reason)
+                for record in step_log.of_attempt(earlier)
                 if record.state == log.StepState.FAILED and record.result
             ]
             found[destination.host] = '; '.join(reasons)

@@ -25,7 +25,7 @@ _GOES_ON = 'The migration goes on by itself once it answers.'
 #: Seconds after which a request about a job is sent again while the job exists. The host may have restarted, or its
 #: driver may have failed.
 SEND_AGAIN = 5.0
-#: Seconds after which a host that contradicts the journal is asked again.
+#: Seconds after which a host that contradicts the log is asked again.
 POLL_AGAIN = 5.0
 #: The end of a step at a host, or the verdict until then.
 Found = protocol.Report | Failed | Parked
@@ -67,11 +67,11 @@ def reread_boots(m: context.MigrationContext) -> None:
 
 
 def check(m: context.MigrationContext, host: str | None, step: str, **payload: Any) -> Done | Failed | Parked:
-    """Run a check at a host, and return its verdict. The journal keeps what the host returns.
+    """Run a check at a host, and return its verdict. The log keeps what the host returns.
 
     Without a reply it is sent again, for as long as the host may still do it.
 
-    :param step: the name of the check, in the journal and over RPC.
+    :param step: the name of the check, in the log and over RPC.
     """
     assert host is not None
     answer = _send(m, host, step, {'instance': m.instance, **payload})
@@ -134,7 +134,7 @@ def carry_out(
     """Send a step to a host, unless it is sent already, and return the report of its end.
 
     :param step: the name over RPC; reports carry it too.
-    :param record: the journal's record of the intent; None: the record of the step itself.
+    :param record: the log's record of the intent; None: the record of the step itself.
     :returns: the report of work that has ended, or the verdict until then.
     """
     record = record or m.record(step)
@@ -273,12 +273,12 @@ def _tried(m: context.MigrationContext, host: str, step: str, outcome: Found) ->
         if outcome.state == protocol.WorkState.DONE:
             return Tried.DONE, ''
         m.replies.reports.pop((host, step), None)
-        facts = outcome.result or {}
-        if facts.get('here'):
+        facts = outcome.facts
+        if facts.here:
             return Tried.HERE, ''
-        if facts.get('gone') and m.is_deleted():
+        if facts.gone and m.is_deleted():
             return Tried.DELETED, 'the instance and its guest were deleted'
-        if facts.get('gone'):
+        if facts.gone:
             return Tried.GONE, ''
     reason = outcome.reason or 'no reason given'
     return (Tried.UNRESTORED if step in (*steps.RESTORING, steps.AFTER_REVERT) else Tried.FAILED), reason
@@ -309,7 +309,7 @@ def note_try(m: context.MigrationContext, record: log.StepRecord, reason: str) -
         if not m.tools.database.migrations.note_try(m.row, tried):
             return
         m.row = m.row.replace(log_seq=m.row.log_seq + 1)
-    m.journal.put([tried])
+    m.step_log.put([tried])
 
 
 def back_off(m: context.MigrationContext, wait: Wait) -> None:
@@ -538,7 +538,7 @@ def begin(m: context.MigrationContext, host: str | None, step: str, **payload: A
 
 
 def done_with_data(found: Found) -> Done | Failed | Parked:
-    """Return the verdict of a step whose data the journal keeps for the other host, or for a later step."""
+    """Return the verdict of a step whose data the log keeps for the other host, or for a later step."""
     return Done({'migrate_data': base.to_primitive(found.result)}) if isinstance(found, protocol.Report) else found
 
 
@@ -564,7 +564,7 @@ def queue(m: context.MigrationContext) -> Failed | Parked:
 
 def migrate_data(m: context.MigrationContext, step: str) -> Any:
     """Return the data of the hosts for each other, as a step of the present attempt has returned it."""
-    return base.from_primitive(m.result(step)['migrate_data'])
+    return base.from_primitive(m.facts(step).migrate_data)
 
 
 def newest_data(m: context.MigrationContext) -> Any:
@@ -572,5 +572,4 @@ def newest_data(m: context.MigrationContext) -> Any:
 
     A step that has failed has a result, too: its reason.
     """
-    results = (m.result(step).get('migrate_data') for step in steps.EXCHANGING)
-    return next(filter(None, results), None)
+    return next(filter(None, (m.facts(step).migrate_data for step in steps.EXCHANGING)), None)

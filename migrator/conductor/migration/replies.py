@@ -126,7 +126,7 @@ class Replies:
         self._sent.setdefault((attempt, epoch, step), False)
 
     def is_unsent(self, attempt: int, epoch: int, step: str) -> bool:
-        """Return whether a step was certainly not sent in an epoch, although its intent is in the journal."""
+        """Return whether a step was certainly not sent in an epoch, although its intent is in the log."""
         return self._sent.get((attempt, epoch, step)) is False
 
     # --- what was replied --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 """Settling: where the guest is, and what comes next.
 
 It is decided by polling both hosts and reading the table in :mod:`migrator.conductor.migration.settle_table`; never by
-a time-out, and never from the journal alone.
+a time-out, and never from the log alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Moved:
 
 def how_it_moved(m: MigrationContext) -> Moved:
     """Return how the guest has moved; only after the outcome forward."""
-    return base.of_stored(Moved, m.result('live_migration'))
+    record = m.record('live_migration')
+    return base.of_stored(Moved, dict(record.result or {}) if record is not None else {})
 
 
 def settle(m: MigrationContext) -> Settlement:
@@ -85,7 +86,7 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
     """
     if m.record('live_migration') is None:
         # The row may name a destination that was only requested. The intent shows whether it was chosen.
-        chosen = destinations.chosen(m.journal, m.attempt)
+        chosen = destinations.chosen(m.step_log, m.attempt)
         return Back(m.abort_reason) if m.abort_reason is not None and chosen is None else None
     report = m.replies.reports.get((m.source, 'live_migration'))
     if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.replies.settling:
@@ -103,7 +104,7 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
         # Events report the begin and the end of a job, but not post-copy.
         return None
     m.ledger.waits_on = {m.source}
-    if (report.result or {}).get('started'):
+    if report.facts.started:
         _note_running(m)
         _force_complete(m)
         return Parked(Reason.of(WaitKind.COPY, m.source), patient=True, in_status=True)
@@ -127,7 +128,7 @@ def observe_source(m: MigrationContext) -> Host:
         return Host(Observed.RETURNED)
     report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
-        if (report.result or {}).get('verdict') == 'completed':
+        if report.facts.verdict == 'completed':
             # The driver guarantees that the source's copy can never run again.
             return Host(Observed.CUTOVER, verdict='completed')
     return hosts.poll(m, m.source)
@@ -154,7 +155,7 @@ def _was_cancelled_in_queue(m: MigrationContext) -> bool:
     if report is None or record is None or report.state != protocol.WorkState.CANCELLED:
         return False
     sent_to = (record.input or {}).get('source_boot_id')
-    return bool((report.result or {}).get('cancelled')) and report.boot_id == sent_to
+    return report.facts.cancelled and report.boot_id == sent_to
 
 
 def _column(m: MigrationContext) -> Column:
@@ -193,7 +194,7 @@ def pause_for_job(m: MigrationContext) -> Parked | Stuck | None:
         broken = destination.observed is Observed.BROKEN
         if destination.post_copy and not broken:
             m.ledger.waits_on = set(m.row.hosts)
-            return Parked(Reason.of(WaitKind.LAST_PAGES, m.source), hosts=(m.source,))
+            return Parked(Reason.of(WaitKind.LAST_PAGES_DOWN, m.source), hosts=(m.source,))
     if broken:
         names = {'source': m.source, 'destination': m.destination}
         return Stuck(Reason.of(StuckKind.POST_COPY_BROKE, m.source, m.destination, **names))
@@ -296,7 +297,7 @@ def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination
     m.replies.reports.pop((m.source, 'live_migration'), None)
     verdict = hosts.queue(m)
     report = m.replies.reports.get((m.source, 'live_migration'))
-    if report is not None and (report.result or {}).get('gone'):
+    if report is not None and report.facts.gone:
         return Stuck(Reason.of(StuckKind.GUEST_GONE, m.source, destination=m.destination))
     return verdict
 
@@ -411,4 +412,4 @@ def _verdict_of(m: MigrationContext) -> str | None:
     report = m.replies.reports.get((m.source, 'live_migration'))
     if report is None or report.state == protocol.WorkState.RUNNING:
         return None
-    return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'
+    return report.reason or f'The hypervisor of {m.source} ended the job: {report.facts.verdict}.'

@@ -71,7 +71,7 @@ class Ledger:
     :ivar restarts: the number of restarts of the awaited hosts since the last progress.
     :ivar in_status: whether the status of the migration shows what it waits for.
     :ivar candidates: the candidates that had no free slot for the migration, if it waits for one.
-    :ivar written: the long wait that was last written, without its words.
+    :ivar written: the long wait that was last written.
     """
 
     def __init__(self, clock: executors.Clock) -> None:
@@ -85,7 +85,7 @@ class Ledger:
         self.begun: dict[float, float] = {}
         self.restarts = 0
         self.in_status = False
-        self.written: tuple[Any, ...] | None = None
+        self.written: Reason | None = None
         self.candidates: tuple[str, ...] = ()
 
     def begin_run(self) -> None:
@@ -120,7 +120,7 @@ class Waiter(Protocol):
 
     tools: Any
     row: Migration
-    journal: log.Journal
+    step_log: log.StepLog
     replies: Replies
     ledger: Ledger
     boots: dict[str, str | None]
@@ -202,12 +202,13 @@ def _begin(m: Waiter, pause: Parked, hosts: tuple[str, ...], patience: float) ->
 def _show(m: Waiter, pause: Parked, lasted: float) -> None:
     """Write a wait to the row once it has lasted, and remove the text of another one that is over."""
     shown, ledger = m.row.wait, m.ledger
-    if shown is not None and shown.key != pause.why.key and (shown.kind in _AWAY or shown.key == ledger.written):
+    is_ours = shown is not None and ledger.written is not None and shown.equals(ledger.written)
+    if shown is not None and not shown.equals(pause.why) and (shown.kind in _AWAY or is_ours):
         # Any other one stays.
         note_waiting(m, None)
     if lasted >= m.tools.options.service_down_time and not lasts(m) and m.row.wait is None:
         note_waiting(m, pause.why.plus(since=_ago(m, lasted)))
-        ledger.written = pause.why.key
+        ledger.written = pause.why
 
 
 def lasts(m: Waiter) -> bool:
@@ -222,7 +223,7 @@ def _have_restarted(m: Waiter, boots: Mapping[str, str | None], hosts: Sequence[
 
 def _progress(m: Waiter) -> Any:
     """Return a value that changes whenever the migration makes progress."""
-    done = [one for one in m.journal.all() if one.state != log.StepState.INTENT]
+    done = [one for one in m.step_log.all() if one.state != log.StepState.INTENT]
     row, seen = m.row, m.replies.seen.get(m.source)
     # The figures of a copy count only after the outcome forward. The progress of a copy under abort means nothing.
     figures = (seen.progress or None) if seen is not None and row.outcome == Outcome.FORWARD else None
@@ -233,7 +234,7 @@ def _progress(m: Waiter) -> Any:
 def _is_kept_stuck(m: Waiter, pause: Parked) -> bool:
     """Return whether an earlier owner wrote this reason, and no awaited host has restarted since."""
     reason, known = m.row.stuck, m.stuck
-    if reason is None or known is None or reason.waits is None or reason.waits.key != pause.why.key:
+    if reason is None or known is None or reason.waits != pause.why:
         return False
     boots = known.payload.get('boots', {})
     asked = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
@@ -296,6 +297,13 @@ def end_silence(m: Waiter, host: str) -> None:
 def is_news(m: Waiter, reason: Reason) -> bool:
     """Return whether a migration is stuck for another reason than its row has. Other words are no news."""
     return m.row.stuck is None or m.row.stuck.key != reason.key
+
+
+def note_words(m: Waiter, reason: Reason) -> None:
+    """Write the present words of the reason for which a migration is stuck, which is no news."""
+    columns = reasons.columns('stuck', reason)
+    if m.row.stuck != reason and m.tools.database.migrations.note_progress(m.row, columns):
+        m.row = m.row.replace(**columns)
 
 
 def note_stuck(m: Waiter, reason: Reason | None) -> None:

@@ -103,7 +103,7 @@ def status_before_power_off(m: MigrationContext) -> str:
 def check_can_migrate_source(m: MigrationContext) -> Verdict:
     """Check whether the guest can leave the source.
 
-    The journal keeps what the destination needs to start it.
+    The log keeps what the destination needs to start it.
     """
     for source in m.tools.database.services.places('', host=m.source):
         refused = destinations.refusal_of_cold_migration(source, m.row.migration_type)

@@ -125,7 +125,7 @@ def update_instance_host(m: MigrationContext) -> Verdict:
     for older in m.tools.database.cleanups.list(host=m.source, instance_uuid=m.row.instance_uuid):
         m.writes.cleanups_run.append((older.migration_uuid, older.host, older.step))
     m.writes.keeps_definition = True
-    data = {'migrate_data': m.result('check_can_evacuate').get('migrate_data')}
+    data = {'migrate_data': m.facts('check_can_evacuate').migrate_data}
     m.defer(m.source, 'post_evacuation_at_source', f'{m.source} was down when the guest was evacuated from it', data)
     return Done()
 
@@ -156,7 +156,7 @@ def _is_back(m: MigrationContext) -> Failed | None:
             f'Source {source} is not down, and {reported}: the guest was left there. If nothing runs there, force it '
             'down.'
         )
-    earlier = m.journal.find(m.attempt - 1, 'evacuate')
+    earlier = m.step_log.find(m.attempt - 1, 'evacuate')
     if earlier is not None and (earlier.input or {}).get('source_boot_id') != service.boot_id:
         return Failed(f'The compute service of source {source} was started, so the host is not dead.')
     return None

@@ -106,7 +106,7 @@ def note_checked(m: MigrationContext) -> Mapping[str, Any]:
 
 
 def pre_live_migration(m: MigrationContext) -> Verdict:
-    """Prepare the destination. The journal keeps its reply, which the source receives."""
+    """Prepare the destination. The log keeps its reply, which the source receives."""
     found = hosts.prepare(m)
     if isinstance(found, protocol.Report) and found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest: {found.reason}')
@@ -199,6 +199,6 @@ def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
 
 def _undo(m: MigrationContext, host: str | None, step: str) -> Verdict:
     # Undos run one after the other, so the newest undo record belongs to this one. Two steps share an undo.
-    record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
+    record = next(record for record in reversed(m.step_log.of_attempt(m.attempt)) if record.direction == 'undo')
     data = base.from_primitive(hosts.newest_data(m))
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)

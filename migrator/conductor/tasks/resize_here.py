@@ -77,7 +77,7 @@ def reverts() -> Saga[MigrationContext]:
 
 
 def check_can_resize(m: MigrationContext) -> Verdict:
-    """Check whether the guest can be resized at its host. The journal keeps how."""
+    """Check whether the guest can be resized at its host. The log keeps how."""
     data = LiveMigrateData(new_flavor=m.row.new_flavor)
     return hosts.check(m, m.source, 'check_can_resize', migrate_data=data)
 

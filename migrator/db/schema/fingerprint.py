@@ -44,12 +44,14 @@ def _table(table: sa.Table) -> list[Any]:
 def _column(column: sa.Column[Any]) -> list[Any]:
     kind, default = column.type, column.server_default
     size = [getattr(kind, 'length', None), getattr(kind, 'bits', None)]
-    computed = None if column.computed is None else str(column.computed.sqltext)
+    computed = None if column.computed is None else [str(column.computed.sqltext), column.computed.persisted]
     return [
         column.name,
         type(kind).__name__,
+        type(getattr(kind, 'impl', kind)).__name__,
         size,
         bool(column.nullable),
+        str(column.autoincrement),
         str(default.arg) if isinstance(default, sa.DefaultClause) else None,
         computed,
     ]

@@ -12,13 +12,16 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from oslo_db.exception import DBError
 
 from migrator import exception
+from migrator.db import models
 from migrator.db.engine import Engine, translated
 
-#: A table that every schema of migrator has had, and that no other program is known to have.
-_OURS = 'conductors'
+#: Tables that every schema of migrator has had. Ironic has the first one too, and nova the second.
+_OURS = {'conductors', 'migrations'}
+_VERSION_TABLE = 'alembic_version'
 
 
 def _config() -> Config:
@@ -38,10 +41,15 @@ def head() -> str:
 def version(engine: Engine) -> str | None:
     """Return the schema that is written in a database; None if none is.
 
+    :raises migrator.exception.OtherSchema: it is no database, or has several versions.
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
-    with translated(), engine.sa_engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    try:
+        with translated(), engine.sa_engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except (DBError, sa.exc.DBAPIError, CommandError) as error:
+        reason = f'it cannot be read ({str(error).splitlines()[0]}): name another one'
+        raise exception.OtherSchema(reason=reason) from None
 
 
 def refusal(engine: Engine) -> str | None:
@@ -51,20 +59,36 @@ def refusal(engine: Engine) -> str | None:
     """
     try:
         found = version(engine)
-        if found == head():
-            return None
-        with translated():
-            tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
-    except (DBError, sa.exc.DBAPIError) as error:
-        return f'it is no database ({str(error).splitlines()[0]}): name another one'
+    except exception.OtherSchema as error:
+        return str(error.kwargs['reason'])
+    if found == head():
+        return None
+    with translated():
+        tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
     if not tables:
         return None
-    if _OURS not in tables:
+    if found is None and {*tables} <= {*models.Base.metadata.tables, _VERSION_TABLE}:
+        # MariaDB commits each table.
+        return (
+            '"db sync" writes its schema now, or was interrupted: try again, or else empty it and run "db sync" again'
+        )
+    if not {*tables} >= _OURS:
         return f'it has tables of another program, such as {tables[0]}: name another one, which is empty'
     return (
         f'another commit of migrator has written it (its schema is {found or "of no version"}, and this one needs '
         f'{head()}), and nothing converts it: let that commit finish what is in progress there, then use a new one'
     )
+
+
+def check_usable(engine: Engine) -> None:
+    """Raise unless a database has the schema, or is empty.
+
+    :raises migrator.exception.OtherSchema: it has another one.
+    :raises migrator.exception.DatabaseUnreachable: it is away.
+    """
+    reason = refusal(engine)
+    if reason is not None:
+        raise exception.OtherSchema(reason=reason)
 
 
 def sync(engine: Engine) -> str:
@@ -74,9 +98,7 @@ def sync(engine: Engine) -> str:
     :raises migrator.exception.OtherSchema: the database has another one, and stays as it is.
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
-    reason = refusal(engine)
-    if reason is not None:
-        raise exception.OtherSchema(reason=reason)
+    check_usable(engine)
     config = _config()
     with translated(), engine.sa_engine.begin() as connection:
         config.attributes['connection'] = connection
@@ -91,8 +113,6 @@ def check(engine: Engine) -> None:
     :raises migrator.exception.OtherSchema: it has another one.
     :raises migrator.exception.DatabaseUnreachable: it is away.
     """
-    reason = refusal(engine)
-    if reason is not None:
-        raise exception.OtherSchema(reason=reason)
+    check_usable(engine)
     if version(engine) is None:
         raise exception.NoSchema(wanted=head())

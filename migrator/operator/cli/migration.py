@@ -150,7 +150,7 @@ def abandon(asked: Asked) -> int:
 
 
 def purge(asked: Asked) -> int:
-    """Delete migrations that ended before a time, with their journals and actions."""
+    """Delete migrations that ended before a time, with their logs and actions."""
     from migrator.db.api import count_to_purge, purge_migrations
 
     given, database = asked.arguments, asked.database
@@ -348,7 +348,7 @@ VERBS: tuple[command.Verb, ...] = (
     ),
     Verb(
         'purge',
-        'delete migrations that ended before a time, with journals and actions, in batches beside running services',
+        'delete migrations that ended before a time, with logs and actions, in batches beside running services',
         purge,
         _purge_arguments,
     ),

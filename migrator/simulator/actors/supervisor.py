@@ -92,7 +92,7 @@ class Supervisor:
         self.later(seconds, lambda: self.simulation.resume(process))
 
     def starve(self, name: str, seconds: float) -> None:
-        """Prevent a process from starting threads for some seconds; a new incarnation is not affected."""
+        """Prevent a process from starting threads for some seconds; a new boot is not affected."""
         process = self.cloud.processes.get(name)
         if process is None or process.threadless:
             return

@@ -105,7 +105,7 @@ def during(world: World) -> Iterator[str]:
 
     - Strategy migration-owned: the migration holds the source's usage, and the instance the destination's.
     - Strategy doubled: the instance holds both.
-    - If the journal has an intent without a result, the states before and after the step are both allowed.
+    - If the log has an intent without a result, the states before and after the step are both allowed.
     - An abandoned migration may have any allocations before, since an unknown pair is a reason to be stuck. After it
       the instance holds the allocation of the named host.
     - Step hold_source_allocation of an evacuation changes the strategy to migration-owned.
@@ -203,7 +203,7 @@ def capacity(world: World) -> Iterator[str]:
 def one_way(world: World) -> Iterator[str]:
     """I12, always: one migration never has both post steps and a rollback.
 
-    - The journal has not both in one attempt.
+    - The log has not both in one attempt.
     - No rollback is sent to the source or to the final destination after a post step.
     - The destination is not rolled back before the conductor has settled where the guest is.
     - The post step is not sent to the source while the source has a job.
@@ -212,7 +212,7 @@ def one_way(world: World) -> Iterator[str]:
     earlier candidate that was down may be rolled back late, by a deferred cleanup. Not checked: a step that runs twice
     has the effect of one run.
     """
-    for uuid, records in world.journal.items():
+    for uuid, records in world.step_log.items():
         for attempt in sorted({record.attempt for record in records}):
             mine = [record for record in records if record.attempt == attempt]
             posts = [record.step for record in mine if record.step in POST]

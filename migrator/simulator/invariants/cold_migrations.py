@@ -174,7 +174,7 @@ def size(world: World, instance: Instance) -> Iterator[str]:
 
 def one_way(world: World) -> Iterator[str]:
     """Yield the migrations that were confirmed and reverted, or confirmed without a request."""
-    for uuid, records in world.journal.items():
+    for uuid, records in world.step_log.items():
         names = {record.step for record in records if record.direction == log.DO}
         both = ({'confirm_migration_at_source', 'revert_migration_at_destination'}, {'confirm_resize', 'revert_resize'})
         if any(each <= names for each in both):

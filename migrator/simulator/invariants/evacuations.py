@@ -36,7 +36,7 @@ def left_behind(world: World, instance_uuid: str) -> set[str]:
 
 def was_intended(world: World, migration: Migration) -> bool:
     """Return whether the start of the guest was intended in any attempt."""
-    return any(record.step == 'evacuate' for record in world.journal.get(migration.uuid, ()))
+    return any(record.step == 'evacuate' for record in world.step_log.get(migration.uuid, ()))
 
 
 def was_started(world: World, migration: Migration) -> bool:

@@ -77,7 +77,7 @@ def aborts(world: World) -> Iterator[str]:
     """I9, history: after a 202 to an abort the end is ``cancelled``, ``completed`` or ``failed``.
 
     The verdict names the end. ``completed`` is allowed only if, in the log of effects, the switchover came before the
-    driver got the abort. A migration that was cancelled in its queue, as the journal shows, ends ``cancelled`` and had
+    driver got the abort. A migration that was cancelled in its queue, as the log shows, ends ``cancelled`` and had
     no job, unless the request came after it was settled. ``error`` is for lost guests. A
     :class:`~migrator.simulator.monitor.Monitor` checks that the driver gets the abort soon after the request. Not
     checked: a driver call that starts no job, and that ``failed`` means a failure of the driver.
@@ -137,8 +137,8 @@ def stuck_once(world: World) -> Iterator[str]:
         for before, left, entry in zip(entries, entries[1:], entries[2:], strict=False):
             kinds = before.kind, left.kind, entry.kind
             if kinds == (log.EntryKind.STUCK, log.EntryKind.UNSTUCK, log.EntryKind.STUCK):
-                reason = _reason_in(entry)
-                if _reason_in(before).key == reason.key:
+                reason = Reason.of_entry(entry.payload)
+                if Reason.of_entry(before.payload).key == reason.key:
                     again[reason.key] += 1
                     reasons[reason.key] = reason
         for key, times in again.items():
@@ -146,12 +146,6 @@ def stuck_once(world: World) -> Iterator[str]:
             is_blocked = reason.kind == StuckKind.BLOCKED_CLEANUP
             if times > _MAY_REPEAT + (blocked[reason.words['migration']] if is_blocked else 0):
                 yield f'migration {uuid} was stuck {times + 1} times without other news: {reason}'
-
-
-def _reason_in(entry: log.Entry) -> Reason:
-    found = Reason.read(entry.payload['kind'], entry.payload['hosts'], entry.payload['words'])
-    assert found is not None
-    return found
 
 
 def stuck_for_its_own_sake(world: World) -> Iterator[str]:
@@ -163,7 +157,7 @@ def stuck_for_its_own_sake(world: World) -> Iterator[str]:
         for entry in entries:
             if entry.kind != log.EntryKind.STUCK:
                 continue
-            reason = _reason_in(entry)
+            reason = Reason.of_entry(entry.payload)
             waits = reason.waits is not None and reason.waits.kind in (WaitKind.PLACEMENT, WaitKind.BROKER)
             if waits or _AWAY.search(str(reason)):
                 yield f'migration {uuid} was stuck because a service was away: {reason}'

@@ -105,7 +105,7 @@ def one_conductor(world: World) -> Iterator[str]:
     """I24, always: a conductor gets no migration of a source that another living conductor holds.
 
     It may if it holds a part of the source itself: a conductor that could not reach the broker has kept the rest. A
-    holder does not count if its server has another living row, because one of the two is an incarnation that has ended.
+    holder does not count if its server has another living row, because one of the two is a boot that has ended.
     Nor does one that has not renewed its lease for half of it, since it may be dead.
     """
     late = world.now + datetime.timedelta(seconds=world.lease / 2)
@@ -244,7 +244,7 @@ def fencing(world: World) -> Iterator[str]:
             # A deferred cleanup raises the epoch of an ended migration further. Its row is deleted when it is done.
             if migration.is_evacuation and migration.ended:
                 continue
-            if any('deferred' in (record.result or {}) for record in world.journal.get(uuid, ())):
+            if any('deferred' in (record.result or {}) for record in world.step_log.get(uuid, ())):
                 continue
             if epoch > migration.epoch:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid}, whose epoch is {migration.epoch}'

@@ -196,7 +196,7 @@ def _parties(world: World, instance_uuid: str) -> set[str]:
     found: set[str] = set()
     for migration in world.migrations.values():
         if migration.instance_uuid == instance_uuid:
-            inputs = [record.input or {} for record in world.journal[migration.uuid]]
+            inputs = [record.input or {} for record in world.step_log[migration.uuid]]
             found |= {migration.source_compute, *(str(one['host']) for one in inputs if 'host' in one)}
             if migration.dest_compute:
                 found.add(migration.dest_compute)

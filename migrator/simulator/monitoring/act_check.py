@@ -96,7 +96,7 @@ class ActCheck:
         """Yield what is wrong with the start of a guest: it is elsewhere, or nothing intends the start."""
         uuid, values = migration.instance_uuid, self._rows.values
         what = f'{host} starts guest {uuid} for evacuation {migration.uuid}'
-        intended = any(record.step == 'evacuate' for record in values['journal'].get(migration.uuid, ()))
+        intended = any(record.step == 'evacuate' for record in values['step_log'].get(migration.uuid, ()))
         if not intended or migration.outcome is not None:
             yield f'{what}, which is {migration.status} with outcome {migration.outcome}'
         excepted = {one.host for one in values['cleanups'] if one.instance_uuid == uuid}

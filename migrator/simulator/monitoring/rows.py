@@ -83,7 +83,7 @@ class Rows:
             'instances': {one.uuid: one for one in reversed(found['instances'])},
             'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
             'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
-            'journal': {uuid: self._added_up[uuid][1] for uuid in concerned},
+            'step_log': {uuid: self._added_up[uuid][1] for uuid in concerned},
             'histories': {uuid: self._added_up[uuid][2] for uuid in concerned},
         }
 

@@ -73,13 +73,13 @@ class Call:
 
 
 @contextlib.contextmanager
-def calling(path: str, call: str, host: str, incarnation: str, args: tuple[Any, ...]) -> Iterator[Call]:
+def calling(path: str, call: str, host: str, boot: str, args: tuple[Any, ...]) -> Iterator[Call]:
     """Make one call, and close its connection at the end of the block.
 
-    :param incarnation: the incarnation of the driver, as the call ``connect`` returned it.
+    :param boot: the boot of the driver, as the call ``connect`` returned it.
     :raises Gone: the world is not reachable.
     """
-    asked = {'call': call, 'host': host, 'life': incarnation, 'args': [base.to_primitive(arg) for arg in args]}
+    asked = {'call': call, 'host': host, 'life': boot, 'args': [base.to_primitive(arg) for arg in args]}
     with contextlib.closing(Call(path, asked)) as made:
         yield made
 

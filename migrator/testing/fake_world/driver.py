@@ -60,12 +60,12 @@ class FakeWorldDriver(driver.ComputeDriver):
         self.host = host
         self._path = path
         self._threads = threads
-        #: The name of this incarnation in the world's log.
-        self.incarnation: str = client.FakeWorldClient(path).ask('connect', host)
+        #: The name of this boot in the world's log.
+        self.boot: str = client.FakeWorldClient(path).ask('connect', host)
 
     def _ask(self, method: str, *args: Any) -> Any:
         try:
-            with calling(self._path, method, self.host, self.incarnation, args) as made:
+            with calling(self._path, method, self.host, self.boot, args) as made:
                 return result_of(made.receive())
         except Gone as error:
             raise self._unreachable(method, error) from None
@@ -116,9 +116,7 @@ class FakeWorldDriver(driver.ComputeDriver):
         token.raise_if_cancelled()
         cancelled: exception.Cancelled | None = None
         try:
-            with calling(
-                self._path, 'pre_live_migration', self.host, self.incarnation, (instance, migrate_data)
-            ) as made:
+            with calling(self._path, 'pre_live_migration', self.host, self.boot, (instance, migrate_data)) as made:
                 while True:
                     try:
                         found: LiveMigrateData = result_of(made.receive(TOKEN_INTERVAL))
@@ -142,7 +140,7 @@ class FakeWorldDriver(driver.ComputeDriver):
         """See :meth:`driver.ComputeDriver.live_migration`; the job continues even if this process ends."""
         args = (instance, destination, migrate_data)
         try:
-            with calling(self._path, 'live_migration', self.host, self.incarnation, args) as made:
+            with calling(self._path, 'live_migration', self.host, self.boot, args) as made:
                 reply = made.receive()
                 if 'started' in reply:
                     started()

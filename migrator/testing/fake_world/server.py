@@ -11,7 +11,7 @@ One connection is one call. The request is one line of JSON,
 ``{"call": name, "host": name, "life": name, "args": [...]}``. The reply is another,
 ``{"result": ...}`` or ``{"error": {...}}``. Before the reply, ``{"started": true}`` reports that the hypervisor has
 started the job. If the caller sends another line or closes the connection, the step is cancelled. ``life`` is the
-incarnation of the driver.
+boot of the driver.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WorldServer:
         self.world = FakeWorld(threads, shared_storage)
         self._threads = threads
         self._knobs = knobs
-        #: Incarnation of a driver -> the driver.
+        #: Boot of a driver -> the driver.
         self._drivers: dict[str, FakeDriver] = {}
         #: The same -> what its on_copied was called with, until a caller has got it.
         self._copied: dict[str, collections.deque[tuple[float | None, float | None]]] = {}
@@ -146,30 +146,30 @@ class WorldServer:
 
     def _connect(self, host: str) -> str:
         made = FakeDriver(self._hypervisor(host), self._threads)
-        copied = self._copied[made.incarnation] = collections.deque()
+        copied = self._copied[made.boot] = collections.deque()
         made.on_copied = lambda downtime, rate: copied.append((downtime, rate))
-        self._drivers[made.incarnation] = made
-        return made.incarnation
+        self._drivers[made.boot] = made
+        return made.boot
 
     def _hypervisor(self, host: str) -> FakeHypervisor:
         with self.world.lock:
             return self.world.hypervisors.get(host) or self.world.add(host, **self._knobs)
 
     def _drive(
-        self, call: str, incarnation: str, args: list[Any], connection: socket.socket, send: Callable[[Any], None]
+        self, call: str, boot: str, args: list[Any], connection: socket.socket, send: Callable[[Any], None]
     ) -> Any:
-        if incarnation not in self._drivers:
+        if boot not in self._drivers:
             reason = 'the world of fake hypervisors was restarted after this driver had connected'
-            raise exception.DriverError(host=incarnation, phase=call, reason=reason)
+            raise exception.DriverError(host=boot, phase=call, reason=reason)
         added = {'pre_live_migration': _Token(connection), 'live_migration': lambda: send({'started': True})}
         if call in added:
             args.append(added[call])
-        result = getattr(self._drivers[incarnation], call)(*args)
+        result = getattr(self._drivers[boot], call)(*args)
         if call == 'live_migration':
             # Another call of the same driver may take the last one first.
             with contextlib.suppress(IndexError):
                 while True:
-                    send({'copied': self._copied[incarnation].popleft()})
+                    send({'copied': self._copied[boot].popleft()})
         return result
 
     def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:

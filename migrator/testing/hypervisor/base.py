@@ -39,7 +39,7 @@ def phase(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
 class HostDriver(driver.ComputeDriver):
     """The driver of a fake hypervisor, as far as it looks at the host and its guests.
 
-    One hypervisor may have several drivers, one after the other: a new one for each incarnation of the compute service.
+    One hypervisor may have several drivers, one after the other: a new one for each boot of the compute service.
 
     :param hypervisor: the host's hypervisor, which belongs to the world and not to this process.
     :param threads: the threads of the compute process.
@@ -51,14 +51,14 @@ class HostDriver(driver.ComputeDriver):
         self._threads = threads
         self.resizes = hypervisor.host not in self._world.no_resizes
         self._world.connects[hypervisor.host] += 1
-        #: The name of this incarnation of the driver in the world's log.
-        self.incarnation = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
+        #: The name of this boot of the driver in the world's log.
+        self.boot = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
 
     def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
         migration_uuid = context.subject().migration_uuid
         if name not in acts.ACTING or migration_uuid is None:
             return contextlib.nullcontext()
-        return self._world.acts.act(self.incarnation, self.hypervisor.host, name, instance_uuid, migration_uuid)
+        return self._world.acts.act(self.boot, self.hypervisor.host, name, instance_uuid, migration_uuid)
 
     def _powered(self, method: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         if not self.hypervisor.powered:
@@ -121,14 +121,14 @@ class HostDriver(driver.ComputeDriver):
 
     @phase
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Cancel a pending job or start of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
+        """Cancel a pending job or start of an earlier boot; see :meth:`driver.ComputeDriver.settle`."""
         with self._world.lock:
             job = self.hypervisor.pending.get(instance_uuid)
-            if job is not None and job.who != self.incarnation:
+            if job is not None and job.who != self.boot:
                 del self.hypervisor.pending[instance_uuid]
                 job.call_off()
             start = self._world.starts.get((self.hypervisor.host, instance_uuid))
-            if start is not None and start.who != self.incarnation:
+            if start is not None and start.who != self.boot:
                 start.call_off()
             return self.hypervisor.describe(instance_uuid)
 

@@ -50,7 +50,7 @@ class ColdMigratingDriver(HostDriver):
             guest = self.movable(instance)
             guest.powered_off_to_move = bool(migrate_data.source['power_on'])
             if guest.state in OWNING:
-                self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.incarnation)
+                self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.boot)
 
     @phase
     def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -65,7 +65,7 @@ class ColdMigratingDriver(HostDriver):
             if start is None:
                 rate = float(migrate_data.source['dirty_rate'])
                 new_size = resized(instance, migrate_data)
-                new = start = Start(hypervisor, new_size, rate, self.incarnation, state=state, effect='migrated')
+                new = start = Start(hypervisor, new_size, rate, self.boot, state=state, effect='migrated')
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')
@@ -78,7 +78,7 @@ class ColdMigratingDriver(HostDriver):
         """See :meth:`migrator.virt.cold_migration.ColdMigration.confirm_migration_at_source`."""
         with self._world.lock:
             self._refuse_if_owned(instance, 'confirm_migration_at_source')
-            self.hypervisor.remove(instance.uuid, self.incarnation)
+            self.hypervisor.remove(instance.uuid, self.boot)
 
     @phase
     def revert_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -90,8 +90,8 @@ class ColdMigratingDriver(HostDriver):
                 start.call_off()
             guest = hypervisor.guests.get(instance.uuid)
             if guest is not None and guest.state in OWNING:
-                world.record(hypervisor.host, 'ended', instance.uuid, self.incarnation)
-            hypervisor.remove(instance.uuid, self.incarnation)
+                world.record(hypervisor.host, 'ended', instance.uuid, self.boot)
+            hypervisor.remove(instance.uuid, self.boot)
 
     @phase
     def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -108,8 +108,8 @@ class ColdMigratingDriver(HostDriver):
                 if copy is not None:
                     # Its host has been declared dead, or the invariants of the simulator notice both.
                     copy.superseded = True
-                self._world.record(hypervisor.host, 'restored', instance.uuid, self.incarnation)
-                hypervisor.set_state(guest, GuestState.RUNNING, self.incarnation)
+                self._world.record(hypervisor.host, 'restored', instance.uuid, self.boot)
+                hypervisor.set_state(guest, GuestState.RUNNING, self.boot)
 
     def movable(self, instance: Instance) -> FakeGuest:
         """Return the guest, which the caller has locked.

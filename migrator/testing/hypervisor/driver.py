@@ -45,7 +45,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
             residue = hypervisor.residues.setdefault(instance.uuid, set())
             if CHECK_FILE not in residue:
                 residue.add(CHECK_FILE)
-                self._world.record(hypervisor.host, 'check file made', instance.uuid, self.incarnation)
+                self._world.record(hypervisor.host, 'check file made', instance.uuid, self.boot)
         return LiveMigrateData(
             block_migration=not shared,
             disk_over_commit=disk_over_commit,
@@ -79,7 +79,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
             residue = self.hypervisor.residues.get(instance.uuid, set())
             if CHECK_FILE in residue:
                 residue.discard(CHECK_FILE)
-                self._world.record(self.hypervisor.host, 'check file removed', instance.uuid, self.incarnation)
+                self._world.record(self.hypervisor.host, 'check file removed', instance.uuid, self.boot)
             if not residue:
                 self.hypervisor.residues.pop(instance.uuid, None)
 
@@ -107,12 +107,12 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
                 hypervisor.check_room(instance)
                 guest = hypervisor.guests.get(instance.uuid)
                 if guest is None:
-                    guest = hypervisor.add_guest(instance, GuestState.WAITING, self.incarnation)
+                    guest = hypervisor.add_guest(instance, GuestState.WAITING, self.boot)
                     guest.persistent = False
                 hypervisor.residues.setdefault(instance.uuid, set()).add(part)
                 if part == PARTS[-1] and not guest.incoming:
                     guest.incoming = True
-                    self._world.record(hypervisor.host, 'incoming', instance.uuid, self.incarnation)
+                    self._world.record(hypervisor.host, 'incoming', instance.uuid, self.boot)
         return migrate_data.replace(
             destination={**migrate_data.destination, 'post_copy': hypervisor.post_copy, 'ready': True}
         )
@@ -139,7 +139,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
                 if other is None or not other.powered:
                     raise self._error('live_migration', f'host {destination} cannot be reached')
                 disk = guest.disk_gb * 1024.0 if migrate_data.block_migration else 0.0
-                job = new = Job(hypervisor, guest, other, disk, self.incarnation)
+                job = new = Job(hypervisor, guest, other, disk, self.boot)
                 hypervisor.pending[instance.uuid] = job
         if new is not None:
             # The job runs in a thread of the world, so that it begins and continues even if this process is killed.
@@ -173,7 +173,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
         with self._world.lock:
             job = self.hypervisor.jobs.get(instance.uuid)
             if job is not None:
-                self._world.record(self.hypervisor.host, 'abort asked', instance.uuid, self.incarnation)
+                self._world.record(self.hypervisor.host, 'abort asked', instance.uuid, self.boot)
                 job.abort()
 
     @phase
@@ -182,7 +182,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
         with self._world.lock:
             job = self.hypervisor.jobs.get(instance.uuid)
             if job is not None:
-                self._world.record(self.hypervisor.host, 'force complete asked', instance.uuid, self.incarnation)
+                self._world.record(self.hypervisor.host, 'force complete asked', instance.uuid, self.boot)
                 job.force_complete()
 
     @phase
@@ -199,7 +199,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
         with self._world.lock:
             self._refuse_if_owned(instance, 'post_live_migration_at_source')
-            self.hypervisor.remove(instance.uuid, self.incarnation)
+            self.hypervisor.remove(instance.uuid, self.boot)
 
     @phase
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -210,7 +210,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
                 raise exception.GuestNotFound(host=self.hypervisor.host, instance_uuid=instance.uuid)
             if not guest.persistent:
                 guest.persistent = True
-                self._world.record(self.hypervisor.host, 'persisted', instance.uuid, self.incarnation)
+                self._world.record(self.hypervisor.host, 'persisted', instance.uuid, self.boot)
 
     @phase
     def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
@@ -223,7 +223,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
                 reason = f'the job of guest {instance.uuid} has not ended'
                 raise self._error('rollback_live_migration_at_source', reason)
             if guest.state == GuestState.CUTOVER:
-                self.hypervisor.set_state(guest, guest.resume_to, self.incarnation)
+                self.hypervisor.set_state(guest, guest.resume_to, self.boot)
 
     @phase
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
@@ -236,4 +236,4 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
                     instance_uuid=instance.uuid,
                     action='rollback_live_migration_at_destination',
                 )
-            self.hypervisor.remove(instance.uuid, self.incarnation)
+            self.hypervisor.remove(instance.uuid, self.boot)

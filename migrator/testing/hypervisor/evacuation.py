@@ -134,7 +134,7 @@ class EvacuatingDriver(HostDriver):
             if start is None:
                 rate, state = float(migrate_data.source['dirty_rate']), state_after_evacuation(instance)
                 size = migrate_data.source['size']
-                new = start = Start(hypervisor, instance, rate, self.incarnation, state, size=size)
+                new = start = Start(hypervisor, instance, rate, self.boot, state, size=size)
                 world.starts[hypervisor.host, instance.uuid] = new
         if new is not None:
             world.threads.start(new.run, name=f'start-{instance.uuid}')
@@ -150,7 +150,7 @@ class EvacuatingDriver(HostDriver):
             if start is not None:
                 start.call_off()
             self._refuse_if_owned(instance, 'rollback_evacuation_at_destination')
-            self.hypervisor.remove(instance.uuid, self.incarnation)
+            self.hypervisor.remove(instance.uuid, self.boot)
 
     @phase
     def post_evacuation_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -162,8 +162,8 @@ class EvacuatingDriver(HostDriver):
                 job.fail('the guest was evacuated')
             guest = hypervisor.guests.get(instance.uuid)
             if guest is not None and guest.state in (*OWNING, GuestState.CUTOVER, GuestState.POSTCOPY_BROKEN):
-                world.record(hypervisor.host, 'ended', instance.uuid, self.incarnation)
-            hypervisor.remove(instance.uuid, self.incarnation)
+                world.record(hypervisor.host, 'ended', instance.uuid, self.boot)
+            hypervisor.remove(instance.uuid, self.boot)
 
     def _refuse_start(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """Raise if the definition, the disks or the room for a guest are missing.

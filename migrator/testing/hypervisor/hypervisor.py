@@ -33,7 +33,7 @@ class Effect:
     """One line of the world's log.
 
     :ivar time: seconds of the world's monotonic clock.
-    :ivar who: the actor: the name of a driver (:attr:`FakeDriver.incarnation`), ``hypervisor``, ``user`` or ``power``.
+    :ivar who: the actor: the name of a driver (:attr:`FakeDriver.boot`), ``hypervisor``, ``user`` or ``power``.
     """
 
     time: float

@@ -97,10 +97,10 @@ class ResizingDriver(ColdMigratingDriver):
 
     def _power_off(self, guest: FakeGuest) -> None:
         if guest.state in OWNING:
-            self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.incarnation)
+            self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.boot)
 
     def _power_on(self, guest: FakeGuest, ours: FakeResize, effect: str) -> None:
-        self._world.record(self.hypervisor.host, effect, guest.instance_uuid, self.incarnation)
+        self._world.record(self.hypervisor.host, effect, guest.instance_uuid, self.boot)
         if ours.power_on and guest.state == GuestState.SHUTDOWN:
-            self.hypervisor.set_state(guest, GuestState.RUNNING, self.incarnation)
+            self.hypervisor.set_state(guest, GuestState.RUNNING, self.boot)
         ours.off = False

@@ -52,7 +52,7 @@ class Simulation:
         self.seed = seed
         self.trace: list[tuple[float, str, str]] = []
         self.on_checkpoint: Callable[[SimThreads, str], None] | None = None
-        self._incarnations: dict[str, int] = {}
+        self._boots: dict[str, int] = {}
         self.world = SimThreads(self, 'world')
         if policy is None:
             policy = InOrder() if seed is None else Seeded(seed)
@@ -65,7 +65,7 @@ class Simulation:
         return self.scheduler.timers.time / 1_000_000
 
     def process(self, name: str) -> SimThreads:
-        """Return a new process, or the next incarnation of a used name, with other uuids."""
+        """Return a new process, or the next boot of a used name, with other uuids."""
         process = SimThreads(self, name)
         process.scheduler = self.scheduler
         self.scheduler.processes.append(process)
@@ -154,8 +154,8 @@ class SimThreads:
     """One simulated process with its clock, locks, threads and uuids; see :meth:`Simulation.process`."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
-        incarnation = simulation._incarnations.get(name, 0) + 1
-        simulation._incarnations[name] = incarnation
+        boot = simulation._boots.get(name, 0) + 1
+        simulation._boots[name] = boot
         self.simulation = simulation
         self.scheduler: Scheduler
         self.name = name
@@ -170,7 +170,7 @@ class SimThreads:
         self.visitors: list[SimThread] = []
         self.clock: executors.Clock = SimClock(self)
         # A text as seed goes through SHA-512, and so does not depend on PYTHONHASHSEED.
-        seed = f'{simulation.seed}/{name}/{incarnation}'
+        seed = f'{simulation.seed}/{name}/{boot}'
         self._random = random.Random(seed)  # noqa: S311 -- a run must be repeatable, and not secret
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ _PAUSED = 3
 _EXAMINE = 10
 #: Seconds that libvirt may take to start a guest.
 _START = 60.0
-#: Seconds within which libvirt begins a call that it has accepted from an earlier incarnation of this process.
+#: Seconds within which libvirt begins a call that it has accepted from an earlier boot of this process.
 _QUIET = 1.0
 #: The parts of a definition that only one host has -> what they are.
 _OF_ONE_HOST = {
@@ -154,7 +154,7 @@ class EvacuatingDriver(HostDriver):
         try:
             self.connection.call(phase, start, _START)
         except exception.DriverError:
-            # A call of an earlier incarnation of this process may have been first.
+            # A call of an earlier boot of this process may have been first.
             self._wait_for_start(phase, instance.uuid)
             if not self._is_active(instance):
                 raise

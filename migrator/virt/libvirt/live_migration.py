@@ -3,7 +3,7 @@
 """Live migration jobs of libvirt.
 
 The jobs are peer to peer: the daemon of the source controls the daemon of the destination. So a job continues when
-this service is killed, and a later incarnation attaches to it.
+this service is killed, and a later boot attaches to it.
 
 A job is one blocking libvirt call in a thread of its own. The thread that requested the job monitors it meanwhile: it
 reports the start, raises the allowed downtime step by step, and makes the job end soon on request.

@@ -119,10 +119,10 @@ class Saga(Asking, Ledger):
             case Next.TURN_BACK:
                 yield self._back(me, row, '')
             case Next.AWAIT_PRE if 'f' in self.plants and me.settling:
-                # Planted: from the journal, without a look.
+                # Planted: from the log, without a look.
                 yield self.step('prepares again, unpolled', self.order(me, row, 'pre', row.destination))
             case Next.SETTLE if 'f' in self.plants and me.settling and row.phase == Phase.LIVE_INTENDED and row.abort:
-                yield self.step('decides back from the journal', me, row._replace(outcome=BACK, undo=Undo.DECIDED))
+                yield self.step('decides back from the log', me, row._replace(outcome=BACK, undo=Undo.DECIDED))
             case Next.CHECK:
                 yield self.step('will have it checked', self.order(me, row, 'check', row.destination))
             case Next.UNWIND:

@@ -44,7 +44,7 @@ def forget_cleanup(cleanup: Cleanup | None, index: int) -> Cleanup | None:
 def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
     """Return the rule by which a conductor is killed.
 
-    It is there again at once, in a new incarnation that owns nothing: what happens while it is away can also happen
+    It is there again at once, in a new boot that owns nothing: what happens while it is away can also happen
     while it is idle. One that is paused until another has adopted its migration releases it when it wakes, since every
     commit is behind the guard; so that is the same as to be killed, but where a commit is done and the call not yet
     sent: see :func:`tests.simulation.model.messages.send`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next step of the saga, as saga/executor.py and tasks/live_migrate.py read it from a journal."""
+"""The next step of the saga, as saga/executor.py and tasks/live_migrate.py read it from a log."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ PLANTS = {
     'c': Plant('no boot_id is looked at', _BOTH, 'after the end'),
     'd': Plant('the destination is cleaned while nothing is settled', _MESSAGE, 'while nothing is settled'),
     'e': Plant('a time-out decides back', _MESSAGE, 'back while the destination runs'),
-    'f': Plant('an adopter acts by the journal, and asks no host', _MESSAGE, 'back while the destination runs'),
+    'f': Plant('an adopter acts by the log, and asks no host', _MESSAGE, 'back while the destination runs'),
     'g': Plant("nova's two requests instead of one move", _MESSAGE, 'not covered'),
     'h': Plant('between queue and driver call the source says that there is nothing', _MESSAGE, 'back while'),
     'lateget': Plant("generations are read after the intent's commit", _CRASH, 'ended migration holds'),

@@ -6,7 +6,7 @@ Each destination, D and E, has one inbound slot. Two conductors take ownership (
 destinations (:func:`migrator.db.slots.take`). A transaction is two steps, between which anything may happen: it takes
 its lock and reads, and it commits. The order of those that wait is the product's own :class:`migrator.db.slots.Slots`.
 
-Left out: epochs (an owner is one incarnation of a conductor), a second adoption by one conductor at the same moment,
+Left out: epochs (an owner is one boot of a conductor), a second adoption by one conductor at the same moment,
 and a conductor that begins while another one adopts (``doc/source/decisions/0030-one-conductor-per-source.rst``).
 """
 
@@ -239,7 +239,7 @@ class _Conduct:
             yield Step(f'FAULT {self.side} is paused', {self.side: me._replace(state='paused'), **changes}, FAULT)
 
     def lose_lease(self, left: Conductor, right: Conductor, rows: Rows) -> Iterator[Step]:
-        """Let the lease of a conductor end that does not run, and begin the next incarnation."""
+        """Let the lease of a conductor end that does not run, and begin the next boot."""
         me, other = (left, right) if self.index == 0 else (right, left)
         if me.lease and me.state != 'up':
             yield Step(f'the lease of {self.side} ends', {self.side: me._replace(lease=False)})
@@ -247,4 +247,4 @@ class _Conduct:
             if other.adoption and 'begin-early' not in self.plants:
                 return
             freed = tuple(row._replace(owner=NO_OWNER) if row.owner == self.index else row for row in rows)
-            yield Step(f'{self.side} begins its next incarnation', {self.side: Conductor(), 'rows': freed})
+            yield Step(f'{self.side} begins its next boot', {self.side: Conductor(), 'rows': freed})

@@ -17,7 +17,7 @@ FORWARD, BACK = 'forward', 'back'
 
 
 class Phase:
-    """How far the journal has come towards the pivot.
+    """How far the log has come towards the pivot.
 
     A step's done and the next one's intent share a commit. The check has no intent, so it is sent before the move's
     done is committed. MOVED: the check may have left something, and nothing was prepared.
@@ -27,7 +27,7 @@ class Phase:
 
 
 class Undo:
-    """How far the journal has come on the way back; NONE: this attempt is not being unwound."""
+    """How far the log has come on the way back; NONE: this attempt is not being unwound."""
 
     NONE, DECIDED, CLEAN_INTENDED, CLEANED, RESTORE_INTENDED, RESTORED, RETURN_INTENDED = range(7)
 
@@ -50,7 +50,7 @@ class Cleanup(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The database: the migration's row and journal, the instance's host, its hosts' boots, the cleanups."""
+    """The database: the migration's row and log, the instance's host, its hosts' boots, the cleanups."""
 
     status: MigrationStatus = MigrationStatus.ACCEPTED
     outcome: str = ''

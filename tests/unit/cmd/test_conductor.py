@@ -69,7 +69,7 @@ def test_failed_start_gives_up_the_lease(tmp_path, monkeypatch):
     starting = process.Process('migrator-conductor', conf, executors.NativeThreads())
 
     def breaks_off(manager):
-        manager.begin_incarnation()
+        manager.begin_boot()
         starting.stopping.set()
         raise exception.ServiceUnreachable(service='The message broker', reason='planted')
 
@@ -78,8 +78,8 @@ def test_failed_start_gives_up_the_lease(tmp_path, monkeypatch):
         conductor.begin(starting)
     starting.stop()
     database = Database(conf.database.connection, executors.NativeThreads())
-    (incarnation,) = database.conductors.list()
-    assert incarnation.lease_until <= database.services.now()
+    (boot,) = database.conductors.list()
+    assert boot.lease_until <= database.services.now()
     database.close()
 
 

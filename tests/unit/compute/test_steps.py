@@ -427,7 +427,7 @@ class TestPost:
     def test_cleanup_of_running_guest_never_calls_the_driver(self, scene: Scene, step: str) -> None:
         scene.guests(1)
         host = scene.host()
-        setattr(host.driver, step, lambda guest, _data: scene.alpha.remove(guest.uuid, host.driver.incarnation))
+        setattr(host.driver, step, lambda guest, _data: scene.alpha.remove(guest.uuid, host.driver.boot))
         host.call(step)
         scene.until(lambda: host.events.states(step))
         assert host.events.ended[0][1].result == {'error': 'GuestStillHere', 'here': True}

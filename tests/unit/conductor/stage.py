@@ -149,7 +149,7 @@ class Stage:
         return [entry['status'] for entry in self.cloud.history_of(self.row(migration))]
 
     def steps(self, migration: Migration, direction: str = 'do') -> list[tuple[int, str, str]]:
-        """Return a migration's journal: attempt, step, state."""
+        """Return a migration's log: attempt, step, state."""
         records = self.database.migrations.steps(migration.uuid)
         return [(record.attempt, record.step, record.state) for record in records if record.direction == direction]
 

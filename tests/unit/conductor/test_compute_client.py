@@ -268,10 +268,10 @@ class TestUnanswered:
         scene.hosts.send('host1', order())
         assert scene.hosts.unreachable_for('host1') == 0
 
-    def test_new_incarnation_counts_from_its_begin(self, scene: Scene) -> None:
+    def test_new_boot_counts_from_its_begin(self, scene: Scene) -> None:
         scene.hosts.send('host1', order())
         scene.simulation.advance(100)
-        scene.hosts.begin_incarnation()
+        scene.hosts.begin_boot()
         assert scene.hosts.unreachable_for('host1') == 0
         scene.simulation.advance(7)
         assert scene.hosts.unreachable_for('host1') == pytest.approx(7)

@@ -212,7 +212,7 @@ def test_migration_without_a_step_can_be_abandoned(build: Callable[..., Stage]) 
     stage = build()
     stall = stage.host('host1').faults.stall('get_guest', sticky=True)
     migration = stage.accept()
-    assert stage.database.takeovers.adopt([migration.uuid], 'a dead incarnation') is not None
+    assert stage.database.takeovers.adopt([migration.uuid], 'a dead boot') is not None
     assert 'its hypervisor has not reported the guest' in stage.until_stuck(migration, 150)
     assert stage.row(migration).status == 'accepted'
     stage.database.requests.request_abandon(stage.row(migration), 'host1', 'an operator')

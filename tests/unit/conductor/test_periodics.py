@@ -76,7 +76,7 @@ class TestSweep:
         for row in waiting:
             still.tools.database.conductors.retire(row.owner or '')
         conductor = still.cloud.conductors['conductor1']
-        still.do(conductor.begin_incarnation)
+        still.do(conductor.begin_boot)
         database = still.database
         adopt = database.takeovers.adopt
 

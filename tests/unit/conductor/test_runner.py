@@ -62,13 +62,13 @@ class Subject:
             hosts=['host1'],
         )
         self.source = 'host1'
-        self.journal = log.Journal()
+        self.step_log = log.StepLog()
         self.attempt, self.outcome, self.ended, self.abort_reason = 1, None, False, None
         self.is_abandoned = False
         self.boots: dict[str, str] = {}
         self.stuck = None
         self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)
-        self.times = StepTimes(clock, lambda *_step: None, None, '', uuid, lambda key: self.journal.is_ours(*key))
+        self.times = StepTimes(clock, lambda *_step: None, None, '', uuid, lambda key: self.step_log.is_ours(*key))
         self.tools = types.SimpleNamespace(
             server='conductor',
             broker=types.SimpleNamespace(check=lambda: None),
@@ -349,6 +349,19 @@ def test_stuck_reason_is_written_once_and_kept(scene: Scene) -> None:
     assert scene.runner.holds('m1')
 
 
+def test_other_words_of_the_reason_are_written_to_the_row_and_are_no_news(scene: Scene) -> None:
+    subject = scene.subject()
+    for words in ('host1 is down', 'host1 has no guest', 'host1 has no guest'):
+        scene.act = lambda subject, words=words: stuck(words)
+        if not scene.runner.holds('m1'):
+            scene.runner.take(subject)
+        else:
+            scene.runner.wake('m1')
+        scene.simulation.run_ready()
+        assert subject.row.stuck_reason == words
+    assert subject.noted == ['host1 is down']
+
+
 def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """A conductor that was paused observes the results of its successor."""
     subject = scene.subject()
@@ -389,7 +402,7 @@ def test_drop_all_stops_runs_at_their_next_pause(scene: Scene) -> None:
 
 @pytest.mark.seeds(None, 1, 2, 3)
 @pytest.mark.parametrize('owns', [False, True])
-def test_late_read_of_an_ended_incarnation_leaves_the_migration_to_the_next_one(scene: Scene, owns: bool) -> None:
+def test_late_read_of_an_ended_boot_leaves_the_migration_to_the_next_one(scene: Scene, owns: bool) -> None:
     gate = scene.threads.event()
 
     def reload(uuid: str) -> Any:
@@ -408,4 +421,4 @@ def test_late_read_of_an_ended_incarnation_leaves_the_migration_to_the_next_one(
     gate.set()
     scene.simulation.run_ready()
     assert scene.runner.held() == [again]
-    assert scene.runs == ['m1', 'm1'], 'one run of each incarnation'
+    assert scene.runs == ['m1', 'm1'], 'one run of each boot'

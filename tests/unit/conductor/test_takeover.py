@@ -40,10 +40,10 @@ def migration_of_a_dead_owner(still: Stage) -> stages.Migration:
 
 def test_takeover_polls_every_host_of_the_row_first(still: Stage) -> None:
     row = migration_of_a_dead_owner(still)
-    still.tools.owner = 'second incarnation'
-    still.database.conductors.register('second incarnation', 'conductor1', 1e6)
+    still.tools.owner = 'second boot'
+    still.database.conductors.register('second boot', 'conductor1', 1e6)
     m = still.adopt(row)
-    assert (m.row.owner, m.row.epoch, m.replies.settling) == ('second incarnation', 2, True)
+    assert (m.row.owner, m.row.epoch, m.replies.settling) == ('second boot', 2, True)
     assert m.replies.must_poll == {'host1', 'host2'}
     assert m.boots == {host: still.cloud.computes[host].boot_id for host in ('host1', 'host2')}
 

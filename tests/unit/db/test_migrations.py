@@ -163,7 +163,7 @@ class TestAdopt:
         assert scene.adopt(migration.uuid, scene.conductor('four')).migration.epoch == 3
 
     def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
-        migration = scene.owned('an unknown incarnation')
+        migration = scene.owned('an unknown boot')
         assert scene.database.takeovers.orphans() == [[migration.uuid]]
 
     def test_ended_migration_cannot_be_adopted(self, scene: Scene) -> None:
@@ -173,7 +173,7 @@ class TestAdopt:
         assert scene.database.takeovers.orphans() == []
         assert scene.adopt(known.uuid, scene.conductor()) is None
 
-    def test_the_adopter_reads_the_journal(self, scene: Scene) -> None:
+    def test_the_adopter_reads_the_log(self, scene: Scene) -> None:
         known = scene.owned()
         scene.database.migrations.commit(known, Write(records=[record(input={'host': 'host2'})]))
         scene.clock.seconds = 100

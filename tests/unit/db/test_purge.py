@@ -22,7 +22,7 @@ def at(seconds: float) -> datetime.datetime:
 
 
 def ended(scene: Scene, instance: Instance, *cleanup_hosts: str, status: str = 'failed') -> Migration:
-    """Create an ended migration with a journal row, and a pending cleanup at each given host."""
+    """Create an ended migration with a log row, and a pending cleanup at each given host."""
     one = scene.owned(instance=instance)
     cleanups = [
         Cleanup(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in cleanup_hosts
@@ -46,13 +46,13 @@ def left(scene: Scene) -> list[int]:
 
 
 def of_migrations(scene: Scene) -> set[str]:
-    """Return the migrations that have a row in the journal, or an action."""
+    """Return the migrations that have a row in the log, or an action."""
     with scene.database.engine.reader() as session:
         steps = session.execute(sa.select(models.SAGA_LOG.c.migration)).scalars()
         return {*steps, *session.execute(sa.select(models.INSTANCE_ACTIONS.c.migration_uuid)).scalars()}
 
 
-def test_purge_deletes_journal_and_actions_and_keeps_the_last_migration(scene: Scene) -> None:
+def test_purge_deletes_log_and_actions_and_keeps_the_last_migration(scene: Scene) -> None:
     instance = scene.instance()
     first, second, last = (ended(scene, instance) for _ in range(3))
     scene.clock.seconds += 60

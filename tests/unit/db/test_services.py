@@ -173,7 +173,7 @@ class TestPlaces:
         assert scene.database.services.places('anyone', host='nowhere') == []
 
 
-def test_an_incarnation_lives_until_its_lease_ends_by_the_databases_clock(scene: conftest.Scene) -> None:
+def test_an_boot_lives_until_its_lease_ends_by_the_databases_clock(scene: conftest.Scene) -> None:
     one = scene.conductor('one', lease=15)
     scene.clock.seconds = 14.9
     assert scene.database.conductors.server_of(one) == 'one'
@@ -201,14 +201,14 @@ def test_an_unregistered_conductor_cannot_renew(scene: conftest.Scene) -> None:
     assert scene.database.conductors.server_of('nobody') is None
 
 
-def test_a_retired_incarnation_ends_at_once_and_for_ever(scene: conftest.Scene) -> None:
+def test_a_retired_boot_ends_at_once_and_for_ever(scene: conftest.Scene) -> None:
     one = scene.conductor()
     scene.database.conductors.retire(one)
     assert scene.database.conductors.server_of(one) is None
     assert not scene.database.conductors.renew(one, 15)
 
 
-def test_old_incarnations_are_deleted_unless_work_in_progress_names_them(scene: conftest.Scene) -> None:
+def test_old_boots_are_deleted_unless_work_in_progress_names_them(scene: conftest.Scene) -> None:
     month = 30 * 24 * 3600
     _idle, busy, owing, had = (scene.conductor(name, lease=15) for name in ('idle', 'busy', 'owing', 'had'))
     scene.owned(busy)
@@ -233,13 +233,13 @@ def test_old_incarnations_are_deleted_unless_work_in_progress_names_them(scene: 
     assert left() == {'busy', 'owing', 'almost a month later', 'a month later'}
 
 
-def test_two_incarnations_of_one_server_have_separate_leases(scene: conftest.Scene) -> None:
+def test_two_boots_of_one_server_have_separate_leases(scene: conftest.Scene) -> None:
     first, second = scene.conductor('same'), scene.conductor('same')
     scene.database.conductors.retire(first)
     assert scene.database.conductors.server_of(second) == 'same'
 
 
-def test_a_retired_server_is_down_unless_another_incarnation_lives(scene: conftest.Scene) -> None:
+def test_a_retired_server_is_down_unless_another_boot_lives(scene: conftest.Scene) -> None:
     first, second = scene.conductor('same'), scene.conductor('same')
     scene.database.services.report('same', 'nova-conductor', 4)
     scene.database.services.report('same', 'nova-compute', 4)
@@ -253,7 +253,7 @@ def test_a_retired_server_is_down_unless_another_incarnation_lives(scene: confte
     assert up() == ['nova-compute']
 
 
-def test_every_incarnation_is_listed_latest_lease_first(scene: conftest.Scene) -> None:
+def test_every_boot_is_listed_latest_lease_first(scene: conftest.Scene) -> None:
     one = scene.conductor('one', lease=15)
     two = scene.conductor('two', lease=30)
     found = scene.database.conductors.list()

@@ -135,7 +135,7 @@ def test_only_conductor_takes_everything_even_without_the_broker(scene: Scene) -
     assert site.owners(uuid) == ['c1']
 
 
-def test_earlier_incarnation_of_the_receiver_holds_nothing(site: Site) -> None:
+def test_earlier_boot_of_the_receiver_holds_nothing(site: Site) -> None:
     first, second = site.accept('host1', 'host1')
     site.adopt('c1', first)
     site.scene.database.conductors.retire(site.ids['c2'])

@@ -47,7 +47,7 @@ def test_page_has_the_table_of_the_recorded_pieces():
     assert table.PAGE.read_text() == table.rst(table.total(table.recorded()))
 
 
-def test_recorded_pieces_have_the_figures_of_their_journals(tmp_path, monkeypatch):
+def test_recorded_pieces_have_the_figures_of_their_logs(tmp_path, monkeypatch):
     monkeypatch.setattr(table, 'RECORD', tmp_path / 'figures.jsonl')
     monkeypatch.setattr(table, 'PAGE', tmp_path / 'table.inc')
     table.RECORD.touch()

@@ -76,3 +76,9 @@ def test_a_migration_shows_the_sentences_of_its_columns() -> None:
         'Host host1 refused resize: the guest is there and could run. Look which host runs it.'
     )
     assert stuck.replace(**reasons.columns('stuck', None)) == one
+
+
+def test_a_wait_is_the_same_whenever_it_began_and_another_one_with_other_words() -> None:
+    one = Reason.of(WaitKind.RETRY, 'host1', step='resize', reason='busy')
+    assert one.equals(one.plus(since='noon'))
+    assert not one.equals(one.plus(reason='still busy'))

@@ -399,7 +399,7 @@ PATHS = {
 
 
 def _ended(path: object, *crashes: int) -> World:
-    """Run a scenario that is killed at a boundary of each incarnation."""
+    """Run a scenario that is killed at a boundary of each boot."""
     world = World()
     path(world)
     for crash in crashes:
@@ -426,7 +426,7 @@ class TestCrashes:
                 world = _ended(path, first, second)
                 assert world.effects == plain.effects, (first, second, world.log)
                 assert (world.stored.outcome, world.stored.ended) == (plain.stored.outcome, plain.stored.ended)
-                # A check that an earlier incarnation may have made without a record is undone too.
+                # A check that an earlier boot may have made without a record is undone too.
                 assert plain.dones() <= world.dones() <= plain.dones() | {(1, 'look', 'undo')}
                 seen += 1
         assert seen == boundaries**2
@@ -457,7 +457,7 @@ class TestCrashes:
                     assert any(f'{line} intent' in commit for commit in world.log[:number]), world.log
 
 
-def test_executor_keeps_no_state_between_runs_except_the_journal() -> None:
+def test_executor_keeps_no_state_between_runs_except_the_log() -> None:
     world = World()
     world.scripts['do ask'] = [Parked('one'), Parked('two')]
     one = executor.SagaExecutor(lambda _subject: toy.toy(), toy.Subject(world))

@@ -13,23 +13,23 @@ def record(step: str = 'book', state: str = 'intent', attempt: int = 1, **more: 
 
 
 def test_a_record_is_found_by_attempt_step_and_direction() -> None:
-    journal = log.Journal([record(), record(attempt=2, state='done'), record(direction=log.UNDO, state='failed')])
-    assert journal.find(1, 'book').state == 'intent'
-    assert journal.find(2, 'book').state == 'done'
-    assert journal.find(1, 'book', log.UNDO).state == 'failed'
-    assert journal.find(3, 'book') is None
+    step_log = log.StepLog([record(), record(attempt=2, state='done'), record(direction=log.UNDO, state='failed')])
+    assert step_log.find(1, 'book').state == 'intent'
+    assert step_log.find(2, 'book').state == 'done'
+    assert step_log.find(1, 'book', log.UNDO).state == 'failed'
+    assert step_log.find(3, 'book') is None
 
 
 def test_later_record_of_the_same_key_replaces_the_earlier_in_its_position() -> None:
-    journal = log.Journal([record('a'), record('b')])
-    journal.put([record('a', state='done'), record('c')])
-    assert [(found.step, found.state) for found in journal.all()] == [('a', 'done'), ('b', 'intent'), ('c', 'intent')]
+    step_log = log.StepLog([record('a'), record('b')])
+    step_log.put([record('a', state='done'), record('c')])
+    assert [(found.step, found.state) for found in step_log.all()] == [('a', 'done'), ('b', 'intent'), ('c', 'intent')]
 
 
 def test_each_attempt_has_its_own_records() -> None:
-    journal = log.Journal([record('a'), record('a', attempt=2), record('b')])
-    assert [found.step for found in journal.of_attempt(1)] == ['a', 'b']
-    assert [found.step for found in journal.of_attempt(2)] == ['a']
+    step_log = log.StepLog([record('a'), record('a', attempt=2), record('b')])
+    assert [found.step for found in step_log.of_attempt(1)] == ['a', 'b']
+    assert [found.step for found in step_log.of_attempt(2)] == ['a']
 
 
 def test_a_record_is_never_changed_but_replaced() -> None:

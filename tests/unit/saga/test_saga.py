@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from migrator.saga.log import Journal, StepRecord
+from migrator.saga.log import StepLog, StepRecord
 from migrator.saga.saga import Done, GoOn, Kind, Saga, Step
 from tests.unit.saga import toy
 
@@ -28,10 +28,10 @@ def step(name: str, kind: str = 'compensatable', **more: object) -> Step:
     return Step(name, Kind(kind), do=body, **more)
 
 
-def journal(*records: str, attempt: int = 1) -> Journal:
-    """Return a journal of records written as ``do NAME STATE``."""
+def step_log(*records: str, attempt: int = 1) -> StepLog:
+    """Return a log of records written as ``do NAME STATE``."""
     parts = [record.split() for record in records]
-    return Journal(StepRecord(name, direction, state, attempt) for direction, name, state in parts)
+    return StepLog(StepRecord(name, direction, state, attempt) for direction, name, state in parts)
 
 
 class TestForm:
@@ -73,21 +73,21 @@ class TestForm:
 class TestNext:
     def test_before_the_pivot_the_first_that_is_not_done_is_next(self) -> None:
         saga = toy.toy()
-        assert saga.next_before(journal(), 1).name == 'book'
-        assert saga.next_before(journal('do book intent'), 1).name == 'book'
-        assert saga.next_before(journal('do book done', 'do look done'), 1).name == 'ask'
+        assert saga.next_before(step_log(), 1).name == 'book'
+        assert saga.next_before(step_log('do book intent'), 1).name == 'book'
+        assert saga.next_before(step_log('do book done', 'do look done'), 1).name == 'ask'
         done = [f'do {name} done' for name in ('book', 'look', 'ask', 'prepare')]
-        assert saga.next_before(journal(*done), 1).name == 'leap'
-        assert saga.next_before(journal(*done, 'do leap done'), 1) is None
+        assert saga.next_before(step_log(*done), 1).name == 'leap'
+        assert saga.next_before(step_log(*done, 'do leap done'), 1) is None
 
     def test_another_attempt_begins_from_the_first_step(self) -> None:
-        assert toy.toy().next_before(journal('do book done'), 2).name == 'book'
+        assert toy.toy().next_before(step_log('do book done'), 2).name == 'book'
 
     def test_rest_of_a_pair_is_next_after_the_pivot(self) -> None:
         saga = toy.toy()
 
         def names(*records: str) -> list[str]:
-            return [found.name for found in saga.next_after(journal(*records), 1)]
+            return [found.name for found in saga.next_after(step_log(*records), 1)]
 
         assert names() == ['flip']
         assert names('do flip done') == ['left', 'right']
@@ -118,7 +118,7 @@ class TestStarted:
         ],
     )
     def test_a_step_has_started_if_it_may_have_had_an_effect(self, records: list[str], started: list[str]) -> None:
-        assert [found.name for found in toy.toy().started(journal(*records), 1)] == started
+        assert [found.name for found in toy.toy().started(step_log(*records), 1)] == started
 
 
 class TestUndo:
@@ -126,21 +126,21 @@ class TestUndo:
         saga = toy.toy()
         records = [f'do {name} done' for name in ('book', 'look', 'ask', 'prepare')] + ['do leap failed']
         order = []
-        while (found := saga.next_undo(journal(*records), 1)) is not None:
+        while (found := saga.next_undo(step_log(*records), 1)) is not None:
             order.append(found.name)
             records.append(f'undo {found.name} done')
         # look shares the undo of prepare, ask has none
         assert order == ['prepare', 'leap', 'book']
 
     def test_intended_undo_is_next(self) -> None:
-        records = journal('do book done', 'do look failed', 'undo look intent')
+        records = step_log('do book done', 'do look failed', 'undo look intent')
         assert toy.toy().next_undo(records, 1).name == 'look'
 
     def test_saga_without_a_started_step_has_nothing_to_undo(self) -> None:
-        assert toy.toy().next_undo(journal(), 1) is None
+        assert toy.toy().next_undo(step_log(), 1) is None
 
     def test_only_the_present_attempt_is_undone(self) -> None:
-        assert toy.toy().next_undo(journal('do book done'), 2) is None
+        assert toy.toy().next_undo(step_log('do book done'), 2) is None
 
     def test_undo_after_a_step_without_an_undo_is_not_forgotten(self) -> None:
         saga = Saga(
@@ -151,11 +151,11 @@ class TestUndo:
         )
         records = ['do a done', 'do b done', 'do p failed']
         order = []
-        while (found := saga.next_undo(journal(*records), 1)) is not None:
+        while (found := saga.next_undo(step_log(*records), 1)) is not None:
             order.append(found.name)
             records.append(f'undo {found.name} done')
         assert order == ['p', 'a']
 
     def test_undo_column_is_read_strictly_upwards_without_undo_after(self) -> None:
         saga = Saga(step('a', undo=body), step('b', undo=other), step('p', 'pivot', undo=settle), settle=settle)
-        assert saga.next_undo(journal('do a done', 'do b done', 'do p failed'), 1).name == 'p'
+        assert saga.next_undo(step_log('do a done', 'do b done', 'do p failed'), 1).name == 'p'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""A toy saga, its world, and a subject whose journal survives the death of its executor."""
+"""A toy saga, its world, and a subject whose log survives the death of its executor."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ class Times:
 
 
 class Subject:
-    """One incarnation of the owner of a toy saga. A new one reads what is stored."""
+    """One boot of the owner of a toy saga. A new one reads what is stored."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.journal = log.Journal(world.stored.records.values())
+        self.step_log = log.StepLog(world.stored.records.values())
         self.times = Times()
         self.failure: str | None = None
         self.ending: str | None = None
@@ -166,7 +166,7 @@ class Subject:
         stored.ended = self.ending
         stored.attempt += self.beginning
         self.beginning = False
-        self.journal.commit(records, epoch=1)
+        self.step_log.commit(records, epoch=1)
         world.boundary()
 
     def has_next_attempt(self) -> bool:
@@ -178,7 +178,7 @@ class Subject:
         self.failure = None
 
     def undone(self, records: Sequence[log.StepRecord]) -> None:
-        lost = any((record.result or {}).get('lost') for record in self.journal.all())
+        lost = any((record.result or {}).get('lost') for record in self.step_log.all())
         self.ending = 'lost' if lost else 'undone'
         self.commit(records)
 
@@ -296,7 +296,7 @@ def run_once(world: World) -> Parked | Stuck | None:
 
 
 def run(world: World, lives: int = 20) -> World:
-    """Run the saga to its end, with a new incarnation after every crash, refusal and pause."""
+    """Run the saga to its end, with a new boot after every crash, refusal and pause."""
     for _ in range(lives):
         try:
             if run_once(world) is None:

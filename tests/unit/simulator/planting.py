@@ -102,7 +102,7 @@ def leave(cloud, host, *parts):
     residues[cloud.instance.uuid] = residues.get(cloud.instance.uuid, set()) | set(parts)
 
 
-def journal(cloud, kind, step, payload='{}', seq=99):
+def step_log(cloud, kind, step, payload='{}', seq=99):
     sql(
         cloud,
         'INSERT INTO saga_log (migration, seq, at, epoch, attempt, kind, step, payload)'

@@ -151,7 +151,7 @@ def test_late_message_arrives_after_death_of_sender(cloud):
     assert len(cloud.ran) == 1
 
 
-def test_killed_server_never_replies_and_next_incarnation_does_not_have_the_call(cloud):
+def test_killed_server_never_replies_and_next_boot_does_not_have_the_call(cloud):
     cloud.simulation.world.start(
         lambda: (cloud.simulation.world.sleep(0.5), cloud.simulation.kill(cloud.compute)), name='killer'
     )

@@ -75,8 +75,8 @@ class TestTheLines:
 
     def test_takeover_has_a_line_where_another_conductor_continues(self):
         first, second = done('pre_live_migration'), done('live_migration', seconds=9)
-        incarnations = [LIVING, dataclasses.replace(LIVING, id='owner-2', server='conductor2')]
-        found = facts(steps=[first, second], incarnations=incarnations)
+        boots = [LIVING, dataclasses.replace(LIVING, id='owner-2', server='conductor2')]
+        found = facts(steps=[first, second], boots=boots)
         entries = [*found.entries[:-1], dataclasses.replace(found.entries[-1], conductor='owner-2', epoch=2)]
         lines = explain.lines(dataclasses.replace(found, entries=entries, steps=log.records(entries)))
         assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
@@ -167,7 +167,7 @@ class TestWhatHappensNext:
         ]
 
     def test_without_a_conductor_nothing(self):
-        assert self.next_(incarnations=[OVER], owner='owner-0')[0] == 'Nothing, until a conductor is started.'
+        assert self.next_(boots=[OVER], owner='owner-0')[0] == 'Nothing, until a conductor is started.'
 
     def test_blocked_cleanup_shows_the_command(self):
         cleanup = Cleanup(

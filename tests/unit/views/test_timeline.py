@@ -9,15 +9,15 @@ import pytest
 
 from migrator.conductor.tasks import sagas
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import Incarnation
+from migrator.db.services import ConductorBoot
 from migrator.objects import Migration, Service, steps
 from migrator.saga import log
 from migrator.views import timeline
 from tests.reasons import stuck_for, waiting_for
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
-LIVING = Incarnation('owner-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
-OVER = Incarnation('owner-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
+LIVING = ConductorBoot('owner-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
+OVER = ConductorBoot('owner-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
 
 
 def back(seconds):
@@ -73,7 +73,7 @@ def facts(
     history=(ACCEPTED,),
     entries=(),
     cleanups=(),
-    incarnations=(LIVING,),
+    boots=(LIVING,),
     services=BOTH_UP,
     before=0,
     running=0,
@@ -90,7 +90,7 @@ def facts(
     return timeline.Facts(
         now=NOW, migration=migration, saga=sagas()[migration.task], instance=None, entries=entries,
         steps=log.records(entries), cleanups=cleanups,
-        requests=(), services=services, incarnations=incarnations, lease=60, before=before, running=running,
+        requests=(), services=services, boots=boots, lease=60, before=before, running=running,
     )  # fmt: skip
 
 
@@ -121,21 +121,21 @@ class TestItsConductor:
         ]
 
     def test_unowned_migration_without_living_conductor_states_so(self):
-        assert waits(status='accepted', owner=None, incarnations=[OVER]) == [
+        assert waits(status='accepted', owner=None, boots=[OVER]) == [
             'No conductor owns it yet.',
             NO_OWNER,
         ]
 
     def test_migration_of_gone_conductor_is_taken_over_by_living_one(self):
         other = dataclasses.replace(LIVING, id='owner-2', server='conductor2')
-        assert waits(status='preparing', owner='owner-0', incarnations=[LIVING, other, OVER]) == [
+        assert waits(status='preparing', owner='owner-0', boots=[LIVING, other, OVER]) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago. '
             'The next sweep of conductor1 or conductor2 takes it over.'
         ]
 
     def test_no_host_is_blamed_without_living_conductor(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
-        assert waits(status='preparing', owner='owner-0', incarnations=[OVER], services=unreachable) == [
+        assert waits(status='preparing', owner='owner-0', boots=[OVER], services=unreachable) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago.',
             NO_OWNER,
         ]
@@ -143,12 +143,12 @@ class TestItsConductor:
     def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
         unreachable = [service('src', seen=500), service('dst', seen=500)]
         away = dataclasses.replace(LIVING, broker_away_since=back(70))
-        assert waits(status='preparing', incarnations=[away], services=unreachable) == [
+        assert waits(status='preparing', boots=[away], services=unreachable) == [
             'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown in its '
             'state at that time. Look at the broker. Do not fence a host for this.'
         ]
         other = dataclasses.replace(LIVING, id='owner-2', server='conductor2')
-        (line, *_) = waits(status='preparing', incarnations=[away, other], services=unreachable)
+        (line, *_) = waits(status='preparing', boots=[away, other], services=unreachable)
         assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
 
 

@@ -25,7 +25,7 @@ class SixMethods(SimpleDriver):
 
     def __init__(self, hypervisor, threads):
         super().__init__({name: one['total'] for name, one in hypervisor.capacity.inventory().items()}, threads)
-        self.incarnation = f'{hypervisor.host}/{threads.new_uuid()}'
+        self.boot = f'{hypervisor.host}/{threads.new_uuid()}'
         self.hypervisor = hypervisor
         self.world = hypervisor.world
 
@@ -37,7 +37,7 @@ class SixMethods(SimpleDriver):
         with self.world.lock:
             guest = self.hypervisor.guests.get(instance.uuid)
             if guest is None:
-                guest = self.hypervisor.add_guest(instance, GuestState.WAITING, self.incarnation)
+                guest = self.hypervisor.add_guest(instance, GuestState.WAITING, self.boot)
             guest.incoming = True
             self.hypervisor.residues[instance.uuid] = set(PARTS)
         return {'address': f'fake://{self.hypervisor.host}'}
@@ -51,7 +51,7 @@ class SixMethods(SimpleDriver):
                 reason = f'host {destination} cannot be reached'
                 raise exception.DriverError(host=self.host, phase='migrate', reason=reason)
             job = self.hypervisor.pending[uuid] = Job(
-                self.hypervisor, self.hypervisor.guests[uuid], other, 0.0, self.incarnation
+                self.hypervisor, self.hypervisor.guests[uuid], other, 0.0, self.boot
             )
         self.world.threads.start(job.run, name=f'job-{uuid}')
         return job
@@ -82,7 +82,7 @@ class SixMethods(SimpleDriver):
 
     def remove(self, instance_uuid):
         with self.world.lock:
-            self.hypervisor.remove(instance_uuid, self.incarnation)
+            self.hypervisor.remove(instance_uuid, self.boot)
 
 
 class Resuming(SixMethods):
@@ -91,7 +91,7 @@ class Resuming(SixMethods):
     def resume(self, instance_uuid):
         with self.world.lock:
             guest = self.hypervisor.guests[instance_uuid]
-            self.hypervisor.set_state(guest, guest.resume_to, self.incarnation)
+            self.hypervisor.set_state(guest, guest.resume_to, self.boot)
 
 
 class Evacuating(SixMethods):
@@ -108,7 +108,7 @@ class Evacuating(SixMethods):
         if self.get_guest(instance.uuid).state not in (GuestState.ABSENT, GuestState.WAITING):
             raise RuntimeError(f'guest {instance.uuid} exists')
         with self.world.lock:
-            self.hypervisor.add_guest(instance, state, self.incarnation)
+            self.hypervisor.add_guest(instance, state, self.boot)
 
     def stop_guest(self, instance_uuid):
         if self.stops:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The actions of a server, and their events from the journal."""
+"""The actions of a server, and their events from the log."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from migrator.db import models
 
 @pytest.fixture
 def failed_migration(world):
-    """A server of project blue whose migration failed at the destination, with its journal."""
+    """A server of project blue whose migration failed at the destination, with its log."""
     guest = world.guest(project='blue')
     one = world.migration(guest, 'preparing')
     world.threads.seconds = 5
@@ -50,7 +50,7 @@ def test_action_has_user_request_and_result(world, failed_migration):
     assert 'updated_at' not in world.get(path(failed_migration), '2.57')['instanceActions'][0]
 
 
-def test_events_come_from_the_journal_the_newest_first(world, failed_migration):
+def test_events_come_from_the_log_the_newest_first(world, failed_migration):
     events = world.get(path(failed_migration, request_id(world, failed_migration)))['instanceAction']['events']
     assert [(event['event'], event['result']) for event in events] == [
         ('conductor_move_allocation_undo', None),

@@ -149,16 +149,16 @@ def test_abort_commits_request_and_action_before_the_wake_up(world, status, vers
 
 def test_the_wake_up_goes_to_the_owners_server(world):
     one = world.migration(world.guest())
-    world.database.conductors.register('incarnation', 'control1', lease=15)
-    world.move(one.uuid, owner='incarnation')
+    world.database.conductors.register('boot', 'control1', lease=15)
+    world.move(one.uuid, owner='boot')
     abort(world, one)
     assert world.conductor.calls == [('wake', one.uuid, 'control1')]
 
 
 def test_wake_up_goes_to_any_conductor_if_the_owner_is_dead(world):
     one = world.migration(world.guest())
-    world.database.conductors.register('incarnation', 'control1', lease=15)
-    world.move(one.uuid, owner='incarnation')
+    world.database.conductors.register('boot', 'control1', lease=15)
+    world.move(one.uuid, owner='boot')
     world.threads.seconds += 16
     abort(world, one)
     assert world.conductor.calls == [('wake', one.uuid, None)]

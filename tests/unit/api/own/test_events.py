@@ -2,6 +2,7 @@
 
 """The stream of events."""
 
+import datetime
 import json
 import uuid
 
@@ -12,6 +13,7 @@ from migrator import exception
 from migrator.api.own import answers, events
 from migrator.db import saga_log
 from migrator.objects.drain import Drain
+from migrator.objects.reasons import Reason, StuckKind
 
 PATH = '/migrator/v1/events'
 
@@ -51,6 +53,22 @@ def test_a_stream_has_what_happens_from_then_on_in_the_order_of_time(world):
     ]
     assert (found[1]['kind'], found[1]['payload']) == ('status', {'status': 'accepted'})
     response.app_iter.close()
+
+
+def test_an_event_of_a_stuck_migration_has_the_sentence_and_the_kind():
+    reason = Reason.of(StuckKind.GUEST_NOT_THERE, 'host1', step='resize')
+    payload = {**reason.document(), 'boots': {'host1': 'private'}}
+    at = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    event = saga_log.Event(
+        of='migration', uuid=str(uuid.uuid4()), seq=7, at=at, kind='stuck', step=None, payload=payload
+    )
+    shown = events.view(event)
+    jsonschema.Draft202012Validator(answers.EVENT).validate(shown)
+    assert shown['payload'] == {
+        'reason': reason.sentence,
+        'stuck_kind': 'guest-not-there',
+        'stuck_hosts': ['host1'],
+    }
 
 
 def test_a_stream_continues_after_the_last_event_even_if_others_are_of_the_same_moment(world, monkeypatch):

@@ -35,7 +35,7 @@ def intended(stage: Stage) -> context.MigrationContext:
 
 def again(m: context.MigrationContext) -> context.MigrationContext:
     """Have it forget, as an adopter would, that it has not sent anything yet."""
-    m.journal.first_try(m.attempt, 'move_allocation')
+    m.step_log.first_try(m.attempt, 'move_allocation')
     return m
 
 
@@ -58,7 +58,7 @@ def undo_intended(stage: Stage) -> context.MigrationContext:
 
 
 def undo_intended_after_done(stage: Stage) -> context.MigrationContext:
-    """Return a migration whose undo comes first after a move that is done in the journal."""
+    """Return a migration whose undo comes first after a move that is done in the log."""
     m = moved(stage)
     record = m.record('move_allocation')
     assert record is not None
@@ -162,7 +162,7 @@ class TestMove:
         assert still.cloud.adapter.sent[sent][0] == 'GET'
         assert held(still, m) == MOVED
 
-    def test_a_generation_that_was_overtaken_is_read_anew_and_journalled_before_it_is_used(self, still: Stage) -> None:
+    def test_a_generation_that_was_overtaken_is_read_anew_and_logged_before_it_is_used(self, still: Stage) -> None:
         m = intended(still)
         client, uuid = still.cloud.placement_client, m.row.instance_uuid
         now = allocations.read(client, uuid)

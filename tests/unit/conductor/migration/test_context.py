@@ -48,7 +48,7 @@ class TestCommit:
         m.commit()
         assert len(still.database.cleanups.list()) == 1
 
-    def test_refused_commit_changes_neither_database_nor_journal(self, still: Stage) -> None:
+    def test_refused_commit_changes_neither_database_nor_log(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         with still.cloud.database.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=7))
@@ -79,10 +79,10 @@ class TestCommit:
 
     def test_first_act_after_its_own_intent_is_recognised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        assert not m.journal.first_try(m.attempt, 'move_allocation')
+        assert not m.step_log.first_try(m.attempt, 'move_allocation')
         m.commit([intent()])
-        assert m.journal.first_try(m.attempt, 'move_allocation')
-        assert not m.journal.first_try(m.attempt, 'move_allocation')
+        assert m.step_log.first_try(m.attempt, 'move_allocation')
+        assert not m.step_log.first_try(m.attempt, 'move_allocation')
 
 
 class TestEnds:
@@ -130,7 +130,7 @@ class TestAttempts:
         m.begin_next_attempt()
         row = still.row(m.row)
         assert (row.attempt, row.dest_compute, row.dest_node) == (2, None, None)
-        assert destinations.tried(m.journal, m.attempt) == {'host2': 'disk full'}
+        assert destinations.tried(m.step_log, m.attempt) == {'host2': 'disk full'}
         assert (m.abort_reason, m.row.hosts) == (None, ['host1'])
         assert m.record('move_allocation') is None
 
@@ -188,10 +188,10 @@ class TestEpochs:
         )  # fmt: skip
         assert order.boot_id == still.cloud.computes['host1'].boot_id
 
-    def test_command_keeps_owner_of_its_epoch_in_next_incarnation(self, still: Stage) -> None:
+    def test_command_keeps_owner_of_its_epoch_in_next_boot(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         owner = m.row.owner
-        still.tools.owner = 'the next incarnation'
+        still.tools.owner = 'the next boot'
         assert hosts.command(m, 'host1', 'pre_live_migration').owner == owner
 
 

@@ -225,7 +225,7 @@ class TestForced:
 
 def test_destination_that_a_newer_release_has_written_is_read_without_what_it_has_added() -> None:
     stored = {'host': 'host2', 'node': 'n', 'source': {}, 'destination': {}, 'instance_generation': 1, 'newer': True}
-    journal = log.Journal([log.StepRecord('move_allocation', log.DO, 'intent', 1, input=stored)])
-    found = destinations.chosen(journal, 1)
+    step_log = log.StepLog([log.StepRecord('move_allocation', log.DO, 'intent', 1, input=stored)])
+    found = destinations.chosen(step_log, 1)
     assert found is not None
     assert (found.host, found.instance_generation) == ('host2', 1)

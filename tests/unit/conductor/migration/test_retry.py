@@ -14,7 +14,7 @@ def test_each_outcome_has_a_row() -> None:
 
 
 @pytest.mark.parametrize('tried', [Tried.HERE, Tried.GONE, Tried.MAY_RUN])
-def test_a_host_that_contradicts_the_journal_is_never_passed_over(tried: Tried) -> None:
+def test_a_host_that_contradicts_the_log_is_never_passed_over(tried: Tried) -> None:
     assert set(RETRY[tried]) == {Then.STUCK}
 
 

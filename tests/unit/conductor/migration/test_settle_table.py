@@ -82,7 +82,7 @@ DESTINATION_ROWS = [
     (Observed.RUNS, Observed.ABSENT, (STUCK, FORWARD, FORWARD)),
     (Observed.RUNS, Observed.JOB, (STUCK, FORWARD, FORWARD)),
     (Observed.RUNS, Observed.CUTOVER_JOB, (STUCK, FORWARD, FORWARD)),
-    # absent | go on, by the journal | prepare again; source absent: error | ask; source absent: error
+    # absent | go on, by the log | prepare again; source absent: error | ask; source absent: error
     (Observed.ABSENT, Observed.HERE, (GO_ON, PREPARE, BACK)),
     (Observed.ABSENT, Observed.WAITS, (STUCK, PREPARE, WAIT)),
     (Observed.ABSENT, Observed.ABSENT, (ERROR, ERROR, ERROR)),

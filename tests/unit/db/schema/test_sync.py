@@ -99,10 +99,36 @@ def test_the_database_of_another_program_is_refused_and_unchanged(empty: Engine)
     assert written(empty) == before
 
 
+def test_ironics_database_is_that_of_another_program(empty: Engine) -> None:
+    for table in ('alembic_version', 'conductors', 'nodes'):
+        execute(empty, f'CREATE TABLE {table} (version_num VARCHAR(32))')
+    with pytest.raises(exception.OtherSchema, match='tables of another program'):
+        sync.check(empty)
+
+
+@pytest.mark.parametrize('written', [('alembic_version',), ('alembic_version', 'cleanups', 'conductors')])
+def test_a_schema_that_is_written_in_part_is_no_other_program(empty: Engine, written: tuple[str, ...]) -> None:
+    """MariaDB commits each table, the version first."""
+    for table in written:
+        execute(empty, f'CREATE TABLE {table} (version_num VARCHAR(32))')
+    for act in (sync.check, sync.sync):
+        with pytest.raises(exception.OtherSchema, match='or was interrupted: try again, or else empty it and run'):
+            act(empty)
+
+
+def test_a_database_with_two_versions_is_refused_in_one_sentence(empty: Engine) -> None:
+    execute(empty, 'CREATE TABLE alembic_version (version_num VARCHAR(32))')
+    for version in ('one', 'two'):
+        execute(empty, f"INSERT INTO alembic_version VALUES ('{version}')")  # noqa: S608 -- a literal
+    for act in (sync.version, sync.check, sync.sync):
+        with pytest.raises(exception.OtherSchema, match='it cannot be read'):
+            act(empty)
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / 'text').write_text('no database, but long enough for a header of one ........')
     engine = Engine(f'sqlite:///{tmp_path}/text', executors.NativeThreads(), max_retries=0)
-    with pytest.raises(exception.OtherSchema, match=r'it is no database .*: name another one'):
+    with pytest.raises(exception.OtherSchema, match=r'it cannot be read .*: name another one'):
         sync.check(engine)
 
 
@@ -110,6 +136,8 @@ CHANGES: dict[str, Callable[[sa.Table], object]] = {
     'a new column': lambda table: table.append_column(sa.Column('new', sa.Integer())),
     'a longer text': lambda table: setattr(table.c.name.type, 'length', 20),
     'a column that may be null': lambda table: setattr(table.c.name, 'nullable', False),
+    'a key that counts': lambda table: setattr(table.c.id, 'autoincrement', False),
+    'another type': lambda table: setattr(table.c.name, 'type', sa.String(10)),
     'a default': lambda table: setattr(table.c.name, 'server_default', sa.DefaultClause('x')),
     'an index': lambda table: sa.Index('ix', table.c.name),
     'a unique column': lambda table: table.append_constraint(sa.UniqueConstraint('name')),

@@ -284,7 +284,7 @@ def test_two_drains_in_progress_have_to_be_named(operator, nova):
 def test_file_that_is_no_database_is_reported_in_one_line(operator):
     operator.path.write_text('no database, but long enough for a header of one ........')
     assert operator.run('list')[0] == 2
-    detail = 'it is no database ((sqlite3.DatabaseError) file is not a database): name another one.'
+    detail = 'it cannot be read ((sqlite3.DatabaseError) file is not a database): name another one.'
     assert operator.err == f"migrator-drain: Option --state is '{operator.path}': {detail}\n"
 
 

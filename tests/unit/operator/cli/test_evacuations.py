@@ -217,7 +217,7 @@ def test_list_shows_what_the_source_of_a_done_evacuation_has_to_do(operator, don
 
 
 def in_progress(cloud, guest, *records, **fields):
-    """Return an evacuation of the guest to host2 in progress, with these records in its journal."""
+    """Return an evacuation of the guest to host2 in progress, with these records in its log."""
     accepted = evacuated.accept(cloud, guest, 'host2')
     (owned,) = cloud.database.takeovers.adopt([accepted.uuid], evacuated.OWNER).owned
     moved = evacuated.move(cloud, guest, accepted, 'host2')

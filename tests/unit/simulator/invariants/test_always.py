@@ -94,8 +94,8 @@ def test_i6_consumers_hold_more_than_usage(cloud):
     assert {one.id for one in check.check(world, quiet=False)} == {'I6'}
 
 
-def test_i12_rollback_in_journal_after_post_step(cloud):
-    planting.journal(cloud, 'undo_intent', 'pre_live_migration')
+def test_i12_rollback_in_log_after_post_step(cloud):
+    planting.step_log(cloud, 'undo_intent', 'pre_live_migration')
     assert planting.found(cloud, quiet=False) == {'I12'}
 
 

@@ -66,7 +66,7 @@ def test_i9_cancelled_in_queue_ended_otherwise_or_had_a_job(cloud, end):
         '2026-01-01 00:00:00.000000',
     )
     before = planting.found(cloud, quiet=False)
-    planting.journal(cloud, 'undo_done', 'live_migration', '{"result": {"skipped": "host1 had not begun"}}')
+    planting.step_log(cloud, 'undo_done', 'live_migration', '{"result": {"skipped": "host1 had not begun"}}')
     assert 'I9' in planting.found(cloud, quiet=False) - before
 
 
@@ -121,7 +121,7 @@ def test_i20_host_name_in_error_to_user(cloud):
     ids=str,
 )
 def test_i27_stuck_because_a_service_is_away(cloud, reason, violated):
-    planting.journal(cloud, 'stuck', None, json.dumps(reason.document()))
+    planting.step_log(cloud, 'stuck', None, json.dumps(reason.document()))
     assert planting.found(cloud, quiet=False) == violated
 
 
@@ -129,6 +129,6 @@ def test_i27_stuck_because_a_service_is_away(cloud, reason, violated):
 def test_i26_stuck_again_and_again_for_one_reason(cloud, times, violated):
     for number in range(times):
         reason = Reason.of(StuckKind.NOT_REPORTED, 'host1', seconds=number)
-        planting.journal(cloud, 'stuck', None, json.dumps(reason.document()), seq=100 + 2 * number)
-        planting.journal(cloud, 'unstuck', None, seq=101 + 2 * number)
+        planting.step_log(cloud, 'stuck', None, json.dumps(reason.document()), seq=100 + 2 * number)
+        planting.step_log(cloud, 'unstuck', None, seq=101 + 2 * number)
     assert planting.found(cloud, quiet=False) == violated

@@ -9,7 +9,7 @@ import datetime
 import pytest
 
 from migrator.db import slots
-from migrator.db.services import Incarnation
+from migrator.db.services import ConductorBoot
 from migrator.simulator.invariants import hosts
 from migrator.simulator.world import World
 from tests.reasons import stuck_for, waiting_for
@@ -143,7 +143,7 @@ def test_i28_slot_of_an_earlier_one(copying, bounds, older, younger, wrong):
     world = dataclasses.replace(
         world,
         bounds=[bounds],
-        conductors=[Incarnation('one', 'first', world.now + datetime.timedelta(seconds=5))],
+        conductors=[ConductorBoot('one', 'first', world.now + datetime.timedelta(seconds=5))],
         before={first.uuid: first, before.uuid: before},
         migrations={first.uuid: first, after.uuid: after},
     )
@@ -171,12 +171,12 @@ def test_i24_source_of_another_conductor(copying, owner, holder, wrong):
         name: value if isinstance(value, str) else world.now + datetime.timedelta(seconds=value or 0)
         for name, value in holder.items()
     }
-    first = dataclasses.replace(Incarnation('one', 'first', until), **changes)
+    first = dataclasses.replace(ConductorBoot('one', 'first', until), **changes)
     kept = copying.migration.replace(owner='one')
     got, waited = (copying.second.replace(owner=who) for who in (owner, None))
     world = dataclasses.replace(
         world,
-        conductors=[first, Incarnation('two', 'second', until)],
+        conductors=[first, ConductorBoot('two', 'second', until)],
         migrations={kept.uuid: kept, got.uuid: got},
         before={kept.uuid: kept, got.uuid: waited},
     )

@@ -88,7 +88,7 @@ def test_driver_reports_the_downtime_and_throughput_of_a_copy(bench):
     assert rate > 0
 
 
-def test_job_outlives_killed_process_and_next_incarnation_attaches(bench):
+def test_job_outlives_killed_process_and_next_boot_attaches(bench):
     bench.slow()
     data = bench.prepare()
     script = f"""
@@ -141,7 +141,7 @@ def test_unreachable_world_raises_service_unreachable_at_start_and_driver_error_
 
 
 def test_driver_of_earlier_world_gets_driver_error(bench):
-    bench.source.incarnation = 'alpha/99'
+    bench.source.boot = 'alpha/99'
     with pytest.raises(exception.DriverError, match='was restarted after this driver had connected'):
         bench.source.list_guests()
 

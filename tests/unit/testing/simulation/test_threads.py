@@ -67,7 +67,7 @@ def test_pythonhashseed_does_not_change_run():
     assert runs == {f'{observed_run(7)}\n'}
 
 
-def test_uuids_are_valid_and_differ_per_process_and_incarnation():
+def test_uuids_are_valid_and_differ_per_process_and_boot():
     with Simulation(5) as simulation, Simulation(5) as same, Simulation(6) as other:
         first = simulation.process('a')
         made = [first.new_uuid(), first.new_uuid()]

@@ -251,7 +251,7 @@ def test_start_that_fails_leaves_no_guest_after_its_rollback(source, destination
         assert not log.parent.exists()
 
 
-def test_start_of_an_earlier_incarnation_is_waited_for(source, destination):
+def test_start_of_an_earlier_boot_is_waited_for(source, destination):
     driver, libvirtd = destination
     data = described(source, definition())
     driver._incoming.begin(INSTANCE.uuid)
