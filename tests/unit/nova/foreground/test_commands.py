@@ -300,6 +300,19 @@ def test_database_of_another_program_is_refused_and_not_changed(operator):
         assert other.execute('SELECT name FROM sqlite_master').fetchall() == [('photos',)]
 
 
+@pytest.mark.parametrize('found', ['0001', '0018', 'baseline_000000000000'])
+def test_state_of_another_commit_is_refused_and_not_changed(operator, found):
+    assert operator.run('list')[0] == 0
+    with contextlib.closing(sqlite3.connect(operator.path)) as state, state:
+        state.execute('UPDATE alembic_version SET version_num = ?', (found,))
+    before = operator.path.read_bytes()
+    for words in (('list',), ('start', 'host1')):
+        assert operator.run(*words)[0] == 2
+        assert f'another commit of migrator has written it (its schema is {found}, and this one needs' in operator.err
+        assert 'let that commit finish what is in progress there, then use a new one.' in operator.err
+    assert operator.path.read_bytes() == before
+
+
 def test_watch_says_that_no_process_runs_the_drain(operator, nova):
     nova.add_guest('guest0')
     operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
