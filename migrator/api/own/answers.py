@@ -226,6 +226,7 @@ _MEMBER = whole(
             **each('destination waits_for stuck_reason', _TEXT_OR_NULL),
             wait_kind=or_null(_of(WaitKind)),
             stuck_kind=or_null(_of(StuckKind)),
+            **each('wait_hosts stuck_hosts', many(_TEXT)),
         )
     ),
     **each('not_before began_at ended_at', _TIME_OR_NULL),

@@ -326,5 +326,7 @@ def _progress(migration: Migration) -> dict[str, Any]:
         'waits_for': migration.waits_for,
         'stuck_reason': migration.stuck_reason,
         'wait_kind': migration.wait_kind,
+        'wait_hosts': migration.wait_hosts or [],
         'stuck_kind': migration.stuck_kind,
+        'stuck_hosts': migration.stuck_hosts or [],
     }

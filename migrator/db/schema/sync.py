@@ -59,24 +59,24 @@ def refusal(engine: Engine) -> str | None:
     """
     try:
         found = version(engine)
+        with translated():
+            tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
+        # Another process may have written the schema since the first look.
+        found = found or version(engine)
     except exception.OtherSchema as error:
         return str(error.kwargs['reason'])
-    if found == head():
+    if found == head() or not tables:
         return None
-    with translated():
-        tables = sorted(sa.inspect(engine.sa_engine).get_table_names())
-    if not tables:
-        return None
-    if found is None and {*tables} <= {*models.Base.metadata.tables, _VERSION_TABLE}:
+    foreign = [table for table in tables if table not in {*models.Base.metadata.tables, _VERSION_TABLE}]
+    if found is None and not foreign:
         # MariaDB commits each table.
-        return (
-            '"db sync" writes its schema now, or was interrupted: try again, or else empty it and run "db sync" again'
-        )
+        return 'its schema is being written now, or is written in part: try again, or else empty it and begin anew'
     if not {*tables} >= _OURS:
-        return f'it has tables of another program, such as {tables[0]}: name another one, which is empty'
+        return f'it has tables of another program, such as {(foreign or tables)[0]}: name another one, which is empty'
     return (
         f'another commit of migrator has written it (its schema is {found or "of no version"}, and this one needs '
-        f'{head()}), and nothing converts it: let that commit finish what is in progress there, then use a new one'
+        f'{head()}), and nothing converts it: let that commit finish what is in progress there, then name a new '
+        'database'
     )
 
 

@@ -82,7 +82,7 @@ def test_the_schema_of_another_commit_is_refused_and_unchanged(empty: Engine, fo
         assert str(caught.value) == (
             'The database cannot be used: another commit of migrator has written it (its schema is '
             f'{found}, and this one needs {sync.head()}), and nothing converts it: let that commit '
-            'finish what is in progress there, then use a new one.'
+            'finish what is in progress there, then name a new database.'
         )
     assert written(empty) == before
 
@@ -102,7 +102,7 @@ def test_the_database_of_another_program_is_refused_and_unchanged(empty: Engine)
 def test_ironics_database_is_that_of_another_program(empty: Engine) -> None:
     for table in ('alembic_version', 'conductors', 'nodes'):
         execute(empty, f'CREATE TABLE {table} (version_num VARCHAR(32))')
-    with pytest.raises(exception.OtherSchema, match='tables of another program'):
+    with pytest.raises(exception.OtherSchema, match='tables of another program, such as nodes: name'):
         sync.check(empty)
 
 
@@ -112,7 +112,7 @@ def test_a_schema_that_is_written_in_part_is_no_other_program(empty: Engine, wri
     for table in written:
         execute(empty, f'CREATE TABLE {table} (version_num VARCHAR(32))')
     for act in (sync.check, sync.sync):
-        with pytest.raises(exception.OtherSchema, match='or was interrupted: try again, or else empty it and run'):
+        with pytest.raises(exception.OtherSchema, match='or is written in part: try again, or else empty it'):
             act(empty)
 
 

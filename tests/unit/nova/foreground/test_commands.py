@@ -309,7 +309,7 @@ def test_state_of_another_commit_is_refused_and_not_changed(operator, found):
     for words in (('list',), ('start', 'host1')):
         assert operator.run(*words)[0] == 2
         assert f'another commit of migrator has written it (its schema is {found}, and this one needs' in operator.err
-        assert 'let that commit finish what is in progress there, then use a new one.' in operator.err
+        assert 'let that commit finish what is in progress there, then name a new database.' in operator.err
     assert operator.path.read_bytes() == before
 
 
