@@ -18,7 +18,6 @@ from migrator import exception
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
 from migrator.objects import ARRIVED, IN_PROGRESS, Migration, MigrationStatus, MigrationType, times
 from migrator.objects.migration import AbortCause, verdict
 
@@ -96,7 +95,7 @@ def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]
         sa.update(_T)
         .where(_T.c.migration_uuid == migration_uuid, _T.c.action.in_(list(messages)), _T.c.finish_time.is_(None))
         .values(
-            finish_time=sqltypes.now(),
+            finish_time=models.now(),
             message=sa.case(texts, value=_T.c.action),
             result=sa.case(results, value=_T.c.action),
         )
@@ -194,7 +193,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'abort_requested_at': sqltypes.now(), 'abort_requested_by': context.user_id or 'unknown'}
+        values = {'abort_requested_at': models.now(), 'abort_requested_by': context.user_id or 'unknown'}
         values['abort_cause'] = cause.value
         return self._request(context, migration, statuses, values, LIVE_MIGRATION_CANCEL, 'abort')
 
@@ -206,7 +205,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'force_complete_requested_at': sqltypes.now()}
+        values = {'force_complete_requested_at': models.now()}
         action = LIVE_MIGRATION_FORCE_COMPLETE
         return self._request(context, migration, statuses, values, action, 'force_complete')
 
@@ -221,7 +220,7 @@ class Requests:
         confirms = action == CONFIRM_RESIZE
         requests = (_M.c.confirm_requested_at, _M.c.revert_requested_at)
         with self._engine.writer() as session:
-            values = {requests[not confirms].name: sqltypes.now()}
+            values = {requests[not confirms].name: models.now()}
             waits = sa.and_(_M.c.uuid == migration.uuid, _WAITS_FOR_USER)
             if not session.execute(sa.update(_M).where(waits).values(**values)).rowcount:
                 state = session.execute(sa.select(_M.c.status).where(_M.c.uuid == migration.uuid)).scalar_one()
@@ -277,7 +276,7 @@ class Requests:
         :param who: the user who requests it, for the timeline.
         :raises migrator.exception.NotStuck: the migration is no longer stuck, or it is being abandoned.
         """
-        values = {'retry_requested_at': sqltypes.now(), 'retry_requested_by': who}
+        values = {'retry_requested_at': models.now(), 'retry_requested_by': who}
         with self._engine.writer() as session:
             self._write_if_stuck(session, migration, values, _IS_STUCK)
 
@@ -292,14 +291,14 @@ class Requests:
         :raises migrator.exception.NotStuck: the migration is no longer stuck, and does not wait for its user.
         :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
         """
-        values = {'abandon_requested_at': sqltypes.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
+        values = {'abandon_requested_at': models.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
         with self._engine.writer() as session:
-            row = session.execute(sa.select(_M, sqltypes.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+            row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in IN_PROGRESS:
                 takes_part = sa.or_(_M.c.source_compute == guest_on, _M.c.dest_compute == guest_on)
                 self._write_if_stuck(session, migration, values, takes_part, sa.or_(_IS_STUCK, _WAITS_FOR_USER))
             elif row.abandon_guest_on != guest_on:
-                when = times.ago(row.abandon_requested_at, sqltypes.aware(row.now))
+                when = times.ago(row.abandon_requested_at, models.aware(row.now))
                 raise exception.AbandonedOtherwise(
                     uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by, when=when
                 )
@@ -314,8 +313,8 @@ class Requests:
         )
         if session.execute(sa.update(_M).where(*stuck).values(**values)).rowcount:
             return
-        row = session.execute(sa.select(_M, sqltypes.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
-        now = sqltypes.aware(row.now)
+        row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+        now = models.aware(row.now)
         what = f'it is {row.status}, accepted {times.ago(row.created_at, now)}, and goes on by itself.'
         if row.status not in IN_PROGRESS:
             what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'

@@ -20,8 +20,7 @@ from sqlalchemy import orm
 from migrator import exception
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
-from migrator.db.schema.sqltypes import Json, Text, Whole
+from migrator.db.models import Json, Text, Whole
 from migrator.db.services import alive
 from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
@@ -112,7 +111,7 @@ class DrainLog(models.Base):
 
     drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
     seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=sqltypes.now())
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=models.now())
     conductor: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     kind: orm.Mapped[str] = orm.mapped_column(Text(16))
     payload: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
@@ -291,11 +290,7 @@ class Drains:
                 values: dict[str, Any] = {}
                 if action == 'cancel':
                     running = drain.cancel_running or abort_running
-                    values = {
-                        'cancel_requested_at': sqltypes.now(),
-                        'cancel_requested_by': by,
-                        'cancel_running': running,
-                    }
+                    values = {'cancel_requested_at': models.now(), 'cancel_requested_by': by, 'cancel_running': running}
                 elif action == 'restore':
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
@@ -436,7 +431,7 @@ class Drains:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            return sqltypes.aware(session.execute(sa.select(sqltypes.now())).scalar_one())
+            return models.aware(session.execute(sa.select(models.now())).scalar_one())
 
     # --- the purge ---------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from oslo_db.options import database_opts
 from oslo_db.sqlalchemy import enginefacade
 
 from migrator import exception, executors
-from migrator.db.schema import sqltypes
+from migrator.db import models
 
 R = TypeVar('R')
 
@@ -145,7 +145,7 @@ class Engine:
         connection.execute('PRAGMA busy_timeout = 30000')
 
     def _sqlite_later(self, seconds: float) -> str:
-        return sqltypes.sqlite_later(self._threads.clock.now(), seconds)
+        return models.sqlite_later(self._threads.clock.now(), seconds)
 
     def _on_postgresql_connect(self, connection: Any, _record: Any) -> None:
         milliseconds = str(max(1, int(self._patience * 1000)))
@@ -164,7 +164,7 @@ class Engine:
             # Under MariaDB's default, REPEATABLE READ, a transaction reads all rows as they were at its first read,
             # also after it has waited for a lock. PostgreSQL's default is READ COMMITTED.
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
-            # The clock of migrator.db.sqltypes.later depends on the time zone. lock_wait_timeout is the limit for the
+            # The clock of migrator.db.models.later depends on the time zone. lock_wait_timeout is the limit for the
             # locks of whole tables.
             cursor.execute(
                 "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s, lock_wait_timeout = %s,"

@@ -22,7 +22,6 @@ from sqlalchemy import orm
 from migrator import exception
 from migrator.db import cleanups, models
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -43,12 +42,12 @@ class GuestDifference(models.Base):
 
     __tablename__ = 'guest_differences'
 
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(sqltypes.Text(36), primary_key=True)
-    name: orm.Mapped[str] = orm.mapped_column(sqltypes.Text(255))
-    host: orm.Mapped[str | None] = orm.mapped_column(sqltypes.Text(255))
-    kind: orm.Mapped[str] = orm.mapped_column(sqltypes.Text(16))
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(models.Text(36), primary_key=True)
+    name: orm.Mapped[str] = orm.mapped_column(models.Text(255))
+    host: orm.Mapped[str | None] = orm.mapped_column(models.Text(255))
+    kind: orm.Mapped[str] = orm.mapped_column(models.Text(16))
     seen: orm.Mapped[dict[str, Any]] = orm.mapped_column()
-    since: orm.Mapped[datetime.datetime] = orm.mapped_column(default=sqltypes.now())
+    since: orm.Mapped[datetime.datetime] = orm.mapped_column(default=models.now())
 
 
 GUEST_DIFFERENCES: Any = GuestDifference.__table__
@@ -85,7 +84,7 @@ class Instances:
         :raises migrator.exception.CleanupInProgress: a cleanup at its host removes the remains of the guest now.
         """
         values = models.values_of(instance)
-        values['launched_at'] = instance.launched_at or sqltypes.now()
+        values['launched_at'] = instance.launched_at or models.now()
         values['tenure'] = cleanups.tenure_after_all(instance.uuid)
         try:
             with self._engine.writer() as session:
@@ -284,7 +283,7 @@ class Definitions:
                 missing = [uuid for uuid, one in definitions.items() if not one]
                 kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
                 known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
-                session.execute(sa.update(_D).where(*kept).values(stored_at=sqltypes.later(-age)))
+                session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
                 new = sorted(definitions.keys() - known)
                 session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(new)))
                 values = [
@@ -293,7 +292,7 @@ class Definitions:
                         'host': host,
                         'definition': dict(definitions[uuid]),
                         'immovable': _immovable(definitions[uuid]),
-                        'stored_at': sqltypes.later(0 if definitions[uuid] else -age),
+                        'stored_at': models.later(0 if definitions[uuid] else -age),
                     }
                     for uuid in new
                 ]
@@ -340,7 +339,7 @@ class Differences:
         query = sa.select(*columns).where(
             ~sa.exists().where(_M.c.in_progress_instance_uuid == _T.c.uuid),
             sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-            _T.c.created_at < sqltypes.later(-_BIRTH),
+            _T.c.created_at < models.later(-_BIRTH),
         )
         if uuids is not None:
             query = query.where(_T.c.uuid.in_([*uuids]))
@@ -389,7 +388,7 @@ class Differences:
             with self._engine.writer() as session:
                 _forget(session, [*gone, *(one.instance_uuid for one in new)])
                 for one in new:
-                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': sqltypes.now()}
+                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': models.now()}
                     session.execute(sa.insert(_G).values(values))
         except DBDuplicateEntry:
             return []  # another conductor has stored them meanwhile
@@ -488,7 +487,7 @@ def _outdated() -> Any:
         services.c.down_since.is_(None),
     )
     fresh = sa.exists().where(
-        _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > sqltypes.later('since')
+        _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later('since')
     )
     late = models.CLEANUPS.c
     reverts = sa.exists().where(late.instance_uuid == _T.c.uuid, late.host == _T.c.host, late.step == 'revert_resize')
@@ -508,7 +507,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
         else the last one.
     """
     query = (
-        sa.select(_M, sqltypes.now().label('now'))
+        sa.select(_M, models.now().label('now'))
         .where(_M.c.instance_uuid == instance_uuid)
         .order_by(_M.c.id != (migration_id or 0), _M.c.in_progress_instance_uuid.is_(None), _M.c.id.desc())
         .limit(1)
@@ -516,7 +515,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
     row = session.execute(query).one_or_none()
     if row is None:
         return 'it has no migration.'
-    now = sqltypes.aware(row.now)
+    now = models.aware(row.now)
     if row.status == _S.DONE:
         ended = times.ago(row.updated_at or row.created_at, now)
         return f'evacuation {row.id} was done {ended}, and its source still has to clean up.'
@@ -544,10 +543,10 @@ def _advice(row: Any) -> str:
 
 def _existing(session: Any, instance_uuid: str) -> str:
     """Return a text that says which instance has this uuid, and what to do."""
-    row = session.execute(sa.select(_T, sqltypes.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
+    row = session.execute(sa.select(_T, models.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
     if row is None:
         return 'it was deleted meanwhile; try again.'
-    age = times.ago(row.created_at, sqltypes.aware(row.now))
+    age = times.ago(row.created_at, models.aware(row.now))
     return f'it is {row.name} on {row.host}, {row.vm_state}, created {age}; delete it first, or keep it as it is.'
 
 

@@ -19,7 +19,6 @@ from migrator.context import RequestContext
 from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.objects import (
     COMPUTE_BINARY,
@@ -67,7 +66,7 @@ _ABORT_EVACUATIONS = (
     .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == _AT)
     .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
     .values(
-        abort_requested_at=sqltypes.now(),
+        abort_requested_at=models.now(),
         abort_requested_by='host start',
         abort_cause=AbortCause.HOST_START.value,
         abort_status=MigrationStatus.FAILED.value,
@@ -90,7 +89,7 @@ _OWNED = (
     )
     .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
     .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
-    .order_by(sqltypes.unindexed(_T.c.id))
+    .order_by(models.unindexed(_T.c.id))
 )
 
 
@@ -416,7 +415,7 @@ class Migrations:
             boots = read_boots(session, write.boots_of)
         # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
-        kept = {key: now if isinstance(value, sqltypes.later) else value for key, value in fields.items()}
+        kept = {key: now if isinstance(value, models.later) else value for key, value in fields.items()}
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 
@@ -500,9 +499,15 @@ class Migrations:
         open_ = [_T.c.uuid.in_(builtins.list(uuids)), _T.c.source_compute == host, _IN_PROGRESS, _T.c.outcome.is_(None)]
         with self._engine.writer() as session:
             services.write_stopped(session, host, COMPUTE_BINARY, table.c.boot_id == boot_id)
-            asked = {'abort_requested_by': 'host stop', 'abort_cause': AbortCause.HOST_STOP.value}
-            unasked = sa.update(_T).where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
-            session.execute(unasked.values(abort_requested_at=sqltypes.now(), **asked))
+            session.execute(
+                sa.update(_T)
+                .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
+                .values(
+                    abort_requested_at=models.now(),
+                    abort_requested_by='host stop',
+                    abort_cause=AbortCause.HOST_STOP.value,
+                )
+            )
             sent = saga_log.sent_to_boot(session, uuids, boot_id)
             cancelled = {'abort_status': MigrationStatus.CANCELLED.value, 'cancelled_by_stop': True}
             cancelled['abort_text'] = 'in the queue of its source, which was stopped'

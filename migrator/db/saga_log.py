@@ -17,7 +17,6 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import drains, models
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
 from migrator.objects import FINAL, Migration, protocol
 from migrator.saga.log import Entry, EntryKind
 
@@ -117,7 +116,7 @@ class Event(NamedTuple):
 
 def settled(session: Any) -> datetime.datetime:
     """Return the time up to which :func:`events_after` returns events now."""
-    return sqltypes.aware(session.execute(sa.select(sqltypes.later(-SETTLED))).scalar_one())
+    return models.aware(session.execute(sa.select(models.later(-SETTLED))).scalar_one())
 
 
 def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit: int) -> list[Event]:
@@ -139,7 +138,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
             *(step.label('step'), log.c.payload),
         ).where(
             key.in_(which),
-            log.c.at <= sqltypes.later(-SETTLED),
+            log.c.at <= models.later(-SETTLED),
             sa.or_(
                 log.c.at > at,
                 sa.and_(log.c.at == at, sa.or_(key > uuid, sa.and_(key == uuid, log.c.seq > seq))),
@@ -147,7 +146,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
         )
         for of, log, key, step, which in (
             ('migration', _L, _L.c.migration, _L.c.step, of_migrations),
-            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', sqltypes.Text(64)), of_drains),
+            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', models.Text(64)), of_drains),
         )
     ]
     both = sa.union_all(*parts).subquery()
@@ -203,7 +202,7 @@ class Notified:
         """
         with self._engine.reader() as session:
             looked = session.execute(sa.select(_N.c.at).where(_N.c.migration == _LOOKED)).scalar()
-            now = sqltypes.aware(session.execute(sa.select(sqltypes.now())).scalar_one())
+            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
             # The clock of the database may have been set back.
             known = min(looked or now, now) - datetime.timedelta(seconds=_MARGIN)
             since = max(known, now - datetime.timedelta(seconds=oldest))
@@ -249,7 +248,7 @@ class Notified:
 
         :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
         """
-        return self._write(unsent, {'at': sqltypes.now()})
+        return self._write(unsent, {'at': models.now()})
 
     @retried
     def advance(self, unsent: Unsent) -> bool:
@@ -259,7 +258,7 @@ class Notified:
         :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
         """
         row = unsent.migration
-        return self._write(unsent, {'seq': row.log_seq, 'open': _is_open(row.status), 'at': sqltypes.now()})
+        return self._write(unsent, {'seq': row.log_seq, 'open': _is_open(row.status), 'at': models.now()})
 
     def _write(self, unsent: Unsent, values: Mapping[str, Any]) -> bool:
         which = _N.c.migration == unsent.migration.uuid, _N.c.seq == unsent.seq

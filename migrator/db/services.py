@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.engine import Engine, retried
-from migrator.db.schema import sqltypes
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -30,7 +29,7 @@ from migrator.objects import (
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
 _C = models.CONDUCTORS
-_NOW = sa.select(sqltypes.now())
+_NOW = sa.select(models.now())
 _NOT_PLACED = sa.select(_N).where(~_N.c.in_placement)
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
@@ -44,7 +43,7 @@ _LOCK_NODE = sa.select(_N).where(_N.c.host == sa.bindparam('of')).with_for_updat
 _NOTE_PLACED = sa.update(_N).where(_N.c.id == sa.bindparam('of')).values(in_placement=True)
 _FORCED_DOWN = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
 _REPORT = sa.update(_T).where(_T.c.host == sa.bindparam('of'), _T.c.binary == sa.bindparam('kind'))
-_REPORT = _REPORT.values(version=sa.bindparam('now_has'), last_seen_up=sqltypes.now(), down_since=None)
+_REPORT = _REPORT.values(version=sa.bindparam('now_has'), last_seen_up=models.now(), down_since=None)
 #: The boots that heartbeats have reported, and are registered.
 _REPORTED = (
     _T.c.binary == COMPUTE_BINARY,
@@ -54,7 +53,7 @@ _REPORTED = (
     # A late heartbeat does not bring back a boot that has stopped.
     _T.c.last_seen_up.is_not(None),
 )
-_REPORTED_AT = sqltypes.later('since')
+_REPORTED_AT = models.later('since')
 _HEARTBEATS = sa.update(_T).where(*_REPORTED)
 _HEARTBEATS = _HEARTBEATS.values(
     last_seen_up=_REPORTED_AT,
@@ -63,18 +62,18 @@ _HEARTBEATS = _HEARTBEATS.values(
 )
 _REPORTED_HOSTS = sa.select(_T.c.host).where(*_REPORTED)
 _MAY_BE_DOWN = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-_MARK_DOWN = sa.update(_T).values(down_since=sqltypes.now())
+_MARK_DOWN = sa.update(_T).values(down_since=models.now())
 _MARK_DOWN = _MARK_DOWN.where(
     *_MAY_BE_DOWN,
     _T.c.down_since.is_(None),
     # A report from the future came before the database's clock was set back.
-    sa.or_(_T.c.last_seen_up < sqltypes.later('past'), _T.c.last_seen_up > sqltypes.later('future')),
+    sa.or_(_T.c.last_seen_up < models.later('past'), _T.c.last_seen_up > models.later('future')),
 )
 _COUNT_DOWN = sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None))
-_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > sqltypes.now())
-_RENEW = _RENEW.values(lease_until=sqltypes.later('lease'))
+_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > models.now())
+_RENEW = _RENEW.values(lease_until=models.later('lease'))
 _RENEW_REACHABLE = _RENEW.values(broker_away_since=None)
-_RENEW_AWAY = _RENEW.values(broker_away_since=sqltypes.later('away'))
+_RENEW_AWAY = _RENEW.values(broker_away_since=models.later('away'))
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
@@ -141,7 +140,7 @@ class Services:
         if session.execute(update, {'of': host, 'kind': binary, 'now_has': version}).rowcount:
             return
         values = {'uuid': self._threads.new_uuid(), 'host': host, 'binary': binary, 'version': version, **more}
-        session.execute(sa.insert(_T).values(last_seen_up=sqltypes.now(), down_since=None, **values))
+        session.execute(sa.insert(_T).values(last_seen_up=models.now(), down_since=None, **values))
 
     @retried
     def heartbeats(self, boots: Mapping[str, str], age: float) -> set[str]:
@@ -258,7 +257,7 @@ class Services:
         A service that is forced down is down from now on, until it reports.
         """
         if values.get('forced_down'):
-            values['down_since'] = sqltypes.now()
+            values['down_since'] = models.now()
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
@@ -421,12 +420,12 @@ class Services:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            return sqltypes.aware(session.execute(_NOW).scalar_one())
+            return models.aware(session.execute(_NOW).scalar_one())
 
 
 def alive(owner: Any) -> Any:
     """Return the condition that an owner holds an unexpired lease."""
-    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > sqltypes.now())
+    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > models.now())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -462,12 +461,12 @@ class Conductors:
         with self._engine.writer() as session:
             session.execute(
                 sa.delete(_C).where(
-                    _C.c.lease_until < sqltypes.later(-KEPT),
+                    _C.c.lease_until < models.later(-KEPT),
                     ~sa.exists().where(moving.c.owner == _C.c.id, models.IN_PROGRESS),
                     ~sa.exists().where(cleanups.c.owner == _C.c.id),
                 )
             )
-            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=sqltypes.later(lease)))
+            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=models.later(lease)))
 
     @retried
     def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
@@ -496,9 +495,9 @@ class Conductors:
         :param server: also write this service as stopped, unless another boot with this name lives.
         """
         with self._engine.writer() as session:
-            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=sqltypes.now()))
+            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=models.now()))
             if server is not None:
-                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > sqltypes.now())
+                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > models.now())
                 self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
 
     def first(self) -> str | None:
@@ -507,14 +506,14 @@ class Conductors:
         A conductor that cannot reach the broker does not count. While conductors come and go, two of them may do the
         work once.
         """
-        query = sa.select(_C.c.id).where(_C.c.lease_until > sqltypes.now(), _C.c.broker_away_since.is_(None))
+        query = sa.select(_C.c.id).where(_C.c.lease_until > models.now(), _C.c.broker_away_since.is_(None))
         with self._engine.reader() as session:
             found: str | None = session.execute(query.order_by(_C.c.id).limit(1)).scalar()
             return found
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""
-        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > sqltypes.now())
+        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > models.now())
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 
@@ -522,7 +521,7 @@ class Conductors:
         """Return the RPC server name of the living conductor that owns a migration, or None."""
         migrations = models.MIGRATIONS
         query = sa.select(_C.c.server).join(migrations, migrations.c.owner == _C.c.id)
-        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > sqltypes.now())
+        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > models.now())
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 

@@ -22,7 +22,6 @@ from migrator import exception, executors
 from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.engine import Engine
-from migrator.db.schema import sqltypes
 from migrator.db.services import alive
 from migrator.drain import forecast
 from migrator.objects import ARRIVED, COMPUTE_BINARY, Migration, MigrationStatus, MigrationType
@@ -435,7 +434,7 @@ class SlotReader:
         """
         query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_([*hosts]))
         with self._engine.reader() as session:
-            now = sqltypes.aware(session.execute(sa.select(sqltypes.now())).scalar_one())
+            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
             limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
             rows = session.execute(_COMPLETED).all()
             copying = session.execute(_COPYING).all()

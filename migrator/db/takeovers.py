@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from migrator.db import models
 from migrator.db.engine import Engine, retried
 from migrator.db.migrations import Owned, read_owned
-from migrator.db.schema import sqltypes
 from migrator.db.services import alive
 from migrator.objects import COMPUTE_BINARY
 
@@ -33,7 +32,7 @@ _NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
 _ORPHANS = (
     sa.select(_T.c.source_compute, _T.c.uuid)
     .where(_IN_PROGRESS, _NO_LIVING_OWNER, _T.c.uuid.is_not(None))
-    .order_by(sqltypes.unindexed(_T.c.id))
+    .order_by(models.unindexed(_T.c.id))
 )
 #: The most migrations that one transaction takes.
 AT_ONCE = 500
@@ -45,7 +44,7 @@ def _may_take(conductors: Any) -> Any:
     One that cannot reach the broker keeps those that it owns. Others could not reach it either. One that renews its
     lease so late may have died, and keeps what it owns until the lease ends.
     """
-    return sa.and_(conductors.c.lease_until > sqltypes.later('late'), conductors.c.broker_away_since.is_(None))
+    return sa.and_(conductors.c.lease_until > models.later('late'), conductors.c.broker_away_since.is_(None))
 
 
 _THEIRS, _OTHERS = _T.alias('theirs'), _C.alias('others')
@@ -110,7 +109,7 @@ class Takeovers:
         """Return conductor -> the number of sources of its migrations in progress, of those that have any."""
         query = sa.select(_T.c.owner, sa.func.count(sa.distinct(_T.c.source_compute)))
         with self._engine.reader() as session:
-            found = session.execute(query.where(_IN_PROGRESS).group_by(sqltypes.unindexed(_T.c.owner)))
+            found = session.execute(query.where(_IN_PROGRESS).group_by(models.unindexed(_T.c.owner)))
             return {owner: int(number) for owner, number in found if owner is not None}
 
     @retried

@@ -15,7 +15,7 @@ from oslo_db import exception as db_exception
 from migrator import exception, executors
 from migrator.db import engine, models, saga_log, slots, takeovers
 from migrator.db.migrations import Write
-from migrator.db.schema import sqltypes, sync
+from migrator.db.schema import sync
 from migrator.objects.drain import Drain
 from tests.real.conftest import new_url
 from tests.real.rows import CONTEXT, accepted, ended, instance, migration, owner
@@ -258,9 +258,9 @@ SLEEP = {'postgresql': 'SELECT pg_sleep(0.05)', 'mysql': 'SELECT sleep(0.05)'}
 
 def test_the_time_of_a_statement_is_not_that_of_its_transaction(on_server):
     with on_server.engine.writer() as session:
-        first = session.execute(sa.select(sqltypes.now())).scalar_one()
+        first = session.execute(sa.select(models.now())).scalar_one()
         session.execute(sa.text(SLEEP[session.dialect.name]))
-        second = session.execute(sa.select(sqltypes.now())).scalar_one()
+        second = session.execute(sa.select(models.now())).scalar_one()
     assert second - first >= datetime.timedelta(seconds=0.05)
 
 

@@ -13,7 +13,7 @@ from migrator import executors
 from migrator.db import models
 from migrator.db.api import Database
 from migrator.db.saga_log import Notified
-from migrator.db.schema import sqltypes, sync
+from migrator.db.schema import sync
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from tests.unit.db import conftest
@@ -94,7 +94,7 @@ def fill(session):
         crossed = crossed.join(digit, sa.true())
     numbers = sa.select(n).select_from(crossed).subquery()
     n = numbers.c.n
-    ago = sa.literal_column(AGO[session.dialect.name], sqltypes.UTCDateTime())
+    ago = sa.literal_column(AGO[session.dialect.name], models.UTCDateTime())
 
     def name(prefix, number):
         return sa.literal(prefix) + sa.cast(number, sa.String(10))
@@ -106,12 +106,12 @@ def fill(session):
     host = {'uuid': name('h', n), 'host': name('other', n)}
     version, binary = sa.literal(CURRENT_VERSION), sa.literal(COMPUTE_BINARY)
     insert(models.SERVICES, OTHERS, **host, binary=binary, version=version, last_seen_up=ago)
-    empty = {column: sa.literal([], sqltypes.Json()) for column in ('cpu_info', 'providers')}
+    empty = {column: sa.literal([], models.Json()) for column in ('cpu_info', 'providers')}
     hypervisor = {'hypervisor_type': sa.literal('x'), 'hypervisor_version': sa.literal(1), 'host_ip': sa.literal('x')}
     insert(models.COMPUTE_NODES, OTHERS, **host, **hypervisor, **empty, node=name('other', n))
     guest = {column: sa.literal('x') for column in ('name', 'project_id', 'user_id', 'node', 'vm_state')}
     guest |= {'power_state': sa.literal(1), 'tenure': sa.literal(ENDED // GUESTS)}
-    guest |= {'host': name('host', n % HOSTS), 'flavor': sa.literal({'name': 'x'}, sqltypes.Json()), 'created_at': ago}
+    guest |= {'host': name('host', n % HOSTS), 'flavor': sa.literal({'name': 'x'}, models.Json()), 'created_at': ago}
     one = {column: sa.literal('x') for column in ('project_id', 'user_id', 'migration_type', 'source_node', 'strategy')}
     one |= {'source_compute': name('host', n % HOSTS), 'dest_compute': name('host', (n + 1) % HOSTS)}
     one |= {'owner': name('c', n % 4), 'created_at': ago, 'updated_at': ago, 'epoch': sa.literal(1)}

@@ -23,11 +23,10 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.replies import Replies
 from migrator.conductor.migration.waiting import Ledger
 from migrator.context import about
-from migrator.db import slots
+from migrator.db import models, slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
-from migrator.db.schema import sqltypes
 from migrator.objects import ENDS, Migration, MigrationStatus, Outcome, instance, protocol, reasons
 from migrator.objects.reasons import Reason
 from migrator.placement_client.allocations import SharedReadings, Writer
@@ -38,7 +37,7 @@ from migrator.saga import log
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
 #: The time of the commit that writes it, by the database's clock.
-NOW = sqltypes.now()
+NOW = models.now()
 
 
 @dataclasses.dataclass(frozen=True)

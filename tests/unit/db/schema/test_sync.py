@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.engine import Engine
-from migrator.db.schema import fingerprint, sqltypes, sync
+from migrator.db.schema import fingerprint, sync
 from tests.unit.db import conftest
 
 
@@ -148,7 +148,7 @@ CHANGES: dict[str, Callable[[sa.Table], object]] = {
 def test_each_change_of_a_table_changes_the_name_of_the_schema(change: str) -> None:
     def name(changed: Callable[[sa.Table], object] = lambda table: None) -> str:
         metadata = sa.MetaData()
-        columns = sa.Column('id', sa.Integer(), primary_key=True), sa.Column('name', sqltypes.Text(10))
+        columns = sa.Column('id', sa.Integer(), primary_key=True), sa.Column('name', models.Text(10))
         changed(sa.Table('table', metadata, *columns))
         return fingerprint.of(metadata)
 
