@@ -131,8 +131,7 @@ def run(command: Sequence[str], directory: pathlib.Path) -> None:
 @contextlib.contextmanager
 def site(minutes: float) -> Iterator[str]:
     """Run a piece of the long run, and return the URL of a Prometheus that has scraped its services."""
-    from tests.long_run.step_log import StepLog
-
+    from tests.long_run.journal import Journal
     from tests.long_run.piece import Piece, Settings, workspace
     from tests.real.servers.prometheus import Prometheus
 
@@ -140,7 +139,7 @@ def site(minutes: float) -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory() as name,
         workspace() as made,
-        Piece(made, settings, StepLog(pathlib.Path(name))) as piece,
+        Piece(made, settings, Journal(pathlib.Path(name))) as piece,
     ):
         prometheus = Prometheus(made, piece.site.metrics(), SCRAPE)
         prometheus.start()

@@ -89,7 +89,7 @@ class Seen:
 _TABLES = {
     'instances': 'SELECT uuid, host, vm_state, task_state, flavor FROM instances',
     'migrations': (
-        'SELECT uuid, instance_uuid, status, in_progress_instance_uuid AS moving, stuck_reason, waits_for, failure, '
+        'SELECT uuid, instance_uuid, status, in_progress_instance_uuid AS moving, stuck_kind, wait_kind, failure, '
         'log_seq, owner, epoch, source_compute, dest_compute, '
         "extract(epoch FROM timezone('utc', clock_timestamp()) - created_at)::float AS age FROM migrations"
     ),
@@ -240,7 +240,7 @@ def _rows(seen: Seen, known: Known) -> Iterator[Finding]:
             yield Finding(LOST, f'guest {one["uuid"]} has the vm_state {one["vm_state"]}')
     for one in seen.migrations:
         if one['moving'] is not None or one['status'] not in ENDS:
-            reason = one['stuck_reason'] or one['waits_for'] or 'no reason'
+            reason = one['stuck_kind'] or one['wait_kind'] or 'no reason'
             yield Finding(STUCK, f'migration {one["uuid"]} is {one["status"]} after {one["age"]:.0f} s: {reason}')
         if one['status'] == 'error':
             yield Finding(LOST, f'migration {one["uuid"]} ended in error: {one["failure"]}')

@@ -21,6 +21,7 @@ backend.init_backend(backend.BackendType.THREADING)
 from oslo_config import cfg  # noqa: E402 - after the backend is chosen
 
 from migrator import exception, rpc  # noqa: E402 - after the backend is chosen
+from migrator.runtime import logs  # noqa: E402 - after the backend is chosen
 
 TOPIC = 'echo'
 
@@ -68,6 +69,9 @@ def main() -> None:
     """Serve until SIGTERM."""
     file, name = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
+    # As each service of migrator has it: an outage is one line.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(logs.OncePerOutage())
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_args: ended.set())
     print('begins', flush=True)

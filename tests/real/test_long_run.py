@@ -11,9 +11,9 @@ import uuid
 import psycopg2
 import pytest
 import requests
-from tests.long_run.step_log import StepLog, read
 
 from tests.long_run import audit, faults, table
+from tests.long_run.journal import Journal, read
 from tests.long_run.piece import Piece, Settings
 from tests.real import plugin
 
@@ -37,8 +37,8 @@ def piece(workspace, rabbitmq, tmp_path):
     """A piece that has been run. Its own database and Placement are not the session's."""
     plugin.need('postgresql')
     plugin.need('placement_http')
-    step_log = StepLog(tmp_path)
-    with Piece(workspace, SETTINGS, step_log, rabbitmq) as made:
+    journal = Journal(tmp_path)
+    with Piece(workspace, SETTINGS, journal, rabbitmq) as made:
         made.run()
         yield made
 
@@ -93,7 +93,7 @@ def test_piece_finds_nothing_wrong_and_its_audit_finds_what_is_made_wrong(piece)
 
 def _finds_nothing(piece):
     assert piece.findings == []
-    records = read(piece.step_log.directory)
+    records = read(piece.journal.directory)
     figures = table.figures(records)
     assert (figures.pieces, figures.broken_off, figures.audits, figures.failed) == ([1], 0, 1, 0)
     assert figures.migrations['completed'] >= 4
