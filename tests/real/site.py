@@ -116,8 +116,12 @@ class Site:
 
     def add(self, kind: str, name: str) -> Service:
         """Add a service, configured and not started."""
-        made = self.services[name] = Service(self.workspace, kind, name, self.configure(name))
+        made = self.services[name] = self.made(kind, name, self.configure(name))
         return made
+
+    def made(self, kind: str, name: str, file: pathlib.Path) -> Service:
+        """Return the process of a service."""
+        return Service(self.workspace, kind, name, file)
 
     def user(self, name: str) -> str:
         """Return who a service is at the broker."""
