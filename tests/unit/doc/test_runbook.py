@@ -40,7 +40,7 @@ def has_row(text: str, literals: list[str]) -> bool:
 @pytest.mark.parametrize('kind', sorted(texts()))
 def test_each_kind_of_a_wait_or_of_a_stuck_migration_has_its_row(kind: str) -> None:
     text = texts()[kind]
-    # What is only words of an error, or of a bound, is described by its beginning.
+    # The words of an error or of a bound are the whole text then, and no row can have them.
     assert has_row(text, rows()) or re.fullmatch(r'{}( Conductor {}.*)?', text)
 
 
