@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi
-from migrator.objects import MigrationStatus
 from migrator.simulator import reader
 from migrator.simulator.invariants import check
-from migrator.simulator.invariants.check import Violation
+from migrator.simulator.invariants.check import HOLDINGS, Violation
 from migrator.simulator.monitoring.aborts import Aborts
 from migrator.simulator.monitoring.act_check import ActCheck
 from migrator.simulator.monitoring.drain_requests import DrainRequests
@@ -30,6 +29,7 @@ from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
 from migrator.simulator.monitoring.rows import Rows
+from migrator.simulator.monitoring.silence import Silence
 from migrator.simulator.world import World
 from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
@@ -39,8 +39,6 @@ from migrator.testing.hypervisor import hypervisor
 APART = 'I10'
 #: Seconds that a planned stop may take in addition to ``stop_timeout``.
 STOP = 2.0
-#: Seconds within which a migration must record what it waits for. Without faults it takes a fraction of it.
-SILENCE = 300.0
 #: The invariants that a message alone may break, without a change of rows, allocations or guests.
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
 _AT_EVERYTHING = [one for one in check.INVARIANTS if one.when is check.When.ALWAYS and one.id != APART]
@@ -68,13 +66,17 @@ class Monitor:
         self._holdings = Holdings(self._reader)
         self._queues = Queues()
         #: The id of an invariant -> a function that yields how a world at a look breaks it.
-        self._lookers = {'I9': Aborts(cloud).look, 'I22': ActCheck(cloud, self._rows).look, 'I25': DrainRequests().look}
+        self._lookers = {
+            'I7': Silence().look,
+            'I9': Aborts(cloud).look,
+            'I22': ActCheck(cloud, self._rows).look,
+            'I25': DrainRequests().look,
+        }
         self._epoch_check = EpochCheck()
         #: How many effects and messages the last look has seen.
         self._effects_seen = -1
         self._messages_seen = 0
-        #: Migration -> its progress, and since when it has had that progress without a recorded wait.
-        self._unchanged: dict[str, tuple[Any, float]] = {}
+        self._world: World | None = None
         self._collector = _LogCollector()
         self.logs = self._collector.lines
         self._install()
@@ -88,10 +90,8 @@ class Monitor:
     def snapshot(self) -> World:
         """Return a snapshot of the whole world with all logs; the limit of a host is the highest that it had."""
         world = World(**self._reader.everything(self.logs))
-        world.hosts = {
-            name: reader.with_limit(host, max(host.limit, self._queues.highest_limit.get(name, 0)))
-            for name, host in world.hosts.items()
-        }
+        for name, host in world.hosts.items():
+            host.limit = max(host.limit, self._queues.highest_limit.get(name, 0))
         return world
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -183,48 +183,35 @@ class Monitor:
         if rows_changed:
             self._rows.read()
         holdings_changed = self._holdings.read()
-        world = World(
-            providers=self._holdings.providers,
-            before=self._rows.before,
-            histories_before=self._rows.histories_before,
-            drains_before=self._rows.drains_before,
-            **self._rows.values,
-            **outside,
-        )
-        everything = rows_changed or holdings_changed or self._effects_seen != len(world.effects)
+        world = self._world_of(outside)
+        changed = self._rows.changed | ({HOLDINGS} if holdings_changed else set())
+        everything = bool(changed) or self._effects_seen != len(world.effects)
         self._effects_seen = len(world.effects)
         for invariant in _AT_EVERYTHING if everything else _AT_MESSAGES:
+            if everything and not invariant.may_have_changed(changed):
+                continue
             for what in invariant.function(world):
                 self._note(invariant.id, what)
         for id_, looker in self._lookers.items():
             for what in looker(world):
                 self._note(id_, what)
-        self._note_silence(world)
         self._rows.end_look()
 
-    def _note_silence(self, world: World) -> None:
-        """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
-
-        A copy, a wait in the queue and one for a user need no reason, unless an abort was requested. A wait for a slot
-        is no reason while no migration has that slot. Time without a living conductor does not count, because no
-        process could write a reason.
-        """
-        lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
-        taken = tuple(_slots_taken(world))
-        for uuid, row in world.migrations.items():
-            stands = row.status, row.outcome, row.attempt, row.abort_requested_at
-            on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
-            decides = not (row.confirm_requested_at or row.revert_requested_at)
-            on_its_way = on_its_way or (row.status == MigrationStatus.FINISHED and decides)
-            waits = row.waits_for and (not row.waits_for_slot or row.waits_for.startswith(taken))
-            observed = waits or row.stuck_reason or on_its_way
-            changed = stands != self._unchanged.get(uuid, (None, 0.0))[0]
-            if row.ended or observed or changed or not world.busy:
-                self._unchanged[uuid] = None if row.ended or observed else stands, world.at
-            elif world.at - self._unchanged[uuid][1] > SILENCE:
-                self._note(
-                    'I7', f'migration {uuid} is {row.status}, without progress or a recorded wait for {SILENCE:g} s'
-                )
+    def _world_of(self, outside: Mapping[str, Any]) -> World:
+        """Return the world at this look. There is only one, which changes."""
+        rows = self._rows
+        found = {
+            **rows.values,
+            **outside,
+            'providers': self._holdings.providers,
+            'before': rows.before,
+            'histories_before': rows.histories_before,
+            'drains_before': rows.drains_before,
+        }
+        if self._world is None:
+            self._world = World(**found)
+        vars(self._world).update(found)
+        return self._world
 
     def _now(self) -> float:
         return self._reader.times()[0]
@@ -234,17 +221,6 @@ class Monitor:
         if violation not in self._found:
             self._found.add(violation)
             self.violations.append(violation)
-
-
-def _slots_taken(world: World) -> Iterator[str]:
-    """Yield the beginnings of the texts of those that wait for a slot of which at least one is taken."""
-    for row in world.migrations.values():
-        if row.in_progress and (row.dest_node is not None or row.attempt > 1):
-            yield from (
-                'for a slot of the cluster:',
-                f'for a slot at source {row.source_compute}:',
-                f'for an inbound slot at {row.dest_compute}:',
-            )
 
 
 class _NotifyingList(list[hypervisor.Effect]):

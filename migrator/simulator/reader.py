@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from migrator.placement_client import allocations, providers
 from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
 from migrator.testing.simulation import primitives
+
+_NO_BOUNDS = Bounds()
 
 if TYPE_CHECKING:  # a reader need not import the cloud
     from migrator.testing.cloud import Cloud
@@ -43,40 +46,112 @@ class Provider:
     holders: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
     """The state of one host: its hypervisor, read without the driver, and its compute service.
 
-    :ivar guests: instance uuid -> the guest as a driver describes it, for every guest with any part on the host.
-    :ivar parts: instance uuid -> the parts of the guest on the host, the guest itself included.
-    :ivar persistent: the guests that survive a restart of the hypervisor.
-    :ivar sizes: instance uuid -> the processors, memory and disk of the guest.
-    :ivar resizing: the guests that were resized here and are not confirmed -> the migration, and the old size if the
-        guest has the new one.
-    :ivar jobs: the guests that are migrating away.
-    :ivar alive: whether a compute service runs. Otherwise the following fields are empty.
-    :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
-    :ivar busy: name of an executor -> the number of items that it runs or holds.
-    :ivar limit: the value of max_concurrent_live_migrations.
-    :ivar closed: whether the queue was stopped.
-    :ivar seen: migration uuid -> the highest epoch that this boot has accepted, and its owner.
+    Each part is read when it is first asked for, which must be before anything changes. :meth:`read` reads all.
     """
 
-    name: str
-    powered: bool
-    guests: Mapping[str, protocol.Guest]
-    parts: Mapping[str, Sequence[str]]
-    persistent: frozenset[str]
-    sizes: Mapping[str, tuple[int, int, int]]
-    resizing: Mapping[str, tuple[str, tuple[int, int, int] | None]]
-    jobs: tuple[str, ...]
-    alive: bool = False
-    boot_id: str = ''
-    waiting: tuple[str, ...] = ()
-    busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    limit: int = 0
-    closed: bool = False
-    seen: Mapping[str, tuple[int, str | None]] = dataclasses.field(default_factory=dict)
+    def __init__(self, name: str, hypervisor: Any, compute: Any) -> None:
+        self.name = name
+        self._hypervisor = hypervisor
+        self._compute = compute if compute is not None and _alive(compute.threads) else None
+
+    def read(self) -> Host:
+        """Read every part now."""
+        for name, part in vars(Host).items():
+            if isinstance(part, functools.cached_property):
+                getattr(self, name)
+        return self
+
+    @functools.cached_property
+    def powered(self) -> bool:
+        """Whether the hypervisor has its power."""
+        return bool(self._hypervisor.powered)
+
+    @functools.cached_property
+    def guests(self) -> Mapping[str, protocol.Guest]:
+        """Instance uuid -> the guest as a driver describes it, for every guest with any part on the host."""
+        found = self._hypervisor
+        there = [*found.guests, *(uuid for uuid in found.residues if uuid not in found.guests)]
+        return {uuid: found.describe(uuid) for uuid in there}
+
+    @functools.cached_property
+    def parts(self) -> Mapping[str, Sequence[str]]:
+        """Instance uuid -> the parts of the guest on the host, the guest itself included."""
+        return {uuid: parts for uuid in self.guests if (parts := self._hypervisor.residue(uuid))}
+
+    @functools.cached_property
+    def persistent(self) -> frozenset[str]:
+        """The guests that survive a restart of the hypervisor."""
+        return frozenset(uuid for uuid, guest in self._hypervisor.guests.items() if guest.persistent)
+
+    @functools.cached_property
+    def sizes(self) -> Mapping[str, tuple[int, int, int]]:
+        """Instance uuid -> the processors, memory and disk of the guest."""
+        return {uuid: guest.size for uuid, guest in self._hypervisor.guests.items()}
+
+    @functools.cached_property
+    def resizing(self) -> Mapping[str, tuple[str, tuple[int, int, int] | None]]:
+        """The guests that were resized here and are not confirmed.
+
+        Each has its migration, and its old size if it has the new one.
+        """
+        return {
+            uuid: (guest.resize.migration_uuid, guest.resize.old)
+            for uuid, guest in self._hypervisor.guests.items()
+            if guest.resize is not None
+        }
+
+    @functools.cached_property
+    def jobs(self) -> tuple[str, ...]:
+        """The guests that are migrating away."""
+        return tuple(self._hypervisor.jobs)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a compute service runs. Otherwise the following parts are empty."""
+        return self._compute is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the compute service stands still, as after SIGSTOP."""
+        return self._compute is not None and bool(getattr(self._compute.threads, 'paused', False))
+
+    @functools.cached_property
+    def boot_id(self) -> str:
+        """The boot of the service."""
+        return self._compute.boot_id if self._compute else ''
+
+    @functools.cached_property
+    def waiting(self) -> tuple[str, ...]:
+        """The keys of ``_waiting_live_migrations``, in their order."""
+        return tuple(self._compute._waiting_live_migrations) if self._compute else ()
+
+    @functools.cached_property
+    def busy(self) -> Mapping[str, int]:
+        """Name of an executor -> the number of items that it runs or holds."""
+        if self._compute is None:
+            return {}
+        runner = self._compute._runner
+        pools = {'queue': self._compute._live_migration_executor, 'steps': runner.pool, 'reports': runner.reports}
+        return {name: pool.running + pool.waiting for name, pool in pools.items()}
+
+    @functools.cached_property
+    def limit(self) -> int:
+        """The value of max_concurrent_live_migrations."""
+        return int(self._compute._runner.queue.limit) if self._compute else 0
+
+    @functools.cached_property
+    def closed(self) -> bool:
+        """Whether the queue was stopped."""
+        return bool(self._compute._runner.queue._closed) if self._compute else False
+
+    @functools.cached_property
+    def seen(self) -> Mapping[str, tuple[int, str | None]]:
+        """Migration uuid -> the highest epoch that this boot has accepted, and its owner."""
+        records = self._compute._runner._records if self._compute else {}
+        return {uuid: (record.epoch, record.owner) for uuid, record in records.items()}
 
 
 class Reader:
@@ -140,6 +215,8 @@ class Reader:
             'leftovers': self._leftovers(),
             'connections': connections,
             **self.outside(),
+            'hosts': {name: host.read() for name, host in self.hosts().items()},
+            **{name: list(of) for name, of in self._grown().items()},
         }
 
     def times(self) -> tuple[float, datetime.datetime]:
@@ -160,21 +237,18 @@ class Reader:
         cloud = self.cloud
         at, now = self.times()
         # A conductor that was paused may use older ones.
-        self._bounds |= {one.tools.options.bounds or Bounds() for one in cloud.conductors.values()}
+        self._bounds |= {one.tools.options.bounds or _NO_BOUNDS for one in cloud.conductors.values()}
         for name, compute in cloud.computes.items():
             self._limits[name] = max(compute._runner.queue.limit, self._limits.get(name, 1))
         return {
+            'at': at,
+            'now': now,
             'bounds': self._bounds,
             'limits': self._limits,
             'lease': max((float(one.conf.conductor.lease) for one in cloud.conductors.values()), default=0.0),
-            'at': at,
-            'now': now,
             'down_time': float(next(iter(cloud.computes.values())).conf.service_down_time) if cloud.computes else 60.0,
-            'hosts': {name: self._host(name) for name in list(cloud.world.hypervisors)},
-            'effects': list(cloud.world.log),
-            'misdeeds': list(cloud.world.violations),
-            'intrusions': list(cloud.world.acts.intrusions),
-            'removals': list(cloud.world.acts.removals),
+            'hosts': self.hosts(),
+            **self._grown(),
             'messages': cloud.recorder.messages[messages_from:],
             'busy': {
                 f'{pool} of {name}': executor.running + executor.waiting
@@ -186,6 +260,17 @@ class Reader:
                     ('adoptions', conductor._adopt_pool),
                 )
             },
+        }
+
+    def _grown(self) -> dict[str, Sequence[Any]]:
+        """Return the parts of a World that only grow, and go on growing."""
+        world = self.cloud.world
+        acts = world.acts
+        return {
+            'effects': world.log,
+            'misdeeds': world.violations,
+            'intrusions': acts.intrusions,
+            'removals': acts.removals,
         }
 
     def secrets(self) -> list[str]:
@@ -246,44 +331,10 @@ class Reader:
             placement.before_request = before
             del placement.requests[answered:]
 
-    def _host(self, name: str) -> Host:
-        hypervisor = self.cloud.world.hypervisors[name]
-        compute = self.cloud.computes.get(name)
-        there = [*hypervisor.guests, *(uuid for uuid in hypervisor.residues if uuid not in hypervisor.guests)]
-        service: dict[str, Any] = {}
-        if compute is not None and _alive(compute.threads):
-            records = compute._runner._records
-            service = {
-                'alive': True,
-                'boot_id': compute.boot_id,
-                'waiting': tuple(compute._waiting_live_migrations),
-                'busy': {
-                    pool: executor.running + executor.waiting
-                    for pool, executor in (
-                        ('queue', compute._live_migration_executor),
-                        ('steps', compute._runner.pool),
-                        ('reports', compute._runner.reports),
-                    )
-                },
-                'limit': compute._runner.queue.limit,
-                'closed': compute._runner.queue._closed,
-                'seen': {uuid: (record.epoch, record.owner) for uuid, record in records.items()},
-            }
-        return Host(
-            name=name,
-            powered=hypervisor.powered,
-            guests={uuid: hypervisor.describe(uuid) for uuid in there},
-            parts={uuid: parts for uuid in there if (parts := hypervisor.residue(uuid))},
-            persistent=frozenset(uuid for uuid, guest in hypervisor.guests.items() if guest.persistent),
-            sizes={uuid: guest.size for uuid, guest in hypervisor.guests.items()},
-            resizing={
-                uuid: (guest.resize.migration_uuid, guest.resize.old)
-                for uuid, guest in hypervisor.guests.items()
-                if guest.resize is not None
-            },
-            jobs=tuple(hypervisor.jobs),
-            **service,
-        )
+    def hosts(self) -> dict[str, Host]:
+        """Return the hosts, whose parts are read when they are first asked for."""
+        computes = self.cloud.computes
+        return {name: Host(name, one, computes.get(name)) for name, one in self.cloud.world.hypervisors.items()}
 
     def _leftovers(self) -> list[str]:
         simulation = self.cloud.simulation
@@ -319,8 +370,3 @@ def marked(database: Database, instance_uuids: Collection[str]) -> frozenset[str
     """Return the uuids of the migrations that are marked as their instance's migration in progress."""
     found = database.migrations.list({'in_progress_instance_uuid': sorted(instance_uuids)})
     return frozenset(one.uuid for one in found)
-
-
-def with_limit(host: Host, limit: int) -> Host:
-    """Return a host with another limit."""
-    return dataclasses.replace(host, limit=limit)

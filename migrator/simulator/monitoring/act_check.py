@@ -109,5 +109,5 @@ class ActCheck:
     def _is_there(self, instance: Instance) -> bool:
         """Return whether a guest is on its host in the database, which has its power."""
         found = self._cloud.world.hypervisors[instance.host]
-        guest = found.describe(instance.uuid)
-        return found.powered and guest.present and guest.state != protocol.GuestState.WAITING
+        guest = found.guests.get(instance.uuid)
+        return found.powered and guest is not None and guest.state != protocol.GuestState.WAITING

@@ -5,8 +5,8 @@
 import pytest
 
 from migrator.db import slots
-from migrator.simulator import monitor
 from migrator.simulator.monitor import Monitor
+from migrator.simulator.monitoring import silence
 from tests.unit.simulator import planting
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def test_changed_outcome_is_found(watched):
 
 
 def test_wait_for_a_slot_that_is_free_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, 'SILENCE', 20.0)
+    monkeypatch.setattr(silence, 'SILENCE', 20.0)
     monkeypatch.setattr(slots.Slots, 'due', lambda *_args: iter(()))
     options = {'max_concurrent_inbound_live_migrations': 1, 'conductor.guests_interval': 0}
     with planting.simulated(tmp_path, options=options) as cloud:
