@@ -24,7 +24,12 @@ FIRST = int(os.environ.get('MIGRATOR_FIRST_SEED', '1'))
 #: Seeds in each test, so that several processes share the work.
 CHUNK = 60
 #: Kind of plan -> its seeds that were red, with one line a seed: its number, then what it had broken.
-RED = {'days': 'red.txt', 'bad-nights': 'red-bad-nights.txt'}
+RED = {
+    'days': 'red.txt',
+    'bad-nights': 'red-bad-nights.txt',
+    'evacuations': 'red-evacuations.txt',
+    'bounds': 'red-bounds.txt',
+}
 
 
 def green(judged, kind, seeds, record_property):

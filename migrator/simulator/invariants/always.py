@@ -208,7 +208,8 @@ def one_way(world: World) -> Iterator[str]:
     - The destination is not rolled back before the conductor has settled where the guest is.
     - The post step is not sent to the source while the source has a job.
 
-    An abandoned migration may have both, since an operator decides where its guest is, whatever was decided before. An
+    A post step for another host than its own is a deferred cleanup of an earlier migration, and does not count. An
+    abandoned migration may have both, since an operator decides where its guest is, whatever was decided before. An
     earlier candidate that was down may be rolled back late, by a deferred cleanup. Not checked: a step that runs twice
     has the effect of one run.
     """
@@ -225,13 +226,23 @@ def one_way(world: World) -> Iterator[str]:
             continue
         yield from _too_early(world, message)
         if message.method in POST:
-            posted.add(message.migration_uuid)
+            if not _of_earlier_migration(world, message):
+                posted.add(message.migration_uuid)
         elif message.method not in ROLLBACK or _abandoned(world, message.migration_uuid):
             continue
         elif message.migration_uuid in posted and not _to_earlier_candidate(world, message):
             yield f'migration {message.migration_uuid}: {message.method} was sent after a post step'
     yield from evacuations.one_way(world)
     yield from cold_migrations.one_way(world)
+
+
+def _of_earlier_migration(world: World, message: Recorded) -> bool:
+    """Return whether a post step is a deferred cleanup of an earlier migration, in the name of this one."""
+    migration = world.migrations.get(message.migration_uuid or '')
+    if migration is None:
+        return False
+    mine = migration.source_compute if message.method == POST[0] else migration.dest_compute
+    return _host_of(message) != mine
 
 
 def _to_earlier_candidate(world: World, message: Recorded) -> bool:

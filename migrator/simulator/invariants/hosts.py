@@ -172,11 +172,14 @@ def queue_keys(world: World) -> Iterator[str]:
     """I11, always: each key of ``_waiting_live_migrations`` is in progress, and its step 5 was sent there.
 
     A host with a deferred cleanup of the guest is exempt: it was unreachable when the migration continued without it.
+    So is one that is down, which no message reaches.
     """
     for host in world.hosts.values():
         for uuid in host.waiting:
             migration = world.migrations.get(uuid)
             if migration is not None and world.has_cleanup(host.name, migration.instance_uuid):
+                continue
+            if world.is_down(host.name):
                 continue
             if migration is None or not migration.in_progress:
                 yield f'the queue of {host.name} has {uuid}, which is not a migration in progress'

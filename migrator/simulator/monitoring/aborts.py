@@ -22,7 +22,7 @@ class Aborts:
     """How long each migration goes on after a request to abort it.
 
     Only the time counts in which the request could have reached the driver: a conductor and the compute service of the
-    source are alive, the broker is reachable, and the hypervisor of the source neither hangs nor fails.
+    source run, the broker is reachable, and the hypervisor of the source neither hangs nor fails.
     """
 
     def __init__(self, cloud: Cloud) -> None:
@@ -54,4 +54,4 @@ class Aborts:
         if there is not None and there.state in hypervisor.OWNING:
             return False
         planted = {fault.phase for fault in self._cloud.world.hypervisors[source.name].faults.planted}
-        return source.alive and planted.isdisjoint(_NEEDED)
+        return source.alive and not source.paused and planted.isdisjoint(_NEEDED)
