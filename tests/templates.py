@@ -9,8 +9,8 @@ import pathlib
 import tempfile
 
 from migrator import executors
-from migrator.db.engine import Engine
 from migrator.db.schema import sync
+from migrator.db.sql.engine import Engine
 
 
 def database(directory: pathlib.Path) -> pathlib.Path:

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator.db import models
-from migrator.db.engine import Engine
+from migrator.db.sql.engine import Engine, watch
 
 
 @dataclasses.dataclass
@@ -43,17 +43,17 @@ def counted(engine: Engine) -> Iterator[Work]:
         work.instructions += 1
         return 0
 
-    def at_statement(connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
-        work.statements.append(text)
-        # It stays after the statement, since the rows are fetched later.
-        connections.add(connection.connection.dbapi_connection)
-        connection.connection.dbapi_connection.set_progress_handler(count, 1)
+    def at_checkout(connection: Any, *_more: Any) -> None:
+        connections.add(connection)
+        connection.set_progress_handler(count, 1)
 
-    sa.event.listen(engine.sa_engine, 'before_cursor_execute', at_statement)
+    sa.event.listen(engine.sa_engine, 'checkout', at_checkout)
+    end = watch(engine, lambda text, _values: work.statements.append(text))
     try:
         yield work
     finally:
-        sa.event.remove(engine.sa_engine, 'before_cursor_execute', at_statement)
+        end()
+        sa.event.remove(engine.sa_engine, 'checkout', at_checkout)
         # The engine keeps its connections.
         for connection in connections:
             connection.set_progress_handler(None, 0)

@@ -31,10 +31,10 @@ def register(conf: cfg.ConfigOpts) -> None:
     from oslo_middleware import http_proxy_to_wsgi
 
     from migrator.conf import opts
-    from migrator.db import engine
+    from migrator.db.sql import options
 
     opts.register_opts(conf)
-    engine.register_opts(conf)
+    options.register_opts(conf)
     conf.register_opts(http_proxy_to_wsgi.OPTS, group='oslo_middleware')
 
 

@@ -33,10 +33,10 @@ LOG = logging.getLogger(__name__)
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options of a conductor."""
     from migrator.conf import opts
-    from migrator.db import engine
+    from migrator.db.sql import options
 
     opts.register_opts(conf)
-    engine.register_opts(conf)
+    options.register_opts(conf)
 
 
 def begin(process: Process) -> None:

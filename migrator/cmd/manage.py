@@ -108,12 +108,12 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     from oslo_config import cfg
 
     from migrator.conf import opts
-    from migrator.db import engine
+    from migrator.db.sql import options
     from migrator.runtime import settings
 
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
-    engine.register_opts(conf)
+    options.register_opts(conf)
     settings.parse(conf, PROG, [f'--config-file={file}' for file in files])
     for problem in settings.problems(conf):
         raise problem

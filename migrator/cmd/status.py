@@ -22,7 +22,7 @@ from migrator.runtime import pipes, settings
 
 if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help is fast
     from migrator.db.api import Database
-    from migrator.db.engine import Engine
+    from migrator.db.sql.engine import Engine
 
 PROG = 'migrator-status'
 USAGE = 2
@@ -33,10 +33,10 @@ Result = upgradecheck.Result
 
 def _register(conf: cfg.ConfigOpts) -> None:
     from migrator.conf import opts
-    from migrator.db import engine
+    from migrator.db.sql import options
 
     opts.register_opts(conf)
-    engine.register_opts(conf)
+    options.register_opts(conf)
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -50,7 +50,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @functools.cached_property
     def _engine(self) -> Engine:
-        from migrator.db.engine import engine_from_conf
+        from migrator.db.sql.engine import engine_from_conf
 
         return engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
@@ -142,9 +142,9 @@ def _result(check: Callable[[], Result]) -> Result:
     try:
         return check()
     except exception.MigratorException as error:
-        from migrator.db import engine
+        from migrator.db.sql import options
 
-        return Result(Code.FAILURE, engine.without_password(' '.join(str(error).split())))
+        return Result(Code.FAILURE, options.without_password(' '.join(str(error).split())))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from migrator import exception
 from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
-from migrator.db.migrations import Owned
+from migrator.db.takeovers import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
 from migrator.objects.migration import AbortCause
 from migrator.saga import log

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ import sqlalchemy as sa
 from migrator import exception
 from migrator.context import RequestContext
 from migrator.db import models
-from migrator.db.engine import Engine, retried
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.objects import ARRIVED, IN_PROGRESS, Migration, MigrationStatus, MigrationType, times
 from migrator.objects.migration import AbortCause, verdict
 
@@ -48,6 +50,7 @@ _IS_STUCK = _M.c.stuck_kind.is_not(None)
 _WAITS_FOR_USER = sa.and_(
     _M.c.status == _S.FINISHED.value, _M.c.confirm_requested_at.is_(None), _M.c.revert_requested_at.is_(None)
 )
+_INSERT = Prepared(sa.insert(_T))
 
 SUCCESS = 'Success'
 ERROR = 'Error'
@@ -71,16 +74,9 @@ class Action:
 
 def start(session: Any, context: RequestContext, action: str, instance_uuid: str, migration_uuid: str | None) -> None:
     """Write the start of an action within the transaction that accepts the request."""
-    session.execute(
-        sa.insert(_T).values(
-            action=action,
-            instance_uuid=instance_uuid,
-            migration_uuid=migration_uuid,
-            request_id=context.request_id,
-            user_id=context.user_id,
-            project_id=context.project_id,
-        )
-    )
+    row = {'action': action, 'instance_uuid': instance_uuid, 'migration_uuid': migration_uuid}
+    row |= {'request_id': context.request_id, 'user_id': context.user_id, 'project_id': context.project_id}
+    session.execute(_INSERT, row)
 
 
 def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]) -> None:
@@ -88,18 +84,27 @@ def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]
 
     :param messages: action -> why it failed; None: it succeeded.
     """
-    # Typed, so that the column's type cuts and escapes the texts of hosts and drivers.
-    texts = {action: sa.literal(message, _T.c.message.type) for action, message in messages.items()}
-    results = {action: ERROR if message else SUCCESS for action, message in messages.items()}
-    session.execute(
-        sa.update(_T)
-        .where(_T.c.migration_uuid == migration_uuid, _T.c.action.in_(list(messages)), _T.c.finish_time.is_(None))
-        .values(
-            finish_time=models.now(),
-            message=sa.case(texts, value=_T.c.action),
-            result=sa.case(results, value=_T.c.action),
-        )
-    )
+    actions = [*messages]
+    given: dict[str, Any] = {'of': migration_uuid, 'actions': actions}
+    for number, action in enumerate(actions):
+        given |= {f'action{number}': action, f'message{number}': messages[action]}
+        given[f'result{number}'] = ERROR if messages[action] else SUCCESS
+    session.execute(_finish(len(actions)), given)
+
+
+@functools.cache
+def _finish(actions: int) -> Prepared:
+    def of(column: Any, name: str) -> Any:
+        # Typed, so that the column's type cuts and escapes the texts of hosts and drivers.
+        whens = [
+            (_T.c.action == sa.bindparam(f'action{number}'), sa.bindparam(f'{name}{number}', type_=column.type))
+            for number in range(actions)
+        ]
+        return sa.case(*whens)
+
+    mine = (_T.c.migration_uuid == sa.bindparam('of'), _T.c.action.in_(sa.bindparam('actions', expanding=True)))
+    query = sa.update(_T).where(*mine, _T.c.finish_time.is_(None)).values(finish_time=columns.now())
+    return Prepared(query.values(message=of(_T.c.message, 'message'), result=of(_T.c.result, 'result')))
 
 
 class Actions:
@@ -193,7 +198,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'abort_requested_at': models.now(), 'abort_requested_by': context.user_id or 'unknown'}
+        values = {'abort_requested_at': columns.now(), 'abort_requested_by': context.user_id or 'unknown'}
         values['abort_cause'] = cause.value
         return self._request(context, migration, statuses, values, LIVE_MIGRATION_CANCEL, 'abort')
 
@@ -205,7 +210,7 @@ class Requests:
         :returns: whether it was written. False: the same request was there before, and nothing was changed.
         :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
-        values = {'force_complete_requested_at': models.now()}
+        values = {'force_complete_requested_at': columns.now()}
         action = LIVE_MIGRATION_FORCE_COMPLETE
         return self._request(context, migration, statuses, values, action, 'force_complete')
 
@@ -220,7 +225,7 @@ class Requests:
         confirms = action == CONFIRM_RESIZE
         requests = (_M.c.confirm_requested_at, _M.c.revert_requested_at)
         with self._engine.writer() as session:
-            values = {requests[not confirms].name: models.now()}
+            values = {requests[not confirms].name: columns.now()}
             waits = sa.and_(_M.c.uuid == migration.uuid, _WAITS_FOR_USER)
             if not session.execute(sa.update(_M).where(waits).values(**values)).rowcount:
                 state = session.execute(sa.select(_M.c.status).where(_M.c.uuid == migration.uuid)).scalar_one()
@@ -276,7 +281,7 @@ class Requests:
         :param who: the user who requests it, for the timeline.
         :raises migrator.exception.NotStuck: the migration is no longer stuck, or it is being abandoned.
         """
-        values = {'retry_requested_at': models.now(), 'retry_requested_by': who}
+        values = {'retry_requested_at': columns.now(), 'retry_requested_by': who}
         with self._engine.writer() as session:
             self._write_if_stuck(session, migration, values, _IS_STUCK)
 
@@ -291,14 +296,14 @@ class Requests:
         :raises migrator.exception.NotStuck: the migration is no longer stuck, and does not wait for its user.
         :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
         """
-        values = {'abandon_requested_at': models.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
+        values = {'abandon_requested_at': columns.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
         with self._engine.writer() as session:
-            row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+            row = session.execute(sa.select(_M, columns.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in IN_PROGRESS:
                 takes_part = sa.or_(_M.c.source_compute == guest_on, _M.c.dest_compute == guest_on)
                 self._write_if_stuck(session, migration, values, takes_part, sa.or_(_IS_STUCK, _WAITS_FOR_USER))
             elif row.abandon_guest_on != guest_on:
-                when = times.ago(row.abandon_requested_at, models.aware(row.now))
+                when = times.ago(row.abandon_requested_at, columns.aware(row.now))
                 raise exception.AbandonedOtherwise(
                     uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by, when=when
                 )
@@ -313,8 +318,8 @@ class Requests:
         )
         if session.execute(sa.update(_M).where(*stuck).values(**values)).rowcount:
             return
-        row = session.execute(sa.select(_M, models.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
-        now = models.aware(row.now)
+        row = session.execute(sa.select(_M, columns.now().label('now')).where(_M.c.uuid == migration.uuid)).one()
+        now = columns.aware(row.now)
         what = f'it is {row.status}, accepted {times.ago(row.created_at, now)}, and goes on by itself.'
         if row.status not in IN_PROGRESS:
             what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'

@@ -20,7 +20,8 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
-from migrator.db.engine import Engine, OneSession, retried
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
 from migrator.objects import FINAL, STOPPED, Flavor, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
@@ -203,7 +204,7 @@ _UNSENT = 24 * 3600.0
 
 def _ended(before: datetime.datetime) -> Any:
     # No write changes a migration after it has ended. Nearly all have such a status, so its index does not help.
-    return sa.and_(models.unindexed(_T.c.status).in_(_FINAL), models.ENDED, _T.c.changed_at < before)
+    return sa.and_(columns.unindexed(_T.c.status).in_(_FINAL), models.ENDED, _T.c.changed_at < before)
 
 
 def _purgeable(before: datetime.datetime) -> Any:
@@ -213,7 +214,7 @@ def _purgeable(before: datetime.datetime) -> Any:
     return sa.and_(
         _ended(before),
         # Its notifications are sent for a day.
-        sa.or_(_T.c.changed_at < models.later(-_UNSENT), ~is_unsent),
+        sa.or_(_T.c.changed_at < columns.later(-_UNSENT), ~is_unsent),
         ~sa.exists().where(_D.c.migration_uuid == _T.c.uuid),
         sa.exists().where(other.c.instance_uuid == _T.c.instance_uuid, later),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ import sqlalchemy as sa
 
 from migrator import exception
 from migrator.db import models, saga_log
-from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.objects import Migration, MigrationStatus
 from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING
 from migrator.saga import log
@@ -23,9 +24,16 @@ from migrator.saga import log
 _T = models.CLEANUPS
 _M = models.MIGRATIONS
 _I = models.INSTANCES
-_ALL = sa.select(_T).order_by(_T.c.id)
 _PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
-_CLEANED = sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id)
+_CLEANED = Prepared(sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id))
+
+_WHY: Any = sa.bindparam('why', type_=_T.c.blocked_because.type)
+_HERE = (_T.c.instance_uuid == sa.bindparam('guest'), _T.c.host == sa.bindparam('at'), _T.c.step.in_(REMOVING))
+_TO_BLOCK = sa.update(_T).where(_T.c.blocked_because.is_(None)).values(blocked_because=_WHY, epoch=_T.c.epoch + 1)
+_BLOCK, _BLOCK_HERE = Prepared(_TO_BLOCK.where(_HERE[0])), Prepared(_TO_BLOCK.where(*_HERE))
+_SENT_HERE = Prepared(
+    sa.select(_T.c.step, _T.c.migration_uuid).where(*_HERE, _T.c.blocked_because == _WHY, _T.c.owner.is_not(None))
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +90,7 @@ def hold(session: Any, instance_uuid: str, why: str) -> None:
 
     A conductor that runs one at this moment finds a new epoch, and can neither delete the cleanup nor go on.
     """
-    _block(session, why, _T.c.instance_uuid == instance_uuid)
+    session.execute(_BLOCK, {'guest': instance_uuid, 'why': why})
 
 
 def hold_at(session: Any, instance_uuid: str, host: str) -> None:
@@ -91,21 +99,14 @@ def hold_at(session: Any, instance_uuid: str, host: str) -> None:
     :raises migrator.exception.CleanupInProgress: a conductor has sent the step to the host, which has not answered yet.
     """
     why = f'The instance has been created at {host} since: check whether this cleanup is still needed.'
-    here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVING))
+    here = {'guest': instance_uuid, 'at': host, 'why': why}
     # Block first, so that no conductor can begin the cleanup after the check below.
-    _block(session, why, *here)
-    sent = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.blocked_because == why, _T.c.owner.is_not(None))
-    found = session.execute(sent).first()
+    session.execute(_BLOCK_HERE, here)
+    found = session.execute(_SENT_HERE, here).first()
     if found is not None:
         raise exception.CleanupInProgress(
             host=host, step=found.step, migration_uuid=found.migration_uuid, instance_uuid=instance_uuid
         )
-
-
-def _block(session: Any, why: str, *which: Any) -> None:
-    session.execute(
-        sa.update(_T).where(*which, _T.c.blocked_because.is_(None)).values(blocked_because=why, epoch=_T.c.epoch + 1)
-    )
 
 
 class Busy(Exception):
@@ -310,15 +311,16 @@ class Cleanups:
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
     ) -> builtins.list[Cleanup]:
         """Return deferred cleanups, the oldest first."""
-        query = _ALL
-        if host is not None:
-            query = query.where(_T.c.host == host)
-        if instance_uuid is not None:
-            query = query.where(_T.c.instance_uuid == instance_uuid)
-        if migration_uuid is not None:
-            query = query.where(_T.c.migration_uuid == migration_uuid)
+        which = {'host': host, 'instance_uuid': instance_uuid, 'migration_uuid': migration_uuid}
+        given = {name: value for name, value in which.items() if value is not None}
         with self._engine.reader() as session:
-            return [models.of_row(Cleanup, row) for row in session.execute(query)]
+            return [models.of_row(Cleanup, row) for row in session.execute(_listed(*given), given)]
+
+
+@functools.cache
+def _listed(*columns: str) -> Prepared:
+    """Return the query for the cleanups with given values of some columns."""
+    return Prepared(sa.select(_T).where(*(_T.c[name] == sa.bindparam(name) for name in columns)).order_by(_T.c.id))
 
 
 # --- the tenure of an instance, which each migration and each cleanup of the guest raises ----------------------------
@@ -328,10 +330,12 @@ class Cleanups:
 # and created again.
 
 
-def tenure_after_all(instance_uuid: str) -> Any:
+def tenure_after_all(instance_uuid: Any) -> Any:
     """Return, as a scalar subquery, a tenure above all known ones of an instance without a row.
 
     The tenure is 0 if none is known.
+
+    :param instance_uuid: the uuid, or the parameter of a statement.
     """
     known = sa.union_all(
         *(sa.select(table.c.tenure).where(table.c.instance_uuid == instance_uuid) for table in (_M, _T))

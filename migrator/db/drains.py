@@ -19,9 +19,10 @@ from sqlalchemy import orm
 
 from migrator import exception
 from migrator.db import models
-from migrator.db.engine import Engine, retried
-from migrator.db.models import Json, Text, Whole
 from migrator.db.services import alive
+from migrator.db.sql import columns
+from migrator.db.sql.columns import Json, Text, Whole
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
@@ -111,7 +112,7 @@ class DrainLog(models.Base):
 
     drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
     seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=models.now())
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
     conductor: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     kind: orm.Mapped[str] = orm.mapped_column(Text(16))
     payload: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
@@ -126,8 +127,14 @@ _ENDS = [status.value for status in DRAIN_ENDS]
 #: SQLite does not use the index for ``IS NOT NULL``.
 _IN_PROGRESS = _T.c.in_progress_host > ''
 _WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
-_OWNED_BY = sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id)
-_ORPHANS = sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1)
+_OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
+_ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
+_ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
+_MEMBERS_OF = Prepared(
+    sa.select(_P).where(_P.c.drain == sa.bindparam('of')).order_by(_P.c.position, _P.c.instance_uuid)
+)
+_NOW = Prepared(sa.select(columns.now()))
+_INSERT_EVENT, _INSERT_MEMBER = Prepared(sa.insert(_L)), Prepared(sa.insert(_P))
 #: The ends of members that a restore has not brought back.
 _NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
 
@@ -290,7 +297,8 @@ class Drains:
                 values: dict[str, Any] = {}
                 if action == 'cancel':
                     running = drain.cancel_running or abort_running
-                    values = {'cancel_requested_at': models.now(), 'cancel_requested_by': by, 'cancel_running': running}
+                    values = {'cancel_requested_at': columns.now(), 'cancel_requested_by': by}
+                    values['cancel_running'] = running
                 elif action == 'restore':
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
@@ -344,7 +352,7 @@ class Drains:
         :raises migrator.exception.DrainNotFound: no drain has this uuid.
         """
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
+            row = session.execute(_ONE, {'of': uuid}).one_or_none()
             if row is None:
                 raise exception.DrainNotFound(drain=uuid)
             return models.of_row(Drain, row)
@@ -382,9 +390,8 @@ class Drains:
 
     def read_members(self, uuid: str) -> builtins.list[Member]:
         """Return the members of a drain, by position."""
-        query = sa.select(_P).where(_P.c.drain == uuid).order_by(_P.c.position, _P.c.instance_uuid)
         with self._engine.reader() as session:
-            return [models.of_row(Member, row) for row in session.execute(query)]
+            return [models.of_row(Member, row) for row in session.execute(_MEMBERS_OF, {'of': uuid})]
 
     def read_log(self, uuid: str, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the log of a drain, the oldest event first.
@@ -431,7 +438,7 @@ class Drains:
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            return models.aware(session.execute(sa.select(models.now())).scalar_one())
+            return columns.aware(session.execute(_NOW).scalar_one())
 
     # --- the purge ---------------------------------------------------------------------------------------------------
 
@@ -508,7 +515,7 @@ class Drains:
             elif rows:
                 session.execute(sa.delete(_P).where(*theirs))
             if rows:
-                session.execute(sa.insert(_P), [row | {'drain': drain.uuid} for row in rows])
+                session.execute(_INSERT_MEMBER, [row | {'drain': drain.uuid} for row in rows])
         values.pop('in_progress_host', None)
         return drain.replace(**values)
 
@@ -525,7 +532,7 @@ class Drains:
             for number, (kind, payload) in enumerate(events, 1)
         ]
         if rows:
-            session.execute(sa.insert(_L), rows)
+            session.execute(_INSERT_EVENT, rows)
 
     @retried
     def enable_host(self, drain: Drain) -> None:

@@ -21,7 +21,8 @@ from sqlalchemy import orm
 
 from migrator import exception
 from migrator.db import cleanups, models
-from migrator.db.engine import Engine, retried
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -42,12 +43,12 @@ class GuestDifference(models.Base):
 
     __tablename__ = 'guest_differences'
 
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(models.Text(36), primary_key=True)
-    name: orm.Mapped[str] = orm.mapped_column(models.Text(255))
-    host: orm.Mapped[str | None] = orm.mapped_column(models.Text(255))
-    kind: orm.Mapped[str] = orm.mapped_column(models.Text(16))
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(columns.Text(36), primary_key=True)
+    name: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    kind: orm.Mapped[str] = orm.mapped_column(columns.Text(16))
     seen: orm.Mapped[dict[str, Any]] = orm.mapped_column()
-    since: orm.Mapped[datetime.datetime] = orm.mapped_column(default=models.now())
+    since: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
 
 
 GUEST_DIFFERENCES: Any = GuestDifference.__table__
@@ -57,7 +58,14 @@ Asked = dict[str, tuple[int, dict[str, Any]]]
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _G = GUEST_DIFFERENCES
 _S = MigrationStatus
-_ONE = sa.select(_T).where(_T.c.uuid == sa.bindparam('of'))
+_ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
+_ALL_DIFFERENCES = Prepared(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))
+_STANDING = Prepared(
+    sa.select(_M, columns.now().label('now'))
+    .where(_M.c.instance_uuid == sa.bindparam('guest'))
+    .order_by(_M.c.id != sa.bindparam('named'), _M.c.in_progress_instance_uuid.is_(None), _M.c.id.desc())
+    .limit(1)
+)
 _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 #: The greatest length of what a driver reports as immovable.
@@ -84,11 +92,12 @@ class Instances:
         :raises migrator.exception.CleanupInProgress: a cleanup at its host removes the remains of the guest now.
         """
         values = models.values_of(instance)
-        values['launched_at'] = instance.launched_at or models.now()
-        values['tenure'] = cleanups.tenure_after_all(instance.uuid)
+        del values['tenure']
+        if instance.launched_at is None:
+            del values['launched_at']
         try:
             with self._engine.writer() as session:
-                session.execute(sa.insert(_T).values(**values))
+                session.execute(_insert('launched_at' not in values), {**values, 'guest': instance.uuid})
                 cleanups.hold_at(session, instance.uuid, instance.host)
         except DBDuplicateEntry:
             with self._engine.reader() as session:
@@ -229,6 +238,17 @@ class Instances:
         raise exception.InstanceNotFound(instance_uuid=uuid)
 
 
+_GUESTS: Any = sa.bindparam('guests', expanding=True)
+_LOCK_GUESTS = Prepared(
+    sa.select(_T.c.uuid, _T.c.tenure, _T.c.flavor).where(_T.c.uuid.in_(_GUESTS)).with_for_update(read=True)
+)
+_OF_HOST = (_D.c.instance_uuid.in_(_GUESTS), _D.c.host == sa.bindparam('at'))
+_KEPT = Prepared(sa.select(_D.c.instance_uuid).where(*_OF_HOST))
+_KEEP = Prepared(sa.update(_D).where(*_OF_HOST).values(stored_at=columns.later('since')))
+_DELETE = Prepared(sa.delete(_D).where(_D.c.instance_uuid.in_(_GUESTS)))
+_INSERT = Prepared(sa.insert(_D).values(stored_at=columns.later('since')))
+
+
 class Definitions:
     """The rows of ``guest_definitions``: what a driver needs to start a guest whose host is dead.
 
@@ -277,27 +297,20 @@ class Definitions:
         try:
             with self._engine.writer() as session:
                 if asked is not None:
-                    now = sa.select(_T.c.uuid, _T.c.tenure, _T.c.flavor).where(_T.c.uuid.in_(sorted(asked)))
-                    rows = session.execute(now.with_for_update(read=True))
+                    rows = session.execute(_LOCK_GUESTS, {'guests': sorted(asked)})
                     definitions = {uuid: definitions[uuid] for uuid, *is_ in rows if tuple(is_) == asked[uuid]}
                 missing = [uuid for uuid, one in definitions.items() if not one]
-                kept = (_D.c.instance_uuid.in_(missing), _D.c.host == host)
-                known = {uuid for (uuid,) in session.execute(sa.select(_D.c.instance_uuid).where(*kept))}
-                session.execute(sa.update(_D).where(*kept).values(stored_at=models.later(-age)))
+                known = set()
+                if missing:
+                    kept = {'guests': missing, 'at': host}
+                    known = {uuid for (uuid,) in session.execute(_KEPT, kept)}
+                    session.execute(_KEEP, {**kept, 'since': -age})
                 new = sorted(definitions.keys() - known)
-                session.execute(sa.delete(_D).where(_D.c.instance_uuid.in_(new)))
-                values = [
-                    {
-                        'instance_uuid': uuid,
-                        'host': host,
-                        'definition': dict(definitions[uuid]),
-                        'immovable': _immovable(definitions[uuid]),
-                        'stored_at': models.later(0 if definitions[uuid] else -age),
-                    }
-                    for uuid in new
-                ]
-                if values:
-                    session.execute(sa.insert(_D).values(values))
+                session.execute(_DELETE, {'guests': new})
+                for uuid in new:
+                    one: dict[str, Any] = {'instance_uuid': uuid, 'host': host, 'definition': dict(definitions[uuid])}
+                    one |= {'immovable': _immovable(definitions[uuid]), 'since': 0.0 if definitions[uuid] else -age}
+                    session.execute(_INSERT, one)
         except DBDuplicateEntry as error:
             # Another conductor has stored one of them since the deletion. Replace it, as after a deadlock.
             raise DBDeadlock(error) from error
@@ -335,11 +348,11 @@ class Differences:
 
         :param uuids: only these; None: all.
         """
-        columns = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
-        query = sa.select(*columns).where(
+        read = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
+        query = sa.select(*read).where(
             ~sa.exists().where(_M.c.in_progress_instance_uuid == _T.c.uuid),
             sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-            _T.c.created_at < models.later(-_BIRTH),
+            _T.c.created_at < columns.later(-_BIRTH),
         )
         if uuids is not None:
             query = query.where(_T.c.uuid.in_([*uuids]))
@@ -348,7 +361,7 @@ class Differences:
             found = session.execute(query).all()
             for uuid, host in session.execute(sa.select(cleanup.c.instance_uuid, cleanup.c.host)):
                 pending.setdefault(uuid, set()).add(host)
-        return {row.uuid: Placed(*row, cleanups_at=frozenset(pending.get(row.uuid, ()))) for row in found}
+        return {row.uuid: Placed(**row._asdict(), cleanups_at=frozenset(pending.get(row.uuid, ()))) for row in found}
 
     def unknown(self, uuids: Iterable[str]) -> set[str]:
         """Return those uuids that are neither those of instances nor of guests with a deferred cleanup."""
@@ -367,7 +380,7 @@ class Differences:
         :param host: only those that concern this host.
         """
         with self._engine.reader() as session:
-            rows = session.execute(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))
+            rows = session.execute(_ALL_DIFFERENCES)
             found = [models.of_row(Difference, row) for row in rows]
         return [one for one in found if host is None or host in one.hosts]
 
@@ -388,7 +401,7 @@ class Differences:
             with self._engine.writer() as session:
                 _forget(session, [*gone, *(one.instance_uuid for one in new)])
                 for one in new:
-                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': models.now()}
+                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': columns.now()}
                     session.execute(sa.insert(_G).values(values))
         except DBDuplicateEntry:
             return []  # another conductor has stored them meanwhile
@@ -476,7 +489,14 @@ def forget_definition(session: Any, instance_uuid: str) -> None:
 
 
 @functools.cache
-def _outdated() -> Any:
+def _insert(launched_now: bool) -> Prepared:
+    """Return the insert of an instance. Its tenure is above that of an earlier one of its uuid."""
+    values: dict[str, Any] = {'launched_at': columns.now()} if launched_now else {}
+    return Prepared(sa.insert(_T).values(values | {'tenure': cleanups.tenure_after_all(sa.bindparam('guest'))}))
+
+
+@functools.cache
+def _outdated() -> Prepared:
     services = models.SERVICES
     # A join would let SQLite begin with all services that are not forced down.
     is_up = sa.exists().where(
@@ -487,13 +507,13 @@ def _outdated() -> Any:
         services.c.down_since.is_(None),
     )
     fresh = sa.exists().where(
-        _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > models.later('since')
+        _D.c.instance_uuid == _T.c.uuid, _D.c.host == _T.c.host, _D.c.stored_at > columns.later('since')
     )
     late = models.CLEANUPS.c
     reverts = sa.exists().where(late.instance_uuid == _T.c.uuid, late.host == _T.c.host, late.step == 'revert_resize')
     query = sa.select(_T.c.host, _T.c.uuid, _T.c.tenure, _T.c.flavor)
     query = query.where(_T.c.task_state.is_(None), is_up, ~fresh, ~reverts)
-    return query.order_by(_T.c.id).limit(sa.bindparam('most', type_=sa.Integer()))
+    return Prepared(query.order_by(_T.c.id).limit(sa.bindparam('most', type_=sa.Integer())))
 
 
 def _has_migration(uuid: str) -> Any:
@@ -506,16 +526,10 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
     :param migration_id: the migration. With None, or if the instance has no such migration: the one in progress, or
         else the last one.
     """
-    query = (
-        sa.select(_M, models.now().label('now'))
-        .where(_M.c.instance_uuid == instance_uuid)
-        .order_by(_M.c.id != (migration_id or 0), _M.c.in_progress_instance_uuid.is_(None), _M.c.id.desc())
-        .limit(1)
-    )
-    row = session.execute(query).one_or_none()
+    row = session.execute(_STANDING, {'guest': instance_uuid, 'named': migration_id or 0}).one_or_none()
     if row is None:
         return 'it has no migration.'
-    now = models.aware(row.now)
+    now = columns.aware(row.now)
     if row.status == _S.DONE:
         ended = times.ago(row.updated_at or row.created_at, now)
         return f'evacuation {row.id} was done {ended}, and its source still has to clean up.'
@@ -543,10 +557,10 @@ def _advice(row: Any) -> str:
 
 def _existing(session: Any, instance_uuid: str) -> str:
     """Return a text that says which instance has this uuid, and what to do."""
-    row = session.execute(sa.select(_T, models.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
+    row = session.execute(sa.select(_T, columns.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
     if row is None:
         return 'it was deleted meanwhile; try again.'
-    age = times.ago(row.created_at, models.aware(row.now))
+    age = times.ago(row.created_at, columns.aware(row.now))
     return f'it is {row.name} on {row.host}, {row.vm_state}, created {age}; delete it first, or keep it as it is.'
 
 

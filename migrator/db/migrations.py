@@ -18,13 +18,14 @@ from migrator import exception, executors
 from migrator.context import RequestContext
 from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
-from migrator.db.engine import Engine, retried
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.takeovers import Owned, read_owned
 from migrator.objects import (
     COMPUTE_BINARY,
     ENDS,
     MIGRATABLE_VM_STATES,
-    Instance,
     Migration,
     MigrationStatus,
     MigrationType,
@@ -39,8 +40,6 @@ from migrator.saga import log
 _T = models.MIGRATIONS
 _I = models.INSTANCES
 _L = models.SAGA_LOG
-#: The prefix of an instance's columns in a row that also has the columns of its migration.
-_OF_INSTANCE = 'of_instance_'
 _IN_PROGRESS = models.IN_PROGRESS
 _ENDS = [status.value for status in ENDS]
 #: The hot statements are built once, since it takes longer to build one than to execute it. ``_write`` adds the columns
@@ -53,43 +52,55 @@ _UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 #: The columns of the requests to an owner.
 _KINDS = ('abort', 'force_complete', 'retry', 'abandon', 'confirm', 'revert')
 REQUESTS = tuple(f'{kind}_requested_at' for kind in _KINDS)
-_OWNED_BY = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
-_OWNED_BY = _OWNED_BY.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me'))
+_OWNED_BY = Prepared(
+    sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS)).where(
+        _IN_PROGRESS, _T.c.owner == sa.bindparam('me')
+    )
+)
 
 _AT: Any = sa.bindparam('at_host')
+_TAKE_INSTANCE = Prepared(
+    _UPDATE_INSTANCE.where(
+        _I.c.task_state.is_(None),
+        _I.c.vm_state.in_(sa.bindparam('vm_states', expanding=True)),
+        _I.c.host == _AT,
+    ).values(task_state=sa.bindparam('new_state'), tenure=_I.c.tenure + 1)
+)
+#: The instance may have changed since the caller has read it.
+_INSERT = Prepared(
+    sa.insert(_T).values(
+        {
+            new: sa.select(old).where(_I.c.uuid == sa.bindparam('my_instance')).scalar_subquery()
+            for new, old in (('tenure', _I.c.tenure), ('old_flavor', _I.c.flavor))
+        }
+    )
+)
 _NAMES_HOST = (sa.or_(_T.c.source_compute == _AT, _T.c.dest_compute == _AT), _IN_PROGRESS, _T.c.epoch > 0)
 #: A migration of epoch 0 never had an owner, so nothing was sent for it.
-_RAISE_EPOCHS = sa.update(_T).where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1)
+_RAISE_EPOCHS = Prepared(sa.update(_T).where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1))
 #: The guests of a host that was started are not to be started elsewhere, unless that has begun.
-_ABORT_EVACUATIONS = (
+_ABORT_EVACUATIONS = Prepared(
     sa.update(_T)
     .where(_T.c.migration_type == MigrationType.EVACUATION.value, _T.c.source_compute == _AT)
     .where(_IN_PROGRESS, _T.c.queued_at.is_(None), _T.c.abort_requested_at.is_(None))
     .values(
-        abort_requested_at=models.now(),
+        abort_requested_at=columns.now(),
         abort_requested_by='host start',
         abort_cause=AbortCause.HOST_START.value,
         abort_status=MigrationStatus.FAILED.value,
         abort_text=sa.bindparam('text'),
     )
 )
-_NAMED = (
+_NAMED = Prepared(
     sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
     .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
     .where(*_NAMES_HOST)
     .order_by(_T.c.queued_at, _T.c.id)
 )
-_PENDING = sa.exists().where(
-    models.CLEANUPS.c.host == _T.c.source_compute, models.CLEANUPS.c.instance_uuid == _T.c.instance_uuid
-)
-_OWNED = (
-    sa.select(
-        *(_T, _PENDING.label('has_source_cleanup'), *boot_columns(_T)),
-        *(column.label(_OF_INSTANCE + column.name) for column in _I.c),
+_QUEUED = Prepared(
+    sa.select(sa.func.count(), LOWEST_VERSION).where(
+        _T.c.source_compute == _AT, _IN_PROGRESS, _T.c.status.in_(['accepted', 'queued'])
     )
-    .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
-    .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
-    .order_by(models.unindexed(_T.c.id))
 )
 
 
@@ -125,19 +136,6 @@ class Write:
     keeps_definition: bool = False
     boots_of: Sequence[str] = ()
     slots: slots.Request | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Owned:
-    """A migration as a conductor reads it when it becomes the owner."""
-
-    migration: Migration
-    instance: Instance | None
-    entries: builtins.list[log.Entry]
-    #: Whether earlier migrations of the instance have left a cleanup at its source. No later one can leave any.
-    has_source_cleanup: bool = True
-    #: Host -> its boot_id, in the epoch of the migration.
-    boots: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,31 +176,19 @@ class Migrations:
         :raises migrator.exception.InstanceNotFound: the instance was deleted.
         :raises migrator.exception.NotOwner: another conductor owns the drain.
         """
-        values = models.values_of(migration)
-        # The instance may have changed since the caller has read it.
-        tenure, flavor = (
-            sa.select(column).where(_I.c.uuid == migration.instance_uuid).scalar_subquery()
-            for column in (_I.c.tenure, _I.c.flavor)
-        )
-        values |= {'log_seq': 1, 'tenure': tenure, 'old_flavor': flavor}
+        values = models.values_of(migration) | {'log_seq': 1, 'my_instance': migration.instance_uuid}
+        for name in ('tenure', 'old_flavor'):
+            del values[name]
         values['in_progress_instance_uuid'] = migration.instance_uuid
         try:
             with self._engine.writer() as session:
                 if drain is not None:
                     drains.guard(session, drain)
-                taken = session.execute(
-                    sa.update(_I)
-                    .where(
-                        _I.c.uuid == migration.instance_uuid,
-                        _I.c.task_state.is_(None),
-                        _I.c.vm_state.in_(list(vm_states)),
-                        _I.c.host == migration.source_compute,
-                    )
-                    .values(task_state=task_state, tenure=_I.c.tenure + 1)
-                )
-                if not taken.rowcount:
+                wanted = {'my_instance': migration.instance_uuid, 'vm_states': [*vm_states]}
+                wanted |= {'at_host': migration.source_compute, 'new_state': task_state}
+                if not session.execute(_TAKE_INSTANCE, wanted).rowcount:
                     raise instances.refusal(session, migration, vm_states)
-                session.execute(sa.insert(_T).values(values))
+                session.execute(_INSERT, values)
                 accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status, **remarks})
                 saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
                 actions.start(session, context, action, migration.instance_uuid, migration.uuid)
@@ -306,10 +292,8 @@ class Migrations:
 
     def count_queued(self, host: str) -> tuple[int, int]:
         """Return how many migrations wait to leave a host, and the lowest version of the compute services."""
-        queued = _T.c.status.in_(['accepted', 'queued'])
-        query = sa.select(sa.func.count(), LOWEST_VERSION).where(_T.c.source_compute == host, _IN_PROGRESS, queued)
         with self._engine.reader() as session:
-            count, lowest = session.execute(query).one()
+            count, lowest = session.execute(_QUEUED, {'at_host': host}).one()
             return int(count), int(lowest)
 
     # --- rows from before migrations had a uuid ----------------------------------------------------------------------
@@ -415,7 +399,7 @@ class Migrations:
             boots = read_boots(session, write.boots_of)
         # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
-        kept = {key: now if isinstance(value, models.later) else value for key, value in fields.items()}
+        kept = {key: now if isinstance(value, columns.later) else value for key, value in fields.items()}
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 
@@ -470,17 +454,8 @@ class Migrations:
 
         An instance counts if it is at the host or has a deferred cleanup there.
         """
-        cleanup, guests = models.CLEANUPS, sa.select(_I.c.uuid).where(_I.c.host == host)
-        # A join, since MariaDB would evaluate a subquery for each instance there is.
-        here = sa.union(guests, sa.select(cleanup.c.instance_uuid).where(cleanup.c.host == host)).subquery()
-        query = (
-            sa.select(_T)
-            .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
-            .join(here, here.c.uuid == _I.c.uuid)
-            .where(_T.c.tenure > 0, models.ENDED)
-        )
         with self._engine.reader() as session:
-            return [models.migration(row) for row in session.execute(query)]
+            return [models.migration(row) for row in session.execute(_last_at(), {'at_host': host})]
 
     @retried
     def begin_stop(self, host: str, boot_id: str, uuids: Sequence[str], services: Services) -> builtins.list[str]:
@@ -503,7 +478,7 @@ class Migrations:
                 sa.update(_T)
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
                 .values(
-                    abort_requested_at=models.now(),
+                    abort_requested_at=columns.now(),
                     abort_requested_by='host stop',
                     abort_cause=AbortCause.HOST_STOP.value,
                 )
@@ -521,26 +496,17 @@ class Migrations:
             return models.migration(row), boots_in(row)
 
 
-def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> list[Owned]:
-    """Return migrations with their instances and logs, oldest first.
-
-    :param owner: return only the migrations in progress that this conductor owns; None: return all.
-    """
-    query = _OWNED if owner is None else _OWNED.where(_IN_PROGRESS, _T.c.owner == owner)
-    rows = session.execute(query, {'uuids': [*uuids]}).all()
-    # The first entry is that of the acceptance, which only the owner of an evacuation needs.
-    begun = [row.uuid for row in rows if row.log_seq > 1 or row.migration_type == MigrationType.EVACUATION]
-    entries = saga_log.read(session, begun) if begun else {}
-    return [
-        Owned(
-            migration=models.migration(row),
-            instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
-            entries=entries.get(row.uuid, []),
-            has_source_cleanup=bool(row.has_source_cleanup),
-            boots=boots_in(row),
-        )
-        for row in rows
-    ]
+@functools.cache
+def _last_at() -> Prepared:
+    cleanup, guests = models.CLEANUPS, sa.select(_I.c.uuid).where(_I.c.host == _AT)
+    # A join, since MariaDB would evaluate a subquery for each instance there is.
+    here = sa.union(guests, sa.select(cleanup.c.instance_uuid).where(cleanup.c.host == _AT)).subquery()
+    return Prepared(
+        sa.select(_T)
+        .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
+        .join(here, here.c.uuid == _I.c.uuid)
+        .where(_T.c.tenure > 0, models.ENDED)
+    )
 
 
 def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
@@ -558,33 +524,43 @@ def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
     # it was stuck.
     if known.abandon_requested_at is None:
         null.append('abandon_requested_at')
-    guard = _update_while_null(*null)
-    # A later retry request must stay, since the owner has not read it.
-    if 'retry_requested_at' in fields:
-        guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
-    return guard
+    same = 'retry_requested_at' in fields and known.retry_requested_at is not None
+    if 'retry_requested_at' in fields and not same:
+        null.append('retry_requested_at')
+    return _update_while(same, *null)
 
 
 @functools.cache
-def _update_while_null(*columns: str) -> Any:
-    """Return the update of a migration that has the known status, and nothing in some columns."""
-    return _UPDATE.where(_T.c.status == sa.bindparam('my_status'), *(_T.c[name].is_(None) for name in columns))
+def _update_while(same_retry: bool, *null: str) -> Any:
+    """Return the update of a migration that has the known status, and nothing in some columns.
+
+    :param same_retry: a later request to retry must stay, since the owner has not read it.
+    """
+    guard = _UPDATE.where(_T.c.status == sa.bindparam('my_status'), *(_T.c[name].is_(None) for name in null))
+    return guard.where(_T.c.retry_requested_at == sa.bindparam('my_retry')) if same_retry else guard
+
+
+@functools.cache
+def _prepared(statement: Any, *set_to_now: str) -> Prepared:
+    return Prepared(statement.values({name: columns.now() for name in set_to_now}) if set_to_now else statement)
 
 
 def _write(session: Any, statement: Any, known: Migration, values: Mapping[str, Any]) -> bool:
-    """Execute an update for a known migration, and return whether it has matched a row."""
-    expressions = {name: value for name, value in values.items() if isinstance(value, sa.ClauseElement)}
-    if expressions:
-        statement = statement.values(**expressions)
+    """Execute an update for a known migration, and return whether it has matched a row.
+
+    :param values: column -> its value; that of a time may be :func:`migrator.db.columns.now`.
+    """
+    set_to_now = [name for name, value in values.items() if isinstance(value, columns.later)]
     parameters = {
         'my_uuid': known.uuid,
         'me': known.owner,
         'my_epoch': known.epoch,
         'my_status': known.status,
         'my_instance': known.instance_uuid,
+        'my_retry': known.retry_requested_at,
     }
-    parameters |= {name: value for name, value in values.items() if name not in expressions}
-    return bool(session.execute(statement, parameters).rowcount)
+    parameters |= {name: value for name, value in values.items() if name not in set_to_now}
+    return bool(session.execute(_prepared(statement, *set_to_now), parameters).rowcount)
 
 
 def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:

@@ -1,208 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The column types, the database clock, the tables, and the conversion of their rows to objects.
+"""The tables, and the conversion of their rows to objects.
 
-``doc/source/writers.rst`` lists the writers. The types change a value from a host, a driver or Placement so that the
-database can store it. An odd or too long text must not keep a host from registering, or a migration from being settled.
-The REST API refuses such values before they are stored (:meth:`migrator.api.request.Request.json_document`).
+``doc/source/writers.rst`` lists the writers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext import compiler
-from sqlalchemy.sql import functions
 
 from migrator import exception, objects
+from migrator.db.sql import columns
 from migrator.objects import base
-
-#: Maximum characters in a column of type TEXT. MySQL's holds 65,535 bytes, with four bytes for a character.
-LONGEST_TEXT = 16_000
-#: Maximum depth of nested objects and arrays in a column of type JSON, which is MariaDB's.
-DEEPEST_JSON = 31
-
-
-class UTCDateTime(sa.types.TypeDecorator[datetime.datetime]):
-    """A time in UTC with microseconds, naive in the database and aware in Python.
-
-    An aware time leaves a reader no doubt about the zone.
-    """
-
-    impl = sa.DateTime
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Any) -> Any:
-        """Return the type for a dialect; MySQL needs an option for the fraction of a second."""
-        if dialect.name == 'mysql':
-            from sqlalchemy.dialects import mysql
-
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
-        return dialect.type_descriptor(sa.DateTime())
-
-    def process_bind_param(self, value: datetime.datetime | None, dialect: Any) -> datetime.datetime | None:
-        """Return the naive form, in UTC."""
-        return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime.datetime | None, dialect: Any) -> datetime.datetime | None:
-        """Return the aware form."""
-        return None if value is None else value.replace(tzinfo=datetime.UTC)
-
-
-class Text(sa.types.TypeDecorator[str]):
-    """A text in which unstorable characters are escaped, and which is cut to the length of the column.
-
-    :param length: the length of the column in characters; None for a column of type TEXT.
-    """
-
-    impl: Any = sa.String
-    cache_ok = True
-
-    def __init__(self, length: int | None = None) -> None:
-        super().__init__()
-        self.length = length
-        self.impl = sa.Text() if length is None else sa.String(length)
-
-    def process_bind_param(self, value: Any, dialect: Any) -> str | None:
-        """Return the text as it is stored and compared."""
-        return None if value is None else base.text(str(value), self.length or LONGEST_TEXT)
-
-
-class Json(sa.types.TypeDecorator[Any]):
-    """A JSON document in which NaN, infinity and values that are nested too deep become null.
-
-    Texts are escaped as in :class:`Text`. A flavor is stored as its fields.
-    """
-
-    impl = sa.JSON
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Return the document as it is stored."""
-        return _storable(dataclasses.asdict(value) if isinstance(value, objects.Flavor) else value, DEEPEST_JSON)
-
-
-def _storable(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return base.text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (dict, list, tuple)) and not depth:
-        return None
-    if isinstance(value, dict):
-        return {base.text(str(name)): _storable(item, depth - 1) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_storable(item, depth - 1) for item in value]
-    return value
-
-
-class Whole(sa.types.TypeDecorator[int]):
-    """A whole number that is limited to the range of the column; anything else is stored as 0.
-
-    :param bits: the size of the column, 32 or 64.
-    """
-
-    impl: Any = sa.Integer
-    cache_ok = True
-
-    def __init__(self, bits: int = 32) -> None:
-        super().__init__()
-        self.bits = bits
-        self.impl = sa.Integer() if bits <= 32 else sa.BigInteger()
-
-    def process_bind_param(self, value: Any, dialect: Any) -> int | None:
-        """Return the number as it is stored and compared."""
-        if value is None:
-            return None
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return 0
-        most = 1 << self.bits - 1
-        return min(max(number, -most), most - 1)
-
-
-class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an SQL function, in SQLAlchemy's spelling
-    """The database's time of this statement plus some seconds; ``later(0)`` is now."""
-
-    type = UTCDateTime()
-    inherit_cache = True
-    name = 'later'
-
-    def __init__(self, seconds: float | str) -> None:
-        if isinstance(seconds, str):  # the name of a parameter of the statement
-            super().__init__(sa.bindparam(seconds, type_=sa.Float()))
-        else:
-            super().__init__(sa.bindparam('seconds', float(seconds), type_=sa.Float(), unique=True))
-
-
-def now() -> later:
-    """Return the expression for the database's present time, the only clock for leases."""
-    return later(0)
-
-
-def _seconds(element: later, sql: Any, **kw: Any) -> str:
-    return str(sql.process(element.clauses, **kw))
-
-
-@compiler.compiles(later)
-def _later(element: later, sql: Any, **kw: Any) -> str:
-    # UTC_TIMESTAMP does not advance within a statement, and a statement may wait for a lock. SYSDATE is in the time
-    # zone of the session, which the engine sets to UTC.
-    return f'TIMESTAMPADD(MICROSECOND, {_seconds(element, sql, **kw)} * 1000000, SYSDATE(6))'
-
-
-@compiler.compiles(later, 'sqlite')
-def _later_sqlite(element: later, sql: Any, **kw: Any) -> str:
-    return f'migrator_later({_seconds(element, sql, **kw)})'
-
-
-@compiler.compiles(later, 'postgresql')
-def _later_postgresql(element: later, sql: Any, **kw: Any) -> str:
-    # now() does not advance within a transaction, and a transaction may wait for a lock.
-    seconds = _seconds(element, sql, **kw)
-    return f"(timezone('utc', clock_timestamp()) + {seconds} * interval '1 second')"
-
-
-class unindexed(functions.FunctionElement[Any]):  # noqa: N801 -- an SQL function, in SQLAlchemy's spelling
-    """A column for which SQLite uses no index; the other databases choose by their statistics.
-
-    SQLite has no statistics. It sorts by an index although another one finds the few rows that the query wants, and it
-    takes a unique column for one that is NULL in a single row.
-    """
-
-    inherit_cache = True
-    name = 'unindexed'
-
-
-@compiler.compiles(unindexed)
-def _unindexed(element: unindexed, sql: Any, **kw: Any) -> str:
-    return str(sql.process(element.clauses, **kw))
-
-
-@compiler.compiles(unindexed, 'sqlite')
-def _unindexed_sqlite(element: unindexed, sql: Any, **kw: Any) -> str:
-    return f'+{sql.process(element.clauses, **kw)}'
-
-
-def sqlite_later(now_: datetime.datetime, seconds: float) -> str:
-    """Return the result of SQLite's ``migrator_later``: a text as SQLAlchemy stores times there."""
-    moment = now_.astimezone(datetime.UTC) + datetime.timedelta(seconds=seconds)
-    return moment.replace(tzinfo=None).isoformat(' ', 'microseconds')
-
-
-def aware(moment: datetime.datetime | str) -> datetime.datetime:
-    """Return an aware time in UTC for a time that the database returned outside of a column."""
-    found = datetime.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
-
 
 T = TypeVar('T')
 
@@ -211,9 +26,9 @@ class Base(orm.DeclarativeBase):
     """The base of every table."""
 
     type_annotation_map = {  # noqa: RUF012 -- SQLAlchemy reads this attribute
-        datetime.datetime: UTCDateTime(),
-        dict[str, Any]: Json(),
-        list[Any]: Json(),
+        datetime.datetime: columns.UTCDateTime(),
+        dict[str, Any]: columns.Json(),
+        list[Any]: columns.Json(),
         bool: sa.Boolean(),
     }
 
@@ -221,8 +36,8 @@ class Base(orm.DeclarativeBase):
 class Times:
     """The times when a row was created and last changed, by the clock of the database."""
 
-    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
-    updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(onupdate=now())
+    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
+    updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(onupdate=columns.now())
 
 
 class Listed(Times):
@@ -239,7 +54,7 @@ class Listed(Times):
 
 
 def _uuid(**options: Any) -> orm.Mapped[str]:
-    return orm.mapped_column(Text(36), **options)
+    return orm.mapped_column(columns.Text(36), **options)
 
 
 class Instance(Listed, Base):
@@ -250,17 +65,17 @@ class Instance(Listed, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    name: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
-    project_id: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
-    user_id: orm.Mapped[str] = orm.mapped_column(Text(255))
-    host: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
-    node: orm.Mapped[str] = orm.mapped_column(Text(255))
+    name: orm.Mapped[str] = orm.mapped_column(columns.Text(255), index=True)
+    project_id: orm.Mapped[str] = orm.mapped_column(columns.Text(255), index=True)
+    user_id: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    host: orm.Mapped[str] = orm.mapped_column(columns.Text(255), index=True)
+    node: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
     flavor: orm.Mapped[dict[str, Any]] = orm.mapped_column()
-    vm_state: orm.Mapped[str] = orm.mapped_column(Text(64))
-    power_state: orm.Mapped[int] = orm.mapped_column(Whole())
-    task_state: orm.Mapped[str | None] = orm.mapped_column(Text(64))
-    locked_by: orm.Mapped[str | None] = orm.mapped_column(Text(64))
-    locked_reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    vm_state: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
+    power_state: orm.Mapped[int] = orm.mapped_column(columns.Whole())
+    task_state: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
+    locked_by: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
+    locked_reason: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     launched_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     #: Rises with each migration of the instance, and with each cleanup that runs outside of a migration.
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
@@ -285,29 +100,29 @@ class Migration(Listed, Base):
     instance_uuid: orm.Mapped[str] = _uuid()
     #: The instance's uuid while in progress, NULL afterwards. Unique, so that an instance has at most one in progress.
     in_progress_instance_uuid: orm.Mapped[str | None] = _uuid(unique=True)
-    project_id: orm.Mapped[str] = orm.mapped_column(Text(255))
-    user_id: orm.Mapped[str] = orm.mapped_column(Text(255))
-    migration_type: orm.Mapped[str] = orm.mapped_column(Text(32))
-    status: orm.Mapped[str] = orm.mapped_column(Text(32))
-    source_compute: orm.Mapped[str] = orm.mapped_column(Text(255))
-    source_node: orm.Mapped[str] = orm.mapped_column(Text(255))
-    dest_compute: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    dest_node: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    dest_host: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    project_id: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    user_id: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    migration_type: orm.Mapped[str] = orm.mapped_column(columns.Text(32))
+    status: orm.Mapped[str] = orm.mapped_column(columns.Text(32))
+    source_compute: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    source_node: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    dest_compute: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    dest_node: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    dest_host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     hidden: orm.Mapped[bool] = orm.mapped_column(default=False)
 
-    request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
-    requested_host: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    request_id: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
+    requested_host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     force: orm.Mapped[bool] = orm.mapped_column(default=False)
     block_migration: orm.Mapped[bool | None] = orm.mapped_column()
     disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
     drain: orm.Mapped[str | None] = _uuid()
-    priority: orm.Mapped[int] = orm.mapped_column(Whole(), server_default='0')
+    priority: orm.Mapped[int] = orm.mapped_column(columns.Whole(), server_default='0')
     old_flavor: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
     new_flavor: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
 
-    strategy: orm.Mapped[str] = orm.mapped_column(Text(32))
-    outcome: orm.Mapped[str | None] = orm.mapped_column(Text(16))
+    strategy: orm.Mapped[str] = orm.mapped_column(columns.Text(32))
+    outcome: orm.Mapped[str | None] = orm.mapped_column(columns.Text(16))
     owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
@@ -316,37 +131,37 @@ class Migration(Listed, Base):
     checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     running_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    failure: orm.Mapped[str | None] = orm.mapped_column(Text())
-    stuck_kind: orm.Mapped[str | None] = orm.mapped_column(Text(32))
+    failure: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
+    stuck_kind: orm.Mapped[str | None] = orm.mapped_column(columns.Text(32))
     stuck_hosts: orm.Mapped[list[Any] | None] = orm.mapped_column()
     stuck_words: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
-    wait_kind: orm.Mapped[str | None] = orm.mapped_column(Text(32))
+    wait_kind: orm.Mapped[str | None] = orm.mapped_column(columns.Text(32))
     wait_hosts: orm.Mapped[list[Any] | None] = orm.mapped_column()
     wait_words: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
     #: The ``seq`` of the newest entry of the migration's log. The owner appends at the next one.
     log_seq: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
     abort_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    abort_cause: orm.Mapped[str | None] = orm.mapped_column(Text(16))
-    abort_status: orm.Mapped[str | None] = orm.mapped_column(Text(32))
-    abort_text: orm.Mapped[str | None] = orm.mapped_column(Text())
+    abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    abort_cause: orm.Mapped[str | None] = orm.mapped_column(columns.Text(16))
+    abort_status: orm.Mapped[str | None] = orm.mapped_column(columns.Text(32))
+    abort_text: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
     cancelled_by_stop: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     force_complete_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     confirm_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     revert_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     retry_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     abandon_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
 
-    memory_total: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
-    memory_processed: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
-    memory_remaining: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
-    disk_total: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
-    disk_processed: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
-    disk_remaining: orm.Mapped[int | None] = orm.mapped_column(Whole(64))
+    memory_total: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
+    memory_processed: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
+    memory_remaining: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
+    disk_total: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
+    disk_processed: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
+    disk_remaining: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
 
 
 class SagaLog(Base):
@@ -356,12 +171,12 @@ class SagaLog(Base):
 
     migration: orm.Mapped[str] = _uuid(primary_key=True)
     seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
     conductor: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
     attempt: orm.Mapped[int] = orm.mapped_column()
-    kind: orm.Mapped[str] = orm.mapped_column(Text(16))
-    step: orm.Mapped[str | None] = orm.mapped_column(Text(64))
+    kind: orm.Mapped[str] = orm.mapped_column(columns.Text(16))
+    step: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
     payload: orm.Mapped[dict[str, Any]] = orm.mapped_column()
 
 
@@ -374,7 +189,7 @@ class Notified(Base):
     seq: orm.Mapped[int] = orm.mapped_column()
     #: Whether more may follow; NULL: no more follows, so the index finds the few rows that are open.
     open: orm.Mapped[bool | None] = orm.mapped_column(index=True)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now(), onupdate=now())
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now(), onupdate=columns.now())
 
 
 class Conductor(Base):
@@ -383,7 +198,7 @@ class Conductor(Base):
     __tablename__ = 'conductors'
 
     id: orm.Mapped[str] = _uuid(primary_key=True)
-    server: orm.Mapped[str] = orm.mapped_column(Text(255))
+    server: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
     lease_until: orm.Mapped[datetime.datetime] = orm.mapped_column()
     #: The time since when the conductor cannot reach the broker.
     broker_away_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
@@ -401,18 +216,18 @@ class Service(Times, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    host: orm.Mapped[str] = orm.mapped_column(Text(255))
-    binary: orm.Mapped[str] = orm.mapped_column(Text(64))
-    version: orm.Mapped[int] = orm.mapped_column(Whole())
+    host: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    binary: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
+    version: orm.Mapped[int] = orm.mapped_column(columns.Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     #: When an operator or a conductor declared the service down (:class:`migrator.objects.Service`).
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
-    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
+    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)
     #: The max_concurrent_live_migrations that a compute service has reported; None: it has not reported one.
-    slots: orm.Mapped[int | None] = orm.mapped_column(Whole())
+    slots: orm.Mapped[int | None] = orm.mapped_column(columns.Whole())
 
 
 class SlotLock(Base):
@@ -422,7 +237,7 @@ class SlotLock(Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
     #: The number of such transactions.
-    taken: orm.Mapped[int] = orm.mapped_column(Whole(64), default=0, server_default='0')
+    taken: orm.Mapped[int] = orm.mapped_column(columns.Whole(64), default=0, server_default='0')
 
 
 class ComputeNode(Times, Base):
@@ -432,11 +247,11 @@ class ComputeNode(Times, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    host: orm.Mapped[str] = orm.mapped_column(Text(255), unique=True)
-    node: orm.Mapped[str] = orm.mapped_column(Text(255))
-    hypervisor_type: orm.Mapped[str] = orm.mapped_column(Text(64))
-    hypervisor_version: orm.Mapped[int] = orm.mapped_column(Whole())
-    host_ip: orm.Mapped[str] = orm.mapped_column(Text(64))
+    host: orm.Mapped[str] = orm.mapped_column(columns.Text(255), unique=True)
+    node: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
+    hypervisor_type: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
+    hypervisor_version: orm.Mapped[int] = orm.mapped_column(columns.Whole())
+    host_ip: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
     cold_migrations: orm.Mapped[list[Any] | None] = orm.mapped_column()
@@ -451,17 +266,17 @@ class Cleanup(Base):
     __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_cleanups'),)
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    host: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
+    host: orm.Mapped[str] = orm.mapped_column(columns.Text(255), index=True)
     migration_uuid: orm.Mapped[str] = _uuid(index=True)
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
-    step: orm.Mapped[str] = orm.mapped_column(Text(64))
-    reason: orm.Mapped[str] = orm.mapped_column(Text())
-    blocked_because: orm.Mapped[str | None] = orm.mapped_column('alarm', Text(), key='blocked_because')
+    step: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
+    reason: orm.Mapped[str] = orm.mapped_column(columns.Text())
+    blocked_because: orm.Mapped[str | None] = orm.mapped_column('alarm', columns.Text(), key='blocked_because')
     owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
     input: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
-    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
+    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
 
 
 class GuestDefinition(Base):
@@ -470,11 +285,11 @@ class GuestDefinition(Base):
     __tablename__ = 'guest_definitions'
 
     instance_uuid: orm.Mapped[str] = _uuid(primary_key=True)
-    host: orm.Mapped[str] = orm.mapped_column(Text(255))
+    host: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
     definition: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     #: What of the guest its hypervisor cannot live-migrate.
-    immovable: orm.Mapped[str | None] = orm.mapped_column(Text())
-    stored_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
+    immovable: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
+    stored_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
 
 
 class InstanceAction(Base):
@@ -483,16 +298,16 @@ class InstanceAction(Base):
     __tablename__ = 'instance_actions'
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    action: orm.Mapped[str] = orm.mapped_column(Text(64))
+    action: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
     migration_uuid: orm.Mapped[str | None] = _uuid(index=True)
-    request_id: orm.Mapped[str] = orm.mapped_column(Text(64), index=True)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    start_time: orm.Mapped[datetime.datetime] = orm.mapped_column(default=now())
+    request_id: orm.Mapped[str] = orm.mapped_column(columns.Text(64), index=True)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    start_time: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
     finish_time: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    message: orm.Mapped[str | None] = orm.mapped_column(Text())
-    result: orm.Mapped[str | None] = orm.mapped_column(Text(16))
+    message: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
+    result: orm.Mapped[str | None] = orm.mapped_column(columns.Text(16))
 
 
 class Flavor(Base):
@@ -500,7 +315,7 @@ class Flavor(Base):
 
     __tablename__ = 'flavors'
 
-    name: orm.Mapped[str] = orm.mapped_column(Text(255), primary_key=True)
+    name: orm.Mapped[str] = orm.mapped_column(columns.Text(255), primary_key=True)
     flavor: orm.Mapped[dict[str, Any]] = orm.mapped_column()
 
 
@@ -521,7 +336,7 @@ FLAVORS: Any = Flavor.__table__
 #: The condition that a migration is in progress, and that it has ended. The column is set and cleared together with the
 #: status. SQLite does not use its index for ``IS NOT NULL``.
 IN_PROGRESS: Any = MIGRATIONS.c.in_progress_instance_uuid > ''
-ENDED: Any = unindexed(MIGRATIONS.c.in_progress_instance_uuid).is_(None)
+ENDED: Any = columns.unindexed(MIGRATIONS.c.in_progress_instance_uuid).is_(None)
 
 
 def matches(column: Any, value: Any) -> Any:
@@ -552,7 +367,7 @@ def newest(
         # MariaDB would read an index from its beginning for a comparison of tuples.
         earlier = sa.or_(table.c.created_at < last.created_at, table.c.id < last.id)
         query = query.where(table.c.created_at <= last.created_at, earlier)
-    created_at = unindexed(table.c.created_at) if few else table.c.created_at
+    created_at = columns.unindexed(table.c.created_at) if few else table.c.created_at
     query = query.order_by(created_at.desc(), table.c.id.desc()).limit(limit)
     found: Sequence[Any] = session.execute(query).all()
     return found

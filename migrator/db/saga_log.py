@@ -16,12 +16,16 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
 from migrator.db import drains, models
-from migrator.db.engine import Engine, retried
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.objects import FINAL, Migration, protocol
 from migrator.saga.log import Entry, EntryKind
 
 _L = models.SAGA_LOG
-_INSERT = sa.insert(_L)
+_INSERT = Prepared(sa.insert(_L))
+_LOGS = sa.select(_L).where(_L.c.migration.in_(sa.bindparam('uuids', expanding=True)))
+_LOGS = _LOGS.order_by(_L.c.migration, _L.c.seq)
+_ENTRIES, _STATUSES = Prepared(_LOGS), Prepared(_LOGS.where(_L.c.kind == EntryKind.STATUS.value))
 
 
 def read(session: Any, uuids: Sequence[str], only_statuses: bool = False) -> dict[str, list[Entry]]:
@@ -30,10 +34,7 @@ def read(session: Any, uuids: Sequence[str], only_statuses: bool = False) -> dic
     :param only_statuses: return only the entries of a new status.
     """
     found: dict[str, list[Entry]] = {uuid: [] for uuid in uuids}
-    query = sa.select(_L).where(_L.c.migration.in_(list(uuids))).order_by(_L.c.migration, _L.c.seq)
-    if only_statuses:
-        query = query.where(_L.c.kind == EntryKind.STATUS.value)
-    for row in session.execute(query):
+    for row in session.execute(_STATUSES if only_statuses else _ENTRIES, {'uuids': list(uuids)}):
         found[row.migration].append(models.of_row(Entry, row))
     return found
 
@@ -45,9 +46,7 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
     :param epoch: the epoch of the entries; None: the epoch of ``known``.
     :raises migrator.exception.NotOwner: the log has grown since ``known`` was read.
     """
-    if not entries:
-        return
-    values = [
+    rows = [
         {
             'migration': known.uuid,
             'seq': known.log_seq + number,
@@ -61,7 +60,8 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
         for number, entry in enumerate(entries, 1)
     ]
     try:
-        session.execute(_INSERT, values)
+        if rows:
+            session.execute(_INSERT, rows)
     except DBDuplicateEntry:
         raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch) from None
 
@@ -116,7 +116,7 @@ class Event(NamedTuple):
 
 def settled(session: Any) -> datetime.datetime:
     """Return the time up to which :func:`events_after` returns events now."""
-    return models.aware(session.execute(sa.select(models.later(-SETTLED))).scalar_one())
+    return columns.aware(session.execute(sa.select(columns.later(-SETTLED))).scalar_one())
 
 
 def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit: int) -> list[Event]:
@@ -138,7 +138,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
             *(step.label('step'), log.c.payload),
         ).where(
             key.in_(which),
-            log.c.at <= models.later(-SETTLED),
+            log.c.at <= columns.later(-SETTLED),
             sa.or_(
                 log.c.at > at,
                 sa.and_(log.c.at == at, sa.or_(key > uuid, sa.and_(key == uuid, log.c.seq > seq))),
@@ -146,7 +146,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
         )
         for of, log, key, step, which in (
             ('migration', _L, _L.c.migration, _L.c.step, of_migrations),
-            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', models.Text(64)), of_drains),
+            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', columns.Text(64)), of_drains),
         )
     ]
     both = sa.union_all(*parts).subquery()
@@ -202,7 +202,7 @@ class Notified:
         """
         with self._engine.reader() as session:
             looked = session.execute(sa.select(_N.c.at).where(_N.c.migration == _LOOKED)).scalar()
-            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
+            now = columns.aware(session.execute(sa.select(columns.now())).scalar_one())
             # The clock of the database may have been set back.
             known = min(looked or now, now) - datetime.timedelta(seconds=_MARGIN)
             since = max(known, now - datetime.timedelta(seconds=oldest))
@@ -248,7 +248,7 @@ class Notified:
 
         :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
         """
-        return self._write(unsent, {'at': models.now()})
+        return self._write(unsent, {'at': columns.now()})
 
     @retried
     def advance(self, unsent: Unsent) -> bool:
@@ -258,7 +258,7 @@ class Notified:
         :returns: False if another conductor has recorded something meanwhile. Then nothing is written.
         """
         row = unsent.migration
-        return self._write(unsent, {'seq': row.log_seq, 'open': _is_open(row.status), 'at': models.now()})
+        return self._write(unsent, {'seq': row.log_seq, 'open': _is_open(row.status), 'at': columns.now()})
 
     def _write(self, unsent: Unsent, values: Mapping[str, Any]) -> bool:
         which = _N.c.migration == unsent.migration.uuid, _N.c.seq == unsent.seq

@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ import sqlalchemy as sa
 
 from migrator import exception, executors
 from migrator.db import models
-from migrator.db.engine import Engine, retried
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -29,21 +31,29 @@ from migrator.objects import (
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
 _C = models.CONDUCTORS
-_NOW = sa.select(models.now())
-_NOT_PLACED = sa.select(_N).where(~_N.c.in_placement)
+_NOW = Prepared(sa.select(columns.now()))
+_NOT_PLACED = Prepared(sa.select(_N).where(~_N.c.in_placement))
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
-_BOOTS = sa.select(_T.c.host, _T.c.boot_id).where(
-    _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
+_BOOTS = Prepared(
+    sa.select(_T.c.host, _T.c.boot_id).where(
+        _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
+    )
 )
-# What the periodic tasks send again and again is built once: that takes longer than to send it.
-_COMPUTE = sa.select(_T).where(_T.c.binary == COMPUTE_BINARY, _T.c.host == sa.bindparam('of'))
-_LOCK_BOOT = _COMPUTE.with_only_columns(_T.c.boot_id).with_for_update()
-_LOCK_NODE = sa.select(_N).where(_N.c.host == sa.bindparam('of')).with_for_update()
-_NOTE_PLACED = sa.update(_N).where(_N.c.id == sa.bindparam('of')).values(in_placement=True)
-_FORCED_DOWN = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true())
-_REPORT = sa.update(_T).where(_T.c.host == sa.bindparam('of'), _T.c.binary == sa.bindparam('kind'))
-_REPORT = _REPORT.values(version=sa.bindparam('now_has'), last_seen_up=models.now(), down_since=None)
+_ITS_SERVICE = sa.select(_T).where(_T.c.binary == COMPUTE_BINARY, _T.c.host == sa.bindparam('of'))
+_COMPUTE = Prepared(_ITS_SERVICE)
+_LOCK_BOOT = Prepared(_ITS_SERVICE.with_only_columns(_T.c.boot_id).with_for_update())
+_ITS_NODE = _N.c.host == sa.bindparam('of')
+_LOCK_NODE = Prepared(sa.select(_N).where(_ITS_NODE).with_for_update())
+_UPDATE_NODE, _INSERT_NODE = Prepared(sa.update(_N).where(_ITS_NODE)), Prepared(sa.insert(_N))
+_NOTE_PLACED = Prepared(sa.update(_N).where(_N.c.id == sa.bindparam('of')).values(in_placement=True))
+_FORCED_DOWN = Prepared(sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true()))
+_UP: dict[str, Any] = {'last_seen_up': columns.now(), 'down_since': None}
+#: The parameters name further columns to write.
+_REPORT = Prepared(
+    sa.update(_T).where(_T.c.host == sa.bindparam('of'), _T.c.binary == sa.bindparam('kind')).values(_UP)
+)
+_FIRST_REPORT = Prepared(sa.insert(_T).values(_UP))
 #: The boots that heartbeats have reported, and are registered.
 _REPORTED = (
     _T.c.binary == COMPUTE_BINARY,
@@ -53,27 +63,39 @@ _REPORTED = (
     # A late heartbeat does not bring back a boot that has stopped.
     _T.c.last_seen_up.is_not(None),
 )
-_REPORTED_AT = models.later('since')
-_HEARTBEATS = sa.update(_T).where(*_REPORTED)
-_HEARTBEATS = _HEARTBEATS.values(
-    last_seen_up=_REPORTED_AT,
-    # A report does not end what was declared after it was sent.
-    down_since=sa.case((_T.c.down_since > _REPORTED_AT, _T.c.down_since), else_=sa.null()),
+_REPORTED_AT = columns.later('since')
+_HEARTBEATS = Prepared(
+    sa.update(_T)
+    .where(*_REPORTED)
+    .values(
+        last_seen_up=_REPORTED_AT,
+        # A report does not end what was declared after it was sent.
+        down_since=sa.case((_T.c.down_since > _REPORTED_AT, _T.c.down_since), else_=sa.null()),
+    )
 )
-_REPORTED_HOSTS = sa.select(_T.c.host).where(*_REPORTED)
+_REPORTED_HOSTS = Prepared(sa.select(_T.c.host).where(*_REPORTED))
 _MAY_BE_DOWN = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-_MARK_DOWN = sa.update(_T).values(down_since=models.now())
-_MARK_DOWN = _MARK_DOWN.where(
-    *_MAY_BE_DOWN,
-    _T.c.down_since.is_(None),
-    # A report from the future came before the database's clock was set back.
-    sa.or_(_T.c.last_seen_up < models.later('past'), _T.c.last_seen_up > models.later('future')),
+_MARK_DOWN = Prepared(
+    sa.update(_T)
+    .values(down_since=columns.now())
+    .where(
+        *_MAY_BE_DOWN,
+        _T.c.down_since.is_(None),
+        # A report from the future came before the database's clock was set back.
+        sa.or_(_T.c.last_seen_up < columns.later('past'), _T.c.last_seen_up > columns.later('future')),
+    )
 )
-_COUNT_DOWN = sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None))
-_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > models.now())
-_RENEW = _RENEW.values(lease_until=models.later('lease'))
-_RENEW_REACHABLE = _RENEW.values(broker_away_since=None)
-_RENEW_AWAY = _RENEW.values(broker_away_since=models.later('away'))
+_COUNT_DOWN = Prepared(sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None)))
+_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > columns.now())
+_RENEW = _RENEW.values(lease_until=columns.later('lease'))
+_RENEW_REACHABLE = Prepared(_RENEW.values(broker_away_since=None))
+_RENEW_AWAY = Prepared(_RENEW.values(broker_away_since=columns.later('away')))
+_FIRST = Prepared(
+    sa.select(_C.c.id)
+    .where(_C.c.lease_until > columns.now(), _C.c.broker_away_since.is_(None))
+    .order_by(_C.c.id)
+    .limit(1)
+)
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
@@ -134,13 +156,11 @@ class Services:
 
         :param slots: the number of live migrations that may leave the host at once; None: the stored one stays.
         """
-        more = {'slots': slots, 'boot_id': boot_id}
-        more = {name: value for name, value in more.items() if value is not None}
-        update = _REPORT.values(**more) if more else _REPORT
-        if session.execute(update, {'of': host, 'kind': binary, 'now_has': version}).rowcount:
-            return
-        values = {'uuid': self._threads.new_uuid(), 'host': host, 'binary': binary, 'version': version, **more}
-        session.execute(sa.insert(_T).values(last_seen_up=models.now(), down_since=None, **values))
+        values = {'version': version, 'slots': slots, 'boot_id': boot_id}
+        values = {name: value for name, value in values.items() if value is not None}
+        if not session.execute(_REPORT, {'of': host, 'kind': binary, **values}).rowcount:
+            uuid = self._threads.new_uuid()
+            session.execute(_FIRST_REPORT, {'uuid': uuid, 'host': host, 'binary': binary, **values})
 
     @retried
     def heartbeats(self, boots: Mapping[str, str], age: float) -> set[str]:
@@ -193,22 +213,19 @@ class Services:
     def write_node(self, session: Any, node: ComputeNode) -> None:
         """Write a hypervisor within an open transaction, and mark its providers for a write to Placement."""
         values = models.values_of(node) | {'providers': base.to_primitive(node.providers), 'in_placement': False}
-        found = session.execute(sa.update(_N).where(_N.c.host == node.host).values(**values))
-        if not found.rowcount:
-            session.execute(sa.insert(_N).values(**values))
+        if not session.execute(_UPDATE_NODE, {'of': node.host, **values}).rowcount:
+            session.execute(_INSERT_NODE, values)
 
     def list(self, binary: str | None = None, host: str | builtins.list[str] | None = None) -> builtins.list[Service]:
         """Return the services, by id.
 
         :param host: only those of this host, or of these hosts.
         """
-        query = sa.select(_T).order_by(_T.c.id)
-        if binary:
-            query = query.where(_T.c.binary == binary)
+        given: dict[str, Any] = {'of_binary': binary} if binary else {}
         if host not in (None, ''):
-            query = query.where(models.matches(_T.c.host, host))
+            given['of_hosts'] = [host] if isinstance(host, str) else host
         with self._engine.reader() as session:
-            return [models.of_row(Service, row) for row in session.execute(query)]
+            return [models.of_row(Service, row) for row in session.execute(_listed(*given), given)]
 
     def get(self, service_id: int | str) -> Service:
         """Return one service by its integer id or its uuid.
@@ -257,7 +274,7 @@ class Services:
         A service that is forced down is down from now on, until it reports.
         """
         if values.get('forced_down'):
-            values['down_since'] = models.now()
+            values['down_since'] = columns.now()
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
@@ -348,30 +365,11 @@ class Services:
         :param uuids: only hosts whose root provider is among these.
         :param host: only this host, or these hosts.
         """
-        cleanup = models.CLEANUPS
-        has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
-        # For a join PostgreSQL would read the index of all hosts.
-        its_host = sa.select(models.INSTANCES.c.host).where(models.INSTANCES.c.uuid == instance_uuid)
-        source = sa.select(_SOURCE).where(_SOURCE.c.host == its_host.scalar_subquery())
-        query = (
-            sa.select(
-                _T,
-                _N.c.node,
-                _N.c.hypervisor_type,
-                _N.c.hypervisor_version,
-                _N.c.cold_migrations,
-                source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
-                source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
-                _N.c.uuid.label('root'),
-                has_cleanup.label('has_cleanup'),
-            )
-            .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
-            .order_by(_N.c.host)
-        )
+        given: dict[str, Any] = {'guest': instance_uuid}
         if uuids is not None:
-            query = query.where(_N.c.uuid.in_(builtins.list(uuids)))
+            given['of_roots'] = builtins.list(uuids)
         if host is not None:
-            query = query.where(models.matches(_N.c.host, host))
+            given['of_hosts'] = [host] if isinstance(host, str) else host
         with self._engine.reader() as session:
             return [
                 Place(
@@ -384,7 +382,7 @@ class Services:
                     cold_migrations=row.cold_migrations,
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
                 )
-                for row in session.execute(query)
+                for row in session.execute(_places(*given), given)
             ]
 
     def roots(self, uuids: Collection[str] | None = None) -> dict[str, str]:
@@ -403,29 +401,82 @@ class Services:
 
         Hosts without any are left out.
         """
-        moving = models.MIGRATIONS
-        # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
-        in_progress = (
-            sa.select(moving.c.dest_compute, moving.c.status)
-            .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None), moving.c.status.not_in(_ARRIVED))
-            .order_by(moving.c.in_progress_instance_uuid)
-            .subquery()
-        )
-        before = sa.case((in_progress.c.status.in_(_BEFORE_COPY), 1), else_=0)
-        query = sa.select(in_progress.c.dest_compute, sa.func.count(), sa.func.sum(before))
         with self._engine.reader() as session:
-            found = session.execute(query.group_by(in_progress.c.dest_compute))
-            return {host: (int(count), int(waiting)) for host, count, waiting in found}
+            return {host: (int(count), int(waiting)) for host, count, waiting in session.execute(_inbound())}
 
     def now(self) -> datetime.datetime:
         """Return the database's time."""
         with self._engine.reader() as session:
-            return models.aware(session.execute(_NOW).scalar_one())
+            return columns.aware(session.execute(_NOW).scalar_one())
+
+
+@functools.cache
+def _listed(*given: str) -> Prepared:
+    """Return the query for services; the names of its parameters say by what it selects."""
+    which = {'of_binary': _T.c.binary == sa.bindparam('of_binary'), 'of_hosts': _in_list(_T.c.host, 'of_hosts')}
+    return Prepared(sa.select(_T).where(*(which[name] for name in given)).order_by(_T.c.id))
+
+
+@functools.cache
+def _inbound() -> Prepared:
+    moving = models.MIGRATIONS
+    # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
+    in_progress = (
+        sa.select(moving.c.dest_compute, moving.c.status)
+        .where(models.IN_PROGRESS, moving.c.dest_compute.is_not(None), moving.c.status.not_in(_ARRIVED))
+        .order_by(moving.c.in_progress_instance_uuid)
+        .subquery()
+    )
+    before = sa.case((in_progress.c.status.in_(_BEFORE_COPY), 1), else_=0)
+    query = sa.select(in_progress.c.dest_compute, sa.func.count(), sa.func.sum(before))
+    return Prepared(query.group_by(in_progress.c.dest_compute))
+
+
+@functools.cache
+def _places(*given: str) -> Prepared:
+    """Return the query for possible destinations; the names of its parameters say by what it selects."""
+    cleanup = models.CLEANUPS
+    guest: Any = sa.bindparam('guest')
+    has_cleanup = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == guest)
+    # For a join PostgreSQL would read the index of all hosts.
+    its_host = sa.select(models.INSTANCES.c.host).where(models.INSTANCES.c.uuid == guest)
+    source = sa.select(_SOURCE).where(_SOURCE.c.host == its_host.scalar_subquery())
+    which = {'of_roots': _in_list(_N.c.uuid, 'of_roots'), 'of_hosts': _in_list(_N.c.host, 'of_hosts')}
+    return Prepared(
+        sa.select(
+            _T,
+            _N.c.node,
+            _N.c.hypervisor_type,
+            _N.c.hypervisor_version,
+            _N.c.cold_migrations,
+            source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
+            source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
+            _N.c.uuid.label('root'),
+            has_cleanup.label('has_cleanup'),
+        )
+        .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
+        .where(*(condition for name, condition in which.items() if name in given))
+        .order_by(_N.c.host)
+    )
+
+
+def _in_list(column: Any, name: str) -> Any:
+    return column.in_(sa.bindparam(name, expanding=True))
 
 
 def alive(owner: Any) -> Any:
     """Return the condition that an owner holds an unexpired lease."""
-    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > models.now())
+    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > columns.now())
+
+
+_FORGET_ENDED = Prepared(
+    sa.delete(_C).where(
+        _C.c.lease_until < columns.later(-KEPT),
+        ~sa.exists().where(models.MIGRATIONS.c.owner == _C.c.id, models.IN_PROGRESS),
+        ~sa.exists().where(models.CLEANUPS.c.owner == _C.c.id),
+    )
+)
+_REGISTER = Prepared(sa.insert(_C).values(lease_until=columns.later('lease')))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -457,16 +508,9 @@ class Conductors:
         :param server: the RPC server name for events.
         :param lease: seconds until the lease ends.
         """
-        moving, cleanups = models.MIGRATIONS, models.CLEANUPS
         with self._engine.writer() as session:
-            session.execute(
-                sa.delete(_C).where(
-                    _C.c.lease_until < models.later(-KEPT),
-                    ~sa.exists().where(moving.c.owner == _C.c.id, models.IN_PROGRESS),
-                    ~sa.exists().where(cleanups.c.owner == _C.c.id),
-                )
-            )
-            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=models.later(lease)))
+            session.execute(_FORGET_ENDED)
+            session.execute(_REGISTER, {'id': conductor_id, 'server': server, 'lease': lease})
 
     @retried
     def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
@@ -495,9 +539,9 @@ class Conductors:
         :param server: also write this service as stopped, unless another boot with this name lives.
         """
         with self._engine.writer() as session:
-            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=models.now()))
+            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=columns.now()))
             if server is not None:
-                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > models.now())
+                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > columns.now())
                 self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
 
     def first(self) -> str | None:
@@ -506,24 +550,25 @@ class Conductors:
         A conductor that cannot reach the broker does not count. While conductors come and go, two of them may do the
         work once.
         """
-        query = sa.select(_C.c.id).where(_C.c.lease_until > models.now(), _C.c.broker_away_since.is_(None))
         with self._engine.reader() as session:
-            found: str | None = session.execute(query.order_by(_C.c.id).limit(1)).scalar()
+            found: str | None = session.execute(_FIRST).scalar()
             return found
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""
-        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > models.now())
+        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > columns.now())
         with self._engine.reader() as session:
-            return session.execute(query).scalar_one_or_none()
+            found: str | None = session.execute(query).scalar_one_or_none()
+            return found
 
     def owner_of(self, migration_uuid: str) -> str | None:
         """Return the RPC server name of the living conductor that owns a migration, or None."""
         migrations = models.MIGRATIONS
         query = sa.select(_C.c.server).join(migrations, migrations.c.owner == _C.c.id)
-        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > models.now())
+        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > columns.now())
         with self._engine.reader() as session:
-            return session.execute(query).scalar_one_or_none()
+            found: str | None = session.execute(query).scalar_one_or_none()
+            return found
 
     def list(self) -> builtins.list[ConductorBoot]:
         """Return every known boot, the one with the latest lease first."""

@@ -21,8 +21,9 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
-from migrator.db.engine import Engine
 from migrator.db.services import alive
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared
 from migrator.drain import forecast
 from migrator.objects import ARRIVED, COMPUTE_BINARY, Migration, MigrationStatus, MigrationType
 from migrator.objects.drain import MemberStatus
@@ -45,7 +46,7 @@ _WAITS = sa.and_(
     # The next owner looks soon. Without one the migration must not hold back others.
     alive(_T.c.owner),
 )
-_ADMITTED_ROWS = (
+_ADMITTED_ROWS = Prepared(
     sa.select(
         *(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome),
         sa.func.count().label('number'),
@@ -53,7 +54,7 @@ _ADMITTED_ROWS = (
     .where(_IN_PROGRESS, _ADMITTED)
     .group_by(*(_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.migration_type, _T.c.status, _T.c.outcome))
 )
-_WAITERS = (
+_WAITERS = Prepared(
     sa.select(
         *(_T.c.id, _T.c.uuid, _T.c.source_compute, _T.c.requested_host, _T.c.attempt, _T.c.migration_type),
         *(_T.c.drain, _T.c.priority, _T.c.created_at, _S.c.slots),
@@ -63,11 +64,14 @@ _WAITERS = (
 )
 
 _KINDS = (_T.c.source_compute, _T.c.dest_compute, _T.c.dest_node, _T.c.attempt, _T.c.status, _T.c.outcome)
-_BY_HOST = sa.select(*_KINDS, _T.c.migration_type, sa.func.count().label('number')).where(_IN_PROGRESS)
-_BY_HOST = _BY_HOST.group_by(*_KINDS, _T.c.migration_type)
+_BY_HOST = Prepared(
+    sa.select(*_KINDS, _T.c.migration_type, sa.func.count().label('number'))
+    .where(_IN_PROGRESS)
+    .group_by(*_KINDS, _T.c.migration_type)
+)
 
 #: The newest migrations that have completed. Other conditions would make the database read on until enough meet them.
-_COMPLETED = (
+_COMPLETED = Prepared(
     sa.select(
         *(_T.c.drain, _T.c.source_compute, _T.c.dest_compute, _T.c.migration_type),
         *(_T.c.running_at, _T.c.updated_at, models.INSTANCES.c.flavor),
@@ -79,12 +83,16 @@ _COMPLETED = (
 )
 
 #: The live migrations that copy.
-_COPYING = sa.select(_T.c.source_compute, _T.c.dest_compute, _T.c.running_at).where(
-    _IN_PROGRESS,
-    _T.c.migration_type == MigrationType.LIVE_MIGRATION.value,
-    _T.c.status.in_([status.value for status in forecast.MOVING]),
-    _T.c.running_at.is_not(None),
+_COPYING = Prepared(
+    sa.select(_T.c.source_compute, _T.c.dest_compute, _T.c.running_at).where(
+        _IN_PROGRESS,
+        _T.c.migration_type == MigrationType.LIVE_MIGRATION.value,
+        _T.c.status.in_([status.value for status in forecast.MOVING]),
+        _T.c.running_at.is_not(None),
+    )
 )
+_LIMIT = Prepared(sa.select(_S.c.slots).where(_S.c.host == sa.bindparam('of'), _S.c.binary == COMPUTE_BINARY))
+_LOCK = Prepared(sa.update(models.SLOT_LOCK).values(taken=models.SLOT_LOCK.c.taken + 1))
 
 #: How many drains are read for the times that their guests took.
 _NEWEST_DRAINS = 20
@@ -420,9 +428,8 @@ class SlotReader:
 
     def limit_of(self, host: str) -> int:
         """Return how many live migrations may leave a host at once, as it has reported; 1 if it has not."""
-        query = sa.select(_S.c.slots).where(_S.c.host == host, _S.c.binary == COMPUTE_BINARY)
         with self._engine.reader() as session:
-            return int(session.execute(query).scalar() or 1)
+            return int(session.execute(_LIMIT, {'of': host}).scalar() or 1)
 
     def recorded(
         self, hosts: Sequence[str]
@@ -434,7 +441,7 @@ class SlotReader:
         """
         query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_([*hosts]))
         with self._engine.reader() as session:
-            now = models.aware(session.execute(sa.select(models.now())).scalar_one())
+            now = columns.aware(session.execute(sa.select(columns.now())).scalar_one())
             limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
             rows = session.execute(_COMPLETED).all()
             copying = session.execute(_COPYING).all()
@@ -496,9 +503,8 @@ def take(session: Any, known: Migration, fields: Mapping[str, Any], request: Req
     :param fields: what the transaction writes, with the destination.
     :raises migrator.exception.NoSlot: a slot is not free, or is kept for an earlier migration.
     """
-    lock = models.SLOT_LOCK
     # An update, and no SELECT FOR UPDATE: under a stricter isolation level it fails if another one was faster.
-    session.execute(sa.update(lock).values(taken=lock.c.taken + 1))
+    session.execute(_LOCK)
     slots = _read(session, request.bounds, known.source_compute)
     slots.allowance_of(Waiter.of(known), request.was_full).check(fields['dest_compute'])
 
@@ -525,6 +531,5 @@ def _read(session: Any, bounds: Bounds, source: str | None) -> Slots:
     waiters = [Waiter.of(row) for row in waiting]
     limits = {row.source_compute: row.slots or 1 for row in waiting}
     if source is not None and source not in limits:
-        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host == source)
-        limits |= {row.host: row.slots or 1 for row in session.execute(query)}
+        limits[source] = session.execute(_LIMIT, {'of': source}).scalar() or 1
     return Slots(bounds, taken, limits, waiters)

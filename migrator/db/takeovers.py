@@ -13,26 +13,44 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import models
-from migrator.db.engine import Engine, retried
-from migrator.db.migrations import Owned, read_owned
-from migrator.db.services import alive
-from migrator.objects import COMPUTE_BINARY
+from migrator.db import models, saga_log
+from migrator.db.services import alive, boot_columns, boots_in
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationType
+from migrator.saga import log
 
 _T = models.MIGRATIONS
 _C = models.CONDUCTORS
 _S = models.SERVICES
+_I = models.INSTANCES
 _IN_PROGRESS = models.IN_PROGRESS
+#: The prefix of an instance's columns in a row that also has the columns of its migration.
+_OF_INSTANCE = 'of_instance_'
+_PENDING = sa.exists().where(
+    models.CLEANUPS.c.host == _T.c.source_compute, models.CLEANUPS.c.instance_uuid == _T.c.instance_uuid
+)
+_READ = (
+    sa.select(
+        *(_T, _PENDING.label('has_source_cleanup'), *boot_columns(_T)),
+        *(column.label(_OF_INSTANCE + column.name) for column in _I.c),
+    )
+    .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
+    .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+    .order_by(columns.unindexed(_T.c.id))
+)
+_ANY = Prepared(_READ)
+_OWNED = Prepared(_READ.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')))
 _NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
-_ORPHANS = (
+_ORPHANS = Prepared(
     sa.select(_T.c.source_compute, _T.c.uuid)
     .where(_IN_PROGRESS, _NO_LIVING_OWNER, _T.c.uuid.is_not(None))
-    .order_by(models.unindexed(_T.c.id))
+    .order_by(columns.unindexed(_T.c.id))
 )
 #: The most migrations that one transaction takes.
 AT_ONCE = 500
@@ -44,7 +62,7 @@ def _may_take(conductors: Any) -> Any:
     One that cannot reach the broker keeps those that it owns. Others could not reach it either. One that renews its
     lease so late may have died, and keeps what it owns until the lease ends.
     """
-    return sa.and_(conductors.c.lease_until > models.later('late'), conductors.c.broker_away_since.is_(None))
+    return sa.and_(conductors.c.lease_until > columns.later('late'), conductors.c.broker_away_since.is_(None))
 
 
 _THEIRS, _OTHERS = _T.alias('theirs'), _C.alias('others')
@@ -63,16 +81,30 @@ _SOURCES = (
     .scalar_subquery()
 )
 #: A row of the caller's server with another id is an earlier boot of the caller, which has ended.
-_CONDUCTORS = sa.select(_C.c.id, _C.c.server, (_C.c.id == _HOLDER).label('holds')).where(
+_CANDIDATES = sa.select(_C.c.id, _C.c.server, (_C.c.id == _HOLDER).label('holds')).where(
     _may_take(_C), sa.or_(_C.c.server != sa.bindparam('my_server'), _C.c.id == sa.bindparam('me'))
 )
-_CONDUCTORS_WITH_SOURCES = _CONDUCTORS.add_columns(_SOURCES.label('sources'))
-_LOCK_SOURCE = sa.select(_S.c.id).where(_S.c.host == _SOURCE, _S.c.binary == COMPUTE_BINARY).with_for_update()
-_TAKE = (
+_CONDUCTORS = Prepared(_CANDIDATES)
+_CONDUCTORS_WITH_SOURCES = Prepared(_CANDIDATES.add_columns(_SOURCES.label('sources')))
+_LOCK_SOURCE = Prepared(sa.select(_S.c.id).where(_S.c.host == _SOURCE, _S.c.binary == COMPUTE_BINARY).with_for_update())
+_TAKE = Prepared(
     sa.update(_T)
     .where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True)), _IN_PROGRESS, _NO_LIVING_OWNER)
     .values(owner=sa.bindparam('new_owner'), epoch=_T.c.epoch + 1)
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """A migration as a conductor reads it when it becomes the owner."""
+
+    migration: Migration
+    instance: Instance | None
+    entries: list[log.Entry]
+    #: Whether earlier migrations of the instance have left a cleanup at its source. No later one can leave any.
+    has_source_cleanup: bool = True
+    #: Host -> its boot_id, in the epoch of the migration.
+    boots: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +141,7 @@ class Takeovers:
         """Return conductor -> the number of sources of its migrations in progress, of those that have any."""
         query = sa.select(_T.c.owner, sa.func.count(sa.distinct(_T.c.source_compute)))
         with self._engine.reader() as session:
-            found = session.execute(query.where(_IN_PROGRESS).group_by(models.unindexed(_T.c.owner)))
+            found = session.execute(query.where(_IN_PROGRESS).group_by(columns.unindexed(_T.c.owner)))
             return {owner: int(number) for owner, number in found if owner is not None}
 
     @retried
@@ -145,3 +177,24 @@ def _choose(session: Any, uuid: str, me: str, my_server: str, lease: float) -> t
         found.sort(key=lambda one: (one.sources, one.id != me, one.id))
     chosen = next((one for one in found if one.holds), found[0] if found else None)
     return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)
+
+
+def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> list[Owned]:
+    """Return migrations with their instances and logs, oldest first.
+
+    :param owner: return only the migrations in progress that this conductor owns; None: return all.
+    """
+    rows = session.execute(_ANY if owner is None else _OWNED, {'uuids': [*uuids], 'me': owner}).all()
+    # The first entry is that of the acceptance, which only the owner of an evacuation needs.
+    begun = [row.uuid for row in rows if row.log_seq > 1 or row.migration_type == MigrationType.EVACUATION]
+    entries = saga_log.read(session, begun) if begun else {}
+    return [
+        Owned(
+            migration=models.migration(row),
+            instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
+            entries=entries.get(row.uuid, []),
+            has_source_cleanup=bool(row.has_source_cleanup),
+            boots=boots_in(row),
+        )
+        for row in rows
+    ]

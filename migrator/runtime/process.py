@@ -16,7 +16,7 @@ from migrator.runtime import logs, monitor, signals
 
 if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
     from migrator.db.api import Database
-    from migrator.db.engine import Engine
+    from migrator.db.sql.engine import Engine
     from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Process:
 
         :raises migrator.exception.ConfigurationError: the URL is not valid.
         """
-        from migrator.db.engine import engine_from_conf
+        from migrator.db.sql.engine import engine_from_conf
 
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
         made = engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
@@ -216,8 +216,8 @@ class Process:
         :raises migrator.exception.OtherSchema: another commit or another program has written it.
         """
         from migrator.db.api import Database
-        from migrator.db.engine import refusal
         from migrator.db.schema import sync
+        from migrator.db.sql.options import refusal
 
         def check() -> None:
             try:

@@ -17,8 +17,8 @@ import sqlite3
 from typing import Any
 
 from migrator import executors
-from migrator.db.engine import Engine, watch
 from migrator.db.schema import sync
+from migrator.db.sql.engine import Engine, watch
 from migrator.testing import tables
 from migrator.testing.fake_placement import service
 from migrator.testing.placement import InProcessPlacement
@@ -62,9 +62,9 @@ class Backend:
         return engine
 
     def _watch(self, engine: Engine) -> None:
-        watch(engine, self._note_statement, lambda: None)
+        watch(engine, self._note_statement)
 
-    def _note_statement(self, statement: str) -> None:
+    def _note_statement(self, statement: str, _values: object) -> None:
         found = _WRITES.match(statement)
         if found:
             self.writes[found[1]] += 1
@@ -162,7 +162,7 @@ class SharedBackend(Backend):
         # The hooks and the threads belong to the previous cloud.
         engine.boundary = lambda what: None
         engine.on_commit = lambda: None
-        engine._threads = threads
+        engine.threads = threads
         return engine
 
     def _empty(self) -> None:

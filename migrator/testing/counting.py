@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db.engine import watch
+from migrator.db.sql.engine import watch
 from migrator.rpc import RPC, Served, Target
 from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
@@ -83,7 +83,7 @@ class Counter:
         self.asides = dict(self.counted)
         self.texts: collections.Counter[str] = collections.Counter()
 
-    def statement(self, text: str) -> None:
+    def statement(self, text: str, _values: object = ()) -> None:
         """Count a statement."""
         self._count('sql_statements', text)
 

@@ -6,8 +6,8 @@
 import collections
 
 import pytest
-import sqlalchemy as sa
 
+from migrator.db.sql import engine
 from tests.functional import migration_requests, state
 
 pytestmark = pytest.mark.simulated(reason='it counts every message, request, statement and commit')
@@ -34,22 +34,20 @@ class Meter:
         self.commits = []
         self._messages = slice(len(cloud.recorder.messages), None)
         self._requests = slice(len(cloud.placement.requests), None)
-        sa.event.listen(cloud.database.engine.sa_engine, 'before_cursor_execute', self._on_statement)
-        sa.event.listen(cloud.database.engine.sa_engine, 'commit', self._on_commit)
+        self._end = engine.watch(cloud.database.engine, self._on_statement, self._on_commit)
 
     def stop(self):
         """Count no more."""
         self._messages = slice(self._messages.start, len(self.cloud.recorder.messages))
         self._requests = slice(self._requests.start, len(self.cloud.placement.requests))
-        sa.event.remove(self.cloud.database.engine.sa_engine, 'before_cursor_execute', self._on_statement)
-        sa.event.remove(self.cloud.database.engine.sa_engine, 'commit', self._on_commit)
+        self._end()
 
-    def _on_statement(self, _connection, _cursor, statement, *_rest):
+    def _on_statement(self, statement, _values):
         who = self._who()
-        if who and not statement.startswith('BEGIN'):
+        if who:
             self.statements.append((who, statement))
 
-    def _on_commit(self, _connection):
+    def _on_commit(self):
         who = self._who()
         if who:
             self.commits.append(who)

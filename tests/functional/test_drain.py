@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from migrator.conductor.drains import plan
 from migrator.db.slots import Bounds
+from migrator.db.sql import engine
 from migrator.objects.drain import Drain
 from tests.functional import migration_requests
 from tests.functional.faults import faults
@@ -308,12 +309,12 @@ def test_start_and_restore_lock_the_service_before_the_drain(cloud):
     """In opposite orders, a start and a restore at the same time would stop each other."""
     tables = []
 
-    def note(_connection, _cursor, statement, *_more):
+    def note(statement, _values):
         tables.extend(re.findall(r'FROM (services|drains) ', f'{statement} '.replace('\n', ' '))[:1])
 
     uuid = drain(cloud)['uuid']
     ends(cloud, uuid)
-    sa.event.listen(cloud.database.engine.sa_engine, 'before_cursor_execute', note)
+    engine.watch(cloud.database.engine, note)
     with cloud.database.engine.writer() as session:
         session.execute(sa.text('SELECT 1 FROM drains WHERE 0'))
     assert tables == ['drains'], 'the statements are seen'

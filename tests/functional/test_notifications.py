@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from migrator import exception
 from migrator.conductor.notifications import periodic
 from migrator.db import models
+from migrator.db.sql import engine
 from migrator.objects import Flavor
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, faults, migrate
@@ -393,13 +394,11 @@ def rows(cloud):
 
 def test_while_off_nothing_is_read_and_later_nothing_of_the_past_is_sent(cloud):
     statements = []
-    listen = sa.event.listen, sa.event.remove
-    args = cloud.database.engine.sa_engine, 'before_cursor_execute', lambda *given: statements.append(given[2])
-    listen[0](*args)
+    end = engine.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
     past, present = cloud.boot('past', 'host1'), cloud.boot('present', 'host1')
     migrate(cloud, past, 'host2')
     cloud.wait()
-    listen[1](*args)
+    end()
     assert not [one for one in statements if 'notified' in one]
     faults(cloud, 'host1').stall('copying', instance_uuid=present.uuid, sticky=True)
     migrate(cloud, present, 'host2')

@@ -12,8 +12,8 @@ from oslo_config import cfg
 from migrator import exception
 from migrator.compute.manager import ComputeManager
 from migrator.conf import opts
-from migrator.db.engine import Engine
 from migrator.db.schema import sync
+from migrator.db.sql.engine import Engine
 from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.placement_faults import Fault
 from tests import forked

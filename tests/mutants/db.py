@@ -77,8 +77,8 @@ MUTANTS = (
     Mutant(
         'lease-compare-inverted',
         SERVICES,
-        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until > models.now())',
-        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until < models.now())',
+        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until > columns.now())',
+        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until < columns.now())',
         'Migrations of living conductors are taken over, and those of dead ones never are.',
     ),
     Mutant(

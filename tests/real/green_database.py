@@ -26,7 +26,7 @@ concurrency.choose(conf)
 import sqlalchemy as sa  # noqa: E402 -- when it is settled what threads are
 
 from migrator import executors  # noqa: E402 -- likewise
-from migrator.db.engine import Engine  # noqa: E402 -- likewise
+from migrator.db.sql.engine import Engine  # noqa: E402 -- likewise
 from tests.real.servers.waiters import WAITERS  # noqa: E402 -- likewise
 
 CHANGE = sa.text('UPDATE green SET value = value + 1')

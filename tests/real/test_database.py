@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception, executors
-from migrator.db import engine, models, saga_log, slots, takeovers
+from migrator.db import models, saga_log, slots, takeovers
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
+from migrator.db.sql import columns, engine
 from migrator.objects.drain import Drain
 from tests.real.conftest import new_url
 from tests.real.rows import CONTEXT, accepted, ended, instance, migration, owner
@@ -258,9 +259,9 @@ SLEEP = {'postgresql': 'SELECT pg_sleep(0.05)', 'mysql': 'SELECT sleep(0.05)'}
 
 def test_the_time_of_a_statement_is_not_that_of_its_transaction(on_server):
     with on_server.engine.writer() as session:
-        first = session.execute(sa.select(models.now())).scalar_one()
+        first = session.execute(sa.select(columns.now())).scalar_one()
         session.execute(sa.text(SLEEP[session.dialect.name]))
-        second = session.execute(sa.select(models.now())).scalar_one()
+        second = session.execute(sa.select(columns.now())).scalar_one()
     assert second - first >= datetime.timedelta(seconds=0.05)
 
 
@@ -408,7 +409,8 @@ def test_concurrent_reports_of_definitions_are_all_stored(on_server, racers):
 
 def test_concurrent_writers_of_missing_uuids_agree_on_each_row(on_server, racers):
     with on_server.engine.writer() as session:
-        bare.insert(session.exec_driver_sql, 40, session.dialect.identifier_preparer.initial_quote)
+        quote = on_server.engine.sa_engine.dialect.identifier_preparer.initial_quote
+        bare.insert(lambda text: session.execute(sa.text(text)), 40, quote)
 
     def fill(racer):
         filled = [racer.migrations.fill_uuids(7) for _ in range(10)]

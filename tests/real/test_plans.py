@@ -15,6 +15,8 @@ from migrator.db.api import Database
 from migrator.db.saga_log import Notified
 from migrator.db.schema import sync
 from migrator.db.slots import Bounds
+from migrator.db.sql import columns
+from migrator.db.sql.engine import watch
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from tests.unit.db import conftest
 
@@ -94,7 +96,7 @@ def fill(session):
         crossed = crossed.join(digit, sa.true())
     numbers = sa.select(n).select_from(crossed).subquery()
     n = numbers.c.n
-    ago = sa.literal_column(AGO[session.dialect.name], models.UTCDateTime())
+    ago = sa.literal_column(AGO[session.dialect.name], columns.UTCDateTime())
 
     def name(prefix, number):
         return sa.literal(prefix) + sa.cast(number, sa.String(10))
@@ -106,12 +108,12 @@ def fill(session):
     host = {'uuid': name('h', n), 'host': name('other', n)}
     version, binary = sa.literal(CURRENT_VERSION), sa.literal(COMPUTE_BINARY)
     insert(models.SERVICES, OTHERS, **host, binary=binary, version=version, last_seen_up=ago)
-    empty = {column: sa.literal([], models.Json()) for column in ('cpu_info', 'providers')}
+    empty = {column: sa.literal([], columns.Json()) for column in ('cpu_info', 'providers')}
     hypervisor = {'hypervisor_type': sa.literal('x'), 'hypervisor_version': sa.literal(1), 'host_ip': sa.literal('x')}
     insert(models.COMPUTE_NODES, OTHERS, **host, **hypervisor, **empty, node=name('other', n))
     guest = {column: sa.literal('x') for column in ('name', 'project_id', 'user_id', 'node', 'vm_state')}
     guest |= {'power_state': sa.literal(1), 'tenure': sa.literal(ENDED // GUESTS)}
-    guest |= {'host': name('host', n % HOSTS), 'flavor': sa.literal({'name': 'x'}, models.Json()), 'created_at': ago}
+    guest |= {'host': name('host', n % HOSTS), 'flavor': sa.literal({'name': 'x'}, columns.Json()), 'created_at': ago}
     one = {column: sa.literal('x') for column in ('project_id', 'user_id', 'migration_type', 'source_node', 'strategy')}
     one |= {'source_compute': name('host', n % HOSTS), 'dest_compute': name('host', (n + 1) % HOSTS)}
     one |= {'owner': name('c', n % 4), 'created_at': ago, 'updated_at': ago, 'epoch': sa.literal(1)}
@@ -143,15 +145,15 @@ def test_what_is_read_does_not_grow_with_ended_migrations_or_hosts(database, wha
     sent = []
     engine = database.engine.sa_engine
 
-    def note(_connection, _cursor, statement, parameters, *_more):
+    def note(statement, parameters):
         if re.search(r'\b(migrations|instances)\b', statement) and not statement.startswith('INSERT'):
             sent.append((statement, parameters))
 
-    sa.event.listen(engine, 'before_cursor_execute', note)
+    end = watch(database.engine, note)
     try:
         OPERATIONS[what](database)
     finally:
-        sa.event.remove(engine, 'before_cursor_execute', note)
+        end()
     for statement, parameters in sent:
         with engine.connect() as connection:
             read, plan = READ[engine.dialect.name](connection, statement, parameters)

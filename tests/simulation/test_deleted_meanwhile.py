@@ -3,6 +3,7 @@
 """An instance that a service deletes during its migration stays deleted."""
 
 import pytest
+import sqlalchemy as sa
 
 from migrator.conductor import registry
 from migrator.placement_client import allocations
@@ -15,7 +16,7 @@ from migrator.testing.cloud import SimulatedCloud
 def forget(cloud, instance):
     """Take it out, past everything that would refuse that while it is migrated."""
     with cloud.database.engine.writer() as session:
-        session.exec_driver_sql('DELETE FROM instances WHERE uuid = ?', (instance.uuid,))
+        session.execute(sa.text('DELETE FROM instances WHERE uuid = :uuid'), {'uuid': instance.uuid})
     held = allocations.read(cloud.placement_client, instance.uuid)
     allocations.remove(cloud.placement_client, registry.consumer_of(instance), generation=held.generation)
 

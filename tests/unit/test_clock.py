@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2] / 'migrator'
 
 #: The callers that may read the wall clock, and their purposes.
 READERS = {
-    'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
+    'db/sql/engine.py': 'a SQLite database has no clock of its own, and serves one process',
     'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
     'conductor/broker.py': 'a log line and a column for operators',
     'conductor/migration/settle.py': 'how long a copy has lasted, from a column',

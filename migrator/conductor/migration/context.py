@@ -23,10 +23,12 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.replies import Replies
 from migrator.conductor.migration.waiting import Ledger
 from migrator.context import about
-from migrator.db import models, slots
+from migrator.db import slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.db.migrations import Owned, Write
+from migrator.db.migrations import Write
+from migrator.db.sql import columns
+from migrator.db.takeovers import Owned
 from migrator.objects import ENDS, Migration, MigrationStatus, Outcome, instance, protocol, reasons
 from migrator.objects.reasons import Reason
 from migrator.placement_client.allocations import SharedReadings, Writer
@@ -37,7 +39,7 @@ from migrator.saga import log
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
 #: The time of the commit that writes it, by the database's clock.
-NOW = models.now()
+NOW = columns.now()
 
 
 @dataclasses.dataclass(frozen=True)

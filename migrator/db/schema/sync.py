@@ -17,7 +17,7 @@ from oslo_db.exception import DBError
 
 from migrator import exception
 from migrator.db import models
-from migrator.db.engine import Engine, translated
+from migrator.db.sql.engine import Engine, translated
 
 #: Tables that every schema of migrator has had. Ironic has the first one too, and nova the second.
 _OURS = {'conductors', 'migrations'}

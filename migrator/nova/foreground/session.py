@@ -38,11 +38,11 @@ def make_conf(path: pathlib.Path) -> cfg.ConfigOpts:
     from oslo_config import cfg
 
     from migrator.conf import opts
-    from migrator.db import engine
+    from migrator.db.sql import options
 
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
-    engine.register_opts(conf)
+    options.register_opts(conf)
     conf([], project=PROG, prog=PROG, default_config_files=[], default_config_dirs=[], use_env=False)
     conf.set_override('connection', f'sqlite:///{path}', group='database')
     # The documents come from the API in this process, which has no other caller.

@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator import executors
     from migrator.context import RequestContext
     from migrator.db.api import Database
-    from migrator.db.engine import Engine
     from migrator.db.slots import Bounds
+    from migrator.db.sql.engine import Engine
     from migrator.drain.forecast import Band, Expected
     from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
@@ -67,7 +67,7 @@ class Asked:
     @functools.cached_property
     def engine(self) -> Engine:
         """The engine of the configured database, without retries, because an operator waits."""
-        from migrator.db.engine import engine_from_conf
+        from migrator.db.sql.engine import engine_from_conf
 
         return engine_from_conf(self.conf, self.threads, max_retries=0)
 
@@ -203,7 +203,7 @@ def report(prog: str, error: Exception, conf: cfg.ConfigOpts | None = None) -> i
     """
     from oslo_config import cfg
 
-    from migrator.db import engine
+    from migrator.db.sql import options
 
     if isinstance(error, BrokenPipeError):  # this is not an error: see pipes.quiet
         raise error
@@ -211,9 +211,9 @@ def report(prog: str, error: Exception, conf: cfg.ConfigOpts | None = None) -> i
         return fail(prog, USAGE, error)
     refused = None
     if isinstance(error, exception.DatabaseUnreachable) and conf is not None:
-        refused = engine.refusal(conf, error)
+        refused = options.refusal(conf, error)
     # Later lines of a database's error quote the statement and its parameters. The first may quote the URL.
-    line = engine.without_password((str(refused or error).strip().splitlines() or ['an error without a text'])[0])
+    line = options.without_password((str(refused or error).strip().splitlines() or ['an error without a text'])[0])
     if refused is not None or isinstance(error, cfg.Error):
         return fail(prog, USAGE, line)
     if isinstance(error, exception.MigratorException):

@@ -19,6 +19,7 @@ from migrator.conf import conductor
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.api import Database
+from migrator.db.sql import columns
 from migrator.objects import (
     COMPUTE_BINARY,
     CURRENT_VERSION,
@@ -206,7 +207,7 @@ class World:
     def move(self, migration_uuid, **fields):
         """Write to a migration without the guards, as if it had gone on."""
         if fields.get('checked_at') == 'now':
-            fields['checked_at'] = models.now()
+            fields['checked_at'] = columns.now()
         ends = fields.get('status') in ENDS
         with self.database.engine.writer() as session:
             table, guests = models.MIGRATIONS, models.INSTANCES

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from migrator.conductor import rpcapi, takeover
-from migrator.db import models
 from migrator.db.migrations import Write
+from migrator.db.sql import columns
 from migrator.objects import protocol
 from migrator.saga import log
 from tests.unit.conductor import stage as stages
@@ -96,7 +96,7 @@ class TestComputeStarted:
     def test_assignment_has_the_running_time(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         for status in ('preparing', 'queued', 'running'):
-            m.set(status=status, **({'running_at': models.now()} if status == 'running' else {}))
+            m.set(status=status, **({'running_at': columns.now()} if status == 'running' else {}))
             still.do(m.commit)
         still.simulation.advance(75)
         self.queued(still)

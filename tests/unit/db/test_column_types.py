@@ -12,9 +12,10 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from migrator import exception
 from migrator.db import models
+from migrator.db.sql import columns
 from tests.unit.db import conftest
 
-COLUMN = sa.table('moments', sa.column('at', models.UTCDateTime()))
+COLUMN = sa.table('moments', sa.column('at', columns.UTCDateTime()))
 
 
 def compiled(expression: object, dialect: object) -> str:
@@ -28,28 +29,28 @@ class TestNow:
         assert scene.database.services.now() == conftest.START + datetime.timedelta(seconds=90.5)
 
     def test_postgresql_now_is_time_of_statement_not_of_transaction(self) -> None:
-        text = compiled(models.now(), postgresql.dialect())
+        text = compiled(columns.now(), postgresql.dialect())
         assert 'clock_timestamp()' in text
         assert "timezone('utc'" in text
         assert 'now()' not in text
 
     def test_mysql_now_has_microseconds_and_advances_within_a_statement(self) -> None:
-        assert 'SYSDATE(6)' in compiled(models.later(15), mysql.dialect())
-        assert 'MICROSECOND' in compiled(models.later(15), mysql.dialect())
+        assert 'SYSDATE(6)' in compiled(columns.later(15), mysql.dialect())
+        assert 'MICROSECOND' in compiled(columns.later(15), mysql.dialect())
 
     def test_sqlite_now_calls_registered_function(self) -> None:
-        assert 'migrator_later(' in compiled(models.now(), sqlite.dialect())
+        assert 'migrator_later(' in compiled(columns.now(), sqlite.dialect())
 
     @pytest.mark.parametrize('dialect', [postgresql.dialect(), mysql.dialect(), sqlite.dialect()])
     def test_the_seconds_travel_as_a_parameter_and_not_in_the_text(self, dialect: object) -> None:
-        statement = sa.select(models.later(14.5)).compile(dialect=dialect)
+        statement = sa.select(columns.later(14.5)).compile(dialect=dialect)
         assert '14.5' not in str(statement)
         assert 14.5 in statement.params.values()
 
     def test_two_of_them_in_one_statement_keep_their_own_seconds(self, scene: conftest.Scene) -> None:
         with scene.database.engine.reader() as session:
-            first, second = session.execute(sa.select(models.later(1), models.later(2))).one()
-        assert models.aware(second) - models.aware(first) == datetime.timedelta(seconds=1)
+            first, second = session.execute(sa.select(columns.later(1), columns.later(2))).one()
+        assert columns.aware(second) - columns.aware(first) == datetime.timedelta(seconds=1)
 
     def test_now_compares_with_stored_time(self, scene: conftest.Scene) -> None:
         scene.conductor(lease=10)
@@ -68,25 +69,25 @@ class TestUTCDateTime:
     ZONE = datetime.timezone(datetime.timedelta(hours=5))
 
     def test_a_time_is_stored_naive_in_utc_and_read_back_aware(self) -> None:
-        column = models.UTCDateTime()
+        column = columns.UTCDateTime()
         moment = datetime.datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=self.ZONE)
         stored = column.process_bind_param(moment, sqlite.dialect())
         assert stored == datetime.datetime(2026, 1, 1, 7, 0, 0, 123456)  # noqa: DTZ001 -- what the column holds
         assert column.process_result_value(stored, sqlite.dialect()) == moment
 
     def test_none_is_stored_as_null(self) -> None:
-        column = models.UTCDateTime()
+        column = columns.UTCDateTime()
         assert column.process_bind_param(None, sqlite.dialect()) is None
         assert column.process_result_value(None, sqlite.dialect()) is None
 
     def test_mysql_keeps_the_fraction_of_a_second(self) -> None:
-        assert models.UTCDateTime().load_dialect_impl(mysql.dialect()).fsp == 6
+        assert columns.UTCDateTime().load_dialect_impl(mysql.dialect()).fsp == 6
 
     def test_a_time_outside_of_a_column_is_made_aware(self) -> None:
         moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-        assert models.aware('2026-01-01 00:00:00.000000') == moment
-        assert models.aware(moment.replace(tzinfo=None)) == moment
-        assert models.aware(moment) == moment
+        assert columns.aware('2026-01-01 00:00:00.000000') == moment
+        assert columns.aware(moment.replace(tzinfo=None)) == moment
+        assert columns.aware(moment) == moment
 
 
 class TestText:
@@ -99,28 +100,28 @@ class TestText:
         ],
     )  # fmt: skip
     def test_a_text_is_stored_in_a_form_for_every_database(self, given: object, stored: object) -> None:
-        assert models.Text(20).process_bind_param(given, sqlite.dialect()) == stored
+        assert columns.Text(20).process_bind_param(given, sqlite.dialect()) == stored
 
     def test_a_long_text_fits_into_the_text_column_of_mysql_whatever_its_characters(self) -> None:
-        stored = models.Text().process_bind_param('\U0001f600' * 100_000, mysql.dialect())
+        stored = columns.Text().process_bind_param('\U0001f600' * 100_000, mysql.dialect())
         assert stored is not None
         assert len(stored.encode()) < 2**16
         assert stored.endswith('...')
 
     def test_the_schema_has_the_same_columns_as_before(self) -> None:
         for dialect in (sqlite.dialect(), postgresql.dialect(), mysql.dialect()):
-            assert models.Text(20).compile(dialect) == 'VARCHAR(20)'
-            assert models.Text().compile(dialect) == 'TEXT'
-            assert models.Json().compile(dialect) == 'JSON'
-            assert models.Whole().compile(dialect) == 'INTEGER'
-            assert models.Whole(64).compile(dialect) == 'BIGINT'
+            assert columns.Text(20).compile(dialect) == 'VARCHAR(20)'
+            assert columns.Text().compile(dialect) == 'TEXT'
+            assert columns.Json().compile(dialect) == 'JSON'
+            assert columns.Whole().compile(dialect) == 'INTEGER'
+            assert columns.Whole(64).compile(dialect) == 'BIGINT'
 
     def test_every_column_of_text_and_json_is_of_these_types(self) -> None:
         odd = [
             str(column)
             for table in models.Base.metadata.sorted_tables
             for column in table.columns
-            if not isinstance(column.type, (models.Text, models.Json, models.Whole, models.UTCDateTime))
+            if not isinstance(column.type, (columns.Text, columns.Json, columns.Whole, columns.UTCDateTime))
             and not isinstance(column.type, (sa.Boolean, sa.Integer))
         ]
         assert odd == []
@@ -138,7 +139,7 @@ class TestJson:
         for _ in range(2000):
             deep = [deep]
         given = {'a\0': ['\ud800', float('nan'), float('inf'), 0.5, 2**70, True, None], 'b': {'c': ('\0',)}, 7: deep}
-        stored = models.Json().process_bind_param(given, sqlite.dialect())
+        stored = columns.Json().process_bind_param(given, sqlite.dialect())
         text = json.dumps(stored, allow_nan=False)
         assert json.loads(text)['a\\x00'] == ['\\ud800', None, None, 0.5, 2**70, True, None]
         assert json.loads(text)['b'] == {'c': ['\\x00']}
@@ -155,8 +156,8 @@ class TestWhole:
         ],
     )  # fmt: skip
     def test_a_number_is_bounded_by_its_column(self, given: object, stored: object) -> None:
-        assert models.Whole().process_bind_param(given, sqlite.dialect()) == stored
+        assert columns.Whole().process_bind_param(given, sqlite.dialect()) == stored
 
     def test_the_bounds_of_a_big_column_are_wider(self) -> None:
-        assert models.Whole(64).process_bind_param(2**64, sqlite.dialect()) == 2**63 - 1
-        assert models.Whole(64).process_bind_param(2**40, sqlite.dialect()) == 2**40
+        assert columns.Whole(64).process_bind_param(2**64, sqlite.dialect()) == 2**63 - 1
+        assert columns.Whole(64).process_bind_param(2**40, sqlite.dialect()) == 2**40

@@ -14,6 +14,7 @@ from migrator import context, exception
 from migrator.db import models, saga_log
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
+from migrator.db.sql import columns
 from migrator.objects import CURRENT_VERSION, Flavor, Migration, protocol
 from migrator.saga import log
 from tests.reasons import NOT_STUCK, stuck_for, waiting_for
@@ -415,7 +416,7 @@ class TestCommit:
         assert len(scene.database.migrations.steps(known.uuid)) == 3
 
     def test_a_time_of_the_database_is_written_by_the_database_and_known_after_a_look(self, scene: Scene) -> None:
-        known = write(scene, scene.owned(), status='preparing', checked_at=models.now())
+        known = write(scene, scene.owned(), status='preparing', checked_at=columns.now())
         assert scene.database.migrations.get(known.uuid).checked_at == conftest.START
         assert known.checked_at == conftest.START
 

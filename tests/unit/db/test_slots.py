@@ -13,6 +13,7 @@ from migrator import exception
 from migrator.db import models, slots
 from migrator.db.migrations import Write
 from migrator.db.slots import CLUSTER, Bounds, Slots, Waiter, into, out_of
+from migrator.db.sql import columns
 from migrator.objects import Flavor, Migration
 from tests.reasons import stuck_for, waiting_for, waiting_for_slot
 from tests.unit.db import conftest
@@ -221,7 +222,7 @@ class TestRecorded:
         """Store a migration that has completed after some seconds of copying."""
         instance = scene.instance(flavor=Flavor(name='small', memory_mb=memory_mb))
         migration = scene.owned(instance=instance, **fields)
-        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': models.now()})):
+        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': columns.now()})):
             migration, _ = scene.database.migrations.commit(migration, Write({'status': status, **more}))
         scene.clock.seconds += seconds
         for status in ('post-migrating', 'completed'):
@@ -243,7 +244,7 @@ class TestRecorded:
     def test_has_the_live_migrations_that_copy(self, scene: Scene) -> None:
         self.moved(scene, 30)
         migration = scene.owned(dest_compute='host2')
-        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': models.now()})):
+        for status, more in (('preparing', {}), ('queued', {}), ('running', {'running_at': columns.now()})):
             assert scene.database.slots.recorded([])[3] == []
             migration, _ = scene.database.migrations.commit(migration, Write({'status': status, **more}))
         scene.clock.seconds += 20

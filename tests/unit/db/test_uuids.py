@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from oslo_utils import uuidutils
 
 from migrator.db import api
@@ -16,7 +17,7 @@ def rows(scene: conftest.Scene) -> list[tuple[Any, ...]]:
     """Return the stored (id, uuid, updated_at)."""
     with scene.database.engine.reader() as session:
         query = 'SELECT id, uuid, updated_at FROM migrations ORDER BY id'
-        return [tuple(row) for row in session.exec_driver_sql(query)]
+        return [tuple(row) for row in session.execute(sa.text(query))]
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def old(scene: conftest.Scene) -> conftest.Scene:
 
 def write(scene: conftest.Scene, number: int) -> None:
     with scene.database.engine.writer() as session:
-        bare.insert(session.exec_driver_sql, number)
+        bare.insert(lambda text: session.execute(sa.text(text)), number)
 
 
 def test_a_migration_that_is_read_gets_a_uuid(old: conftest.Scene) -> None:
@@ -93,7 +94,7 @@ def test_a_read_only_session_fills_no_uuids(old: conftest.Scene) -> None:
 def test_a_migration_in_progress_is_adopted_once_it_has_a_uuid(scene: conftest.Scene) -> None:
     mine = scene.migration()
     with scene.database.engine.writer() as session:
-        session.exec_driver_sql('UPDATE migrations SET uuid = NULL')
+        session.execute(sa.text('UPDATE migrations SET uuid = NULL'))
     assert scene.database.takeovers.orphans() == []
     assert scene.database.migrations.fill_uuids(10) == 1
     (found,) = scene.database.takeovers.orphans()

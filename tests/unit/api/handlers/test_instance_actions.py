@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator.db import models
+from migrator.db.sql import columns
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def failed_migration(world):
             world.threads.seconds = number
             entry = {'kind': kind, 'step': step, 'payload': payload, 'epoch': 1, 'attempt': 1}
             session.execute(sa.insert(models.SAGA_LOG).values(migration=one.uuid, seq=10 + number, **entry))
-        ended = {'finish_time': models.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
+        ended = {'finish_time': columns.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
         session.execute(sa.update(models.INSTANCE_ACTIONS).values(**ended))
     return one
 

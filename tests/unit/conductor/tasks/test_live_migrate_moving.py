@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from migrator.saga.log import EntryKind
 from tests.unit.conductor import stage as stages
@@ -184,7 +185,7 @@ class TestBack:
         migration = stage.begin()
         stage.until_status(migration, 'running')
         with stage.cloud.database.engine.sa_engine.begin() as connection:
-            connection.exec_driver_sql('DELETE FROM instances')
+            connection.execute(sa.text('DELETE FROM instances'))
         client = stage.cloud.placement_client
         held = stages.allocations.read(client, stage.instance.uuid)
         owner = stages.allocations.allocation_state.Consumer(

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from migrator import exception, executors
 from migrator.db import models
-from migrator.db.engine import Engine
 from migrator.db.schema import fingerprint, sync
+from migrator.db.sql import columns
+from migrator.db.sql.engine import Engine
 from tests.unit.db import conftest
 
 
@@ -148,8 +149,8 @@ CHANGES: dict[str, Callable[[sa.Table], object]] = {
 def test_each_change_of_a_table_changes_the_name_of_the_schema(change: str) -> None:
     def name(changed: Callable[[sa.Table], object] = lambda table: None) -> str:
         metadata = sa.MetaData()
-        columns = sa.Column('id', sa.Integer(), primary_key=True), sa.Column('name', models.Text(10))
-        changed(sa.Table('table', metadata, *columns))
+        both = sa.Column('id', sa.Integer(), primary_key=True), sa.Column('name', columns.Text(10))
+        changed(sa.Table('table', metadata, *both))
         return fingerprint.of(metadata)
 
     assert name() == name()

@@ -15,15 +15,14 @@ from oslo_db import exception as db_exception
 from oslo_db import options as oslo_db_options
 
 from migrator import exception, executors
-from migrator.db.engine import (
+from migrator.db.sql.engine import (
     Engine,
     engine_from_conf,
-    register_opts,
     retried,
     translated,
     watch,
-    without_password,
 )
+from migrator.db.sql.options import register_opts, without_password
 from tests import forked
 from tests.unit.db import conftest
 
@@ -254,12 +253,14 @@ def test_a_password_is_removed_from_a_text(text, without):
 def test_watch_reports_statements_and_commits_but_no_transaction_control(tmp_path):
     engine = Engine(f'sqlite:///{tmp_path}/x.sqlite', executors.NativeThreads())
     seen = []
-    watch(engine, seen.append, lambda: seen.append('a commit'))
+    end = watch(engine, lambda text, _values: seen.append(text), lambda: seen.append('a commit'))
     with engine.writer() as session:
         session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
         session.execute(sa.text('INSERT INTO t VALUES (1)'))
     with engine.reader() as session:
         assert session.execute(sa.text('SELECT a FROM t')).scalar() == 1
+    end()
+    engine.check()
     engine.dispose()
     assert seen == ['CREATE TABLE t (a INTEGER)', 'INSERT INTO t VALUES (1)', 'a commit', 'SELECT a FROM t']
 
@@ -277,16 +278,16 @@ def test_a_sqlite_file_stays_open_between_transactions_and_is_closed_by_dispose(
     assert _open_files(file) == 0
     for number in range(3):
         with engine.writer() as session:
-            session.exec_driver_sql('CREATE TABLE IF NOT EXISTS t (a INTEGER)')
+            session.execute(sa.text('CREATE TABLE IF NOT EXISTS t (a INTEGER)'))
             session.execute(sa.text('INSERT INTO t VALUES (:number)'), {'number': number})
             assert engine.connections_in_use == 1
         with engine.reader() as session:
-            assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == number + 1
+            assert session.execute(sa.text('SELECT count(*) FROM t')).scalar() == number + 1
         assert (_open_files(file), engine.connections_in_use) == (1, 0)
     engine.dispose()
     assert _open_files(file) == 0
     with engine.reader() as session:
-        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 3
+        assert session.execute(sa.text('SELECT count(*) FROM t')).scalar() == 3
     engine.dispose()
     assert _open_files(file) == 0
 
@@ -300,23 +301,23 @@ FORK = """
 import os, sys
 import sqlalchemy as sa
 from migrator import executors
-from migrator.db.engine import Engine
+from migrator.db.sql.engine import Engine
 engine = Engine(sys.argv[1], executors.NativeThreads())
 with engine.writer() as session:
-    session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+    session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
 opened = []
 sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: opened.append(connection))
 child = os.fork()
 if not child:
     try:
         with engine.writer() as session:
-            session.exec_driver_sql('INSERT INTO t VALUES (1)')
+            session.execute(sa.text('INSERT INTO t VALUES (1)'))
     finally:
         os._exit(len(opened))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 with engine.writer() as session:
-    session.exec_driver_sql('INSERT INTO t VALUES (2)')
-    print(session.exec_driver_sql('SELECT count(*) FROM t').scalar(), len(opened))
+    session.execute(sa.text('INSERT INTO t VALUES (2)'))
+    print(session.execute(sa.text('SELECT count(*) FROM t')).scalar(), len(opened))
 """
 
 
@@ -329,17 +330,17 @@ def test_a_fork_opens_a_sqlite_file_for_itself(tmp_path):
 def test_a_transaction_that_reads_before_it_writes_lets_no_other_process_write_in_between(tmp_path, threads):
     mine, other = (Engine(f'sqlite:///{tmp_path}/x.sqlite', threads) for _ in range(2))
     with mine.writer() as session:
-        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+        session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
     _without_patience(other)
     with mine.writer() as session:
-        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 0
+        assert session.execute(sa.text('SELECT count(*) FROM t')).scalar() == 0
         with pytest.raises(exception.DatabaseUnreachable, match='locked'), other.writer() as late:
-            late.exec_driver_sql('INSERT INTO t VALUES (1)')
-        session.exec_driver_sql('INSERT INTO t VALUES (2)')
+            late.execute(sa.text('INSERT INTO t VALUES (1)'))
+        session.execute(sa.text('INSERT INTO t VALUES (2)'))
     with other.writer() as late:
-        late.exec_driver_sql('INSERT INTO t VALUES (1)')
+        late.execute(sa.text('INSERT INTO t VALUES (1)'))
     with mine.reader() as session:
-        assert session.exec_driver_sql('SELECT a FROM t').scalars().all() == [2, 1]
+        assert session.execute(sa.text('SELECT a FROM t')).scalars().all() == [2, 1]
     for engine in (mine, other):
         engine.dispose()
 
@@ -347,7 +348,7 @@ def test_a_transaction_that_reads_before_it_writes_lets_no_other_process_write_i
 def test_a_database_in_memory_is_kept_between_transactions(threads):
     engine = Engine('sqlite://', threads)
     with engine.writer() as session:
-        session.exec_driver_sql('CREATE TABLE t (a INTEGER)')
+        session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
     with engine.reader() as session:
-        assert session.exec_driver_sql('SELECT count(*) FROM t').scalar() == 0
+        assert session.execute(sa.text('SELECT count(*) FROM t')).scalar() == 0
     engine.dispose()
