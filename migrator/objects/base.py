@@ -29,6 +29,16 @@ fields: Callable[[Any], dict[str, None]] = functools.cache(
 )
 
 
+def with_fields(cls: type[D], values: Mapping[str, Any]) -> D:
+    """Return the object of a dataclass, of which every field is given.
+
+    The generated ``__init__`` of a frozen one sets its fields one by one, which takes four times as long.
+    """
+    made = object.__new__(cls)
+    vars(made).update(values)
+    return made
+
+
 def of_stored(cls: type[D], values: Mapping[str, Any]) -> D:
     """Return the object of a dataclass from stored values, without those that this release does not know."""
     return cls(**{name: values[name] for name in fields(cls) if name in values})
@@ -46,7 +56,9 @@ class Versioned:
 
     def replace(self: T, **changes: Any) -> T:
         """Return a copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
+        if hasattr(self, '__post_init__') or not changes.keys() <= fields(type(self)).keys():
+            return dataclasses.replace(self, **changes)
+        return with_fields(type(self), vars(self) | changes)
 
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form."""
@@ -64,7 +76,8 @@ class Versioned:
         if str(primitive.get('version')).split('.')[0] != cls.VERSION.split('.')[0]:
             raise ValueError(f'{cls.__name__} {primitive.get("version")} is not compatible with {cls.VERSION}')
         known = fields(cls)
-        return cls(**{name: from_primitive(value) for name, value in primitive['data'].items() if name in known})
+        data = {name: from_primitive(value) for name, value in primitive['data'].items() if name in known}
+        return with_fields(cls, data) if len(data) == len(known) and not hasattr(cls, '__post_init__') else cls(**data)
 
 
 def to_primitive(value: Any) -> Any:
