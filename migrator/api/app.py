@@ -11,6 +11,7 @@ import webob
 import webob.dec
 from oslo_config import cfg
 from oslo_context.context import generate_request_id
+from oslo_policy import policy
 
 from migrator import exception, executors
 from migrator.api import errors, microversions, openapi, policies, routes, versions
@@ -31,6 +32,7 @@ def make_app(
     sagas: timeline.Sagas,
     *,
     auth: Auth | None = None,
+    enforcer: policy.Enforcer | None = None,
 ) -> Callable[..., Any]:
     """Return the WSGI application.
 
@@ -39,8 +41,9 @@ def make_app(
     :param threads: the source of uuids, of the clock and of sleep.
     :param sagas: those of the conductors, for the page of a migration; empty: there are no migrations.
     :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
+    :param enforcer: the policies; None: those of the configuration.
     """
-    enforcer = policies.make_enforcer(conf)
+    enforcer = enforcer or policies.make_enforcer(conf)
     services = Services(conf, database, conductor_api, threads, sagas, enforcer, Streams(threads))
 
     # A request passes these from the bottom to the top.
