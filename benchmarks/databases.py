@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from migrator import executors
 from migrator.db import models
-from migrator.db.sql.engine import Engine, watch
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.watching import watch
 from migrator.testing import backends, tables
 from migrator.testing.fake_placement import service
 

@@ -173,7 +173,7 @@ def _park(conductor: Any, migration_uuid: str) -> None:
 
 
 def _count_statements(cloud: Any) -> list[str]:
-    from migrator.db.sql.engine import watch
+    from migrator.db.sql.watching import watch
 
     statements: list[str] = []
     watch(cloud.database.engine, statements.append, lambda: None)

@@ -18,7 +18,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator.db import models
-from migrator.db.sql.engine import Engine, watch
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.watching import watch
 
 
 @dataclasses.dataclass

@@ -19,7 +19,8 @@ from migrator import exception
 from migrator.context import RequestContext
 from migrator.db import models
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import ARRIVED, IN_PROGRESS, Migration, MigrationStatus, MigrationType, times
 from migrator.objects.migration import AbortCause, verdict
 
@@ -107,6 +108,21 @@ def _finish(actions: int) -> Prepared:
     return Prepared(query.values(message=of(_T.c.message, 'message'), result=of(_T.c.result, 'result')))
 
 
+@functools.cache
+def _listed(*given: str) -> Prepared:
+    """Return the query for actions; the names of its parameters say by what it selects."""
+    changed = sa.func.coalesce(_T.c.finish_time, _T.c.start_time)
+    which = {
+        'of': _T.c.instance_uuid == sa.bindparam('of'),
+        'since': changed >= sa.bindparam('since', type_=columns.UTCDateTime()),
+        'until': changed <= sa.bindparam('until', type_=columns.UTCDateTime()),
+        'before': _T.c.id < sa.bindparam('before'),
+    }
+    query = sa.select(_T).where(*(condition for name, condition in which.items() if name in given))
+    query = query.order_by(_T.c.id.desc())
+    return Prepared(query.limit(sa.bindparam('most', type_=sa.Integer())) if 'most' in given else query)
+
+
 class Actions:
     """The rows of ``instance_actions``."""
 
@@ -126,23 +142,16 @@ class Actions:
         :param marker: the request id of the last action of the previous page.
         :raises migrator.exception.MarkerNotFound: no action has the marker's request id.
         """
-        query = sa.select(_T).where(_T.c.instance_uuid == instance_uuid).order_by(_T.c.id.desc())
-        changed = sa.func.coalesce(_T.c.finish_time, _T.c.start_time)
-        if changes_since is not None:
-            query = query.where(changed >= changes_since)
-        if changes_before is not None:
-            query = query.where(changed <= changes_before)
+        given = {'of': instance_uuid, 'since': changes_since, 'until': changes_before, 'most': limit}
+        given = {name: value for name, value in given.items() if value is not None}
         with self._engine.reader() as session:
             if marker is not None:
-                last = session.execute(
+                given['before'] = session.execute(
                     sa.select(_T.c.id).where(_T.c.instance_uuid == instance_uuid, _T.c.request_id == marker)
                 ).scalar()
-                if last is None:
+                if given['before'] is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(_T.c.id < last)
-            if limit is not None:
-                query = query.limit(limit)
-            return [models.of_row(Action, row) for row in session.execute(query)]
+            return [models.of_row(Action, row) for row in session.execute(_listed(*given), given)]
 
     def get(self, instance_uuid: str, request_id: str) -> Action:
         """Return the action of a request.

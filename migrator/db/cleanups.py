@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from migrator import exception
 from migrator.db import models, saga_log
 from migrator.db.services import alive
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import Migration, MigrationStatus
 from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING
 from migrator.saga import log

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from migrator.db import models
 from migrator.db.services import alive
 from migrator.db.sql import columns
 from migrator.db.sql.columns import Json, Text, Whole
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY
 from migrator.objects.drain import (
@@ -130,9 +132,20 @@ _WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
 _OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
 _ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
+_HINTS = Prepared(
+    sa.select(_T.c.destinations, _P.c.tried)
+    .where(_T.c.uuid == sa.bindparam('of'))
+    .outerjoin(_P, sa.and_(_P.c.drain == _T.c.uuid, _P.c.instance_uuid == sa.bindparam('guest')))
+)
+#: As :func:`guard` knows it.
+_MINE = sa.and_(
+    *(_T.c.uuid == sa.bindparam('of'), _T.c.owner == sa.bindparam('me')),
+    *(_T.c.epoch == sa.bindparam('my_epoch'), _T.c.log_seq == sa.bindparam('my_seq')),
+)
 _MEMBERS_OF = Prepared(
     sa.select(_P).where(_P.c.drain == sa.bindparam('of')).order_by(_P.c.position, _P.c.instance_uuid)
 )
+_LISTING = models.Listing(_T, in_progress=_IN_PROGRESS, ended=_T.c.in_progress_host.is_(None))
 _NOW = Prepared(sa.select(columns.now()))
 _INSERT_EVENT, _INSERT_MEMBER = Prepared(sa.insert(_L)), Prepared(sa.insert(_P))
 #: The ends of members that a restore has not brought back.
@@ -369,13 +382,10 @@ class Drains:
         :param marker: the uuid of the last drain of the previous page.
         :raises migrator.exception.MarkerNotFound: no drain has the marker's uuid.
         """
-        query = sa.select(_T)
-        if host is not None:
-            query = query.where(_T.c.host == host)
-        if in_progress is not None:
-            query = query.where(_IN_PROGRESS if in_progress else _T.c.in_progress_host.is_(None))
+        wanted: dict[str, Any] = {} if host is None else {'host': host}
+        wanted |= {} if in_progress is None else {'in_progress' if in_progress else 'ended': True}
         with self._engine.reader() as session:
-            return [models.of_row(Drain, row) for row in models.newest(session, _T, query, limit, marker, None)]
+            return [models.of_row(Drain, row) for row in _LISTING.page(session, wanted, limit, marker, None)]
 
     def counts(self, uuids: Sequence[str]) -> dict[str, dict[str, int]]:
         """Return drain -> status -> the number of members with it."""
@@ -429,10 +439,8 @@ class Drains:
 
     def hints(self, uuid: str, instance_uuid: str) -> Hints:
         """Return the hosts that a drain allows or avoids as the destination of one of its guests."""
-        query = sa.select(_T.c.destinations, _P.c.tried).where(_T.c.uuid == uuid)
-        query = query.outerjoin(_P, sa.and_(_P.c.drain == _T.c.uuid, _P.c.instance_uuid == instance_uuid))
         with self._engine.reader() as session:
-            row = session.execute(query).one_or_none()
+            row = session.execute(_HINTS, {'of': uuid, 'guest': instance_uuid}).one_or_none()
         return Hints(None, ()) if row is None else Hints(row.destinations, row.tried or ())
 
     def now(self) -> datetime.datetime:
@@ -565,12 +573,18 @@ def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -
 
     :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since.
     """
-    mine = (_T.c.uuid == drain.uuid, _T.c.owner == drain.owner, _T.c.epoch == drain.epoch)
-    done = session.execute(
-        sa.update(_T).where(*mine, _T.c.log_seq == drain.log_seq).values(**(values or {'epoch': drain.epoch}))
-    )
-    if not done.rowcount:
+    written = dict(values or {'epoch': drain.epoch})
+    set_to_now = [name for name, value in written.items() if isinstance(value, columns.later)]
+    given = {name: value for name, value in written.items() if name not in set_to_now}
+    given |= {'of': drain.uuid, 'me': drain.owner, 'my_epoch': drain.epoch, 'my_seq': drain.log_seq}
+    if not session.execute(_guarded(*set_to_now), given).rowcount:
         raise exception.NotOwnerOfDrain(drain=drain.uuid, owner=drain.owner, epoch=drain.epoch)
+
+
+@functools.cache
+def _guarded(*set_to_now: str) -> Prepared:
+    query = sa.update(_T).where(_MINE)
+    return Prepared(query.values({name: columns.now() for name in set_to_now}) if set_to_now else query)
 
 
 def _ended(before: datetime.datetime) -> tuple[Any, ...]:

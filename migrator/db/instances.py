@@ -22,7 +22,8 @@ from sqlalchemy import orm
 from migrator import exception
 from migrator.db import cleanups, models
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -59,6 +60,7 @@ _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
 _G = GUEST_DIFFERENCES
 _S = MigrationStatus
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
+_LISTING = models.Listing(_T, changes_since=_T.c.changed_at >= sa.bindparam('changes_since'))
 _ALL_DIFFERENCES = Prepared(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))
 _STANDING = Prepared(
     sa.select(_M, columns.now().label('now'))
@@ -136,13 +138,11 @@ class Instances:
         :param marker_project: the project that the marker must belong to; None: any project.
         :raises migrator.exception.MarkerNotFound: no instance of that project has the marker's uuid.
         """
-        query = sa.select(_T)
-        for column, value in (filters or {}).items():
-            query = query.where(models.matches(_T.c[column], value))
+        wanted = dict(filters or {})
         if changes_since is not None:
-            query = query.where(_T.c.changed_at >= changes_since)
+            wanted['changes_since'] = changes_since
         with self._engine.reader() as session:
-            found = models.newest(session, _T, query, limit, marker, marker_project, changes_since is not None)
+            found = _LISTING.page(session, wanted, limit, marker, marker_project, changes_since is not None)
             return [models.instance(row) for row in found]
 
     def flavors(self, project_id: str | None = None) -> builtins.list[Flavor]:

@@ -20,7 +20,8 @@ from migrator.db import actions, cleanups, drains, instances, models, saga_log, 
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.db.takeovers import Owned, read_owned
 from migrator.objects import (
     COMPUTE_BINARY,
@@ -96,6 +97,16 @@ _NAMED = Prepared(
     .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
     .where(*_NAMES_HOST)
     .order_by(_T.c.queued_at, _T.c.id)
+)
+_LISTING = models.Listing(
+    _T,
+    in_progress=_IN_PROGRESS,
+    ended=models.ENDED,
+    is_stuck=_T.c.stuck_kind.is_not(None),
+    is_not_stuck=_T.c.stuck_kind.is_(None),
+    host=sa.or_(_T.c.source_compute == sa.bindparam('host'), _T.c.dest_compute == sa.bindparam('host')),
+    changes_since=_T.c.changed_at >= sa.bindparam('changes_since'),
+    changes_before=_T.c.changed_at <= sa.bindparam('changes_before'),
 )
 _QUEUED = Prepared(
     sa.select(sa.func.count(), LOWEST_VERSION).where(
@@ -242,25 +253,16 @@ class Migrations:
         :param marker_project: the project that the marker must belong to; None: any.
         :raises migrator.exception.MarkerNotFound: no migration of that project has the marker's uuid.
         """
-        query = sa.select(_T)
-        for column, value in (filters or {}).items():
-            if column == 'host':
-                condition = sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value)
-            elif column == 'stuck':
-                condition = _T.c.stuck_kind.is_not(None) if value else _T.c.stuck_kind.is_(None)
-            else:
-                condition = models.matches(_T.c[column], value)
-            query = query.where(condition)
+        wanted = dict(filters or {})
+        if 'stuck' in wanted:
+            wanted['is_stuck' if wanted.pop('stuck') else 'is_not_stuck'] = True
         if in_progress is not None:
-            query = query.where(_IN_PROGRESS if in_progress else models.ENDED)
-        if changes_since is not None:
-            query = query.where(_T.c.changed_at >= changes_since)
-        if changes_before is not None:
-            query = query.where(_T.c.changed_at <= changes_before)
+            wanted['in_progress' if in_progress else 'ended'] = True
+        changed = {'changes_since': changes_since, 'changes_before': changes_before}
+        wanted |= {name: value for name, value in changed.items() if value is not None}
+        few = bool(in_progress) or changes_since is not None
         with self._engine.reader() as session:
-            found = models.newest(
-                session, _T, query, limit, marker, marker_project, in_progress or changes_since is not None
-            )
+            found = _LISTING.page(session, wanted, limit, marker, marker_project, few)
         return self._objects(found)
 
     def _objects(self, found: Sequence[Any]) -> builtins.list[Migration]:

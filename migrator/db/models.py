@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from sqlalchemy.dialects import sqlite
 
 from migrator import exception, objects
 from migrator.db.sql import columns
+from migrator.db.sql.statements import Prepared
 from migrator.objects import base
 
 T = TypeVar('T')
@@ -339,38 +340,76 @@ IN_PROGRESS: Any = MIGRATIONS.c.in_progress_instance_uuid > ''
 ENDED: Any = columns.unindexed(MIGRATIONS.c.in_progress_instance_uuid).is_(None)
 
 
-def matches(column: Any, value: Any) -> Any:
-    """Return the condition that a column has a value, or any value of a list."""
-    return column.in_(value) if isinstance(value, (list, tuple)) else column == value
+class Listing:
+    """Pages of a table, the newest rows first: by created_at, then id, both descending.
 
+    Each kind of page is prepared once.
 
-def newest(
-    session: Any,
-    table: Any,
-    query: Any,
-    limit: int | None,
-    marker: str | None,
-    marker_project: str | None,
-    few: bool = False,
-) -> Sequence[Any]:
-    """Return a page of a query, the newest rows first: by created_at, then id, both descending.
-
-    :param few: whether the query finds few rows by an index. They are sorted afterwards.
-    :param marker: the uuid of the last row of the previous page; None: this is the first page.
-    :param marker_project: the project that the marker must belong to; None: any.
-    :raises migrator.exception.MarkerNotFound: no row of that project has the marker's uuid.
+    :param conditions: what a page may be asked for beside the values of columns: name -> a condition, which may have a
+        parameter of that name.
     """
-    if marker is not None:
-        last = session.execute(sa.select(table).where(table.c.uuid == marker)).one_or_none()
-        if last is None or marker_project not in (None, last.project_id):
-            raise exception.MarkerNotFound(marker=marker)
-        # MariaDB would read an index from its beginning for a comparison of tuples.
-        earlier = sa.or_(table.c.created_at < last.created_at, table.c.id < last.id)
-        query = query.where(table.c.created_at <= last.created_at, earlier)
-    created_at = columns.unindexed(table.c.created_at) if few else table.c.created_at
-    query = query.order_by(created_at.desc(), table.c.id.desc()).limit(limit)
-    found: Sequence[Any] = session.execute(query).all()
-    return found
+
+    def __init__(self, table: Any, **conditions: Any) -> None:
+        self._table = table
+        self._conditions = conditions
+        self._pages: dict[tuple[Any, ...], Prepared] = {}
+        self._one = Prepared(sa.select(table).where(table.c.uuid == sa.bindparam('of')))
+
+    def page(
+        self,
+        session: Any,
+        filters: Mapping[str, Any],
+        limit: int | None,
+        marker: str | None,
+        marker_project: str | None,
+        few: bool = False,
+    ) -> Sequence[Any]:
+        """Return a page.
+
+        :param filters: column -> its value, or a list of values; or the name of a condition -> its parameter, True if
+            it has none.
+        :param few: whether the query finds few rows by an index. They are sorted afterwards.
+        :param marker: the uuid of the last row of the previous page; None: this is the first page.
+        :param marker_project: the project that the marker must belong to; None: any.
+        :raises migrator.exception.MarkerNotFound: no row of that project has the marker's uuid.
+        """
+        given = {name: [*value] if isinstance(value, (list, tuple)) else value for name, value in filters.items()}
+        if limit is not None:
+            given[_LIMIT] = limit
+        if marker is not None:
+            last = session.execute(self._one, {'of': marker}).one_or_none()
+            if last is None or marker_project not in (None, last.project_id):
+                raise exception.MarkerNotFound(marker=marker)
+            given |= {_LAST_AT: last.created_at, _LAST_ID: last.id}
+        kinds = (few, *((name, list if isinstance(value, list) else value is None) for name, value in given.items()))
+        query = self._pages.get(kinds)
+        if query is None:
+            query = self._pages[kinds] = Prepared(self._query(given, few))
+        found: Sequence[Any] = session.execute(query, given).all()
+        return found
+
+    def _query(self, given: Mapping[str, Any], few: bool) -> Any:
+        table = self._table
+        query = sa.select(table)
+        for name, value in given.items():
+            if name in self._conditions:
+                query = query.where(self._conditions[name])
+            elif isinstance(value, list):
+                query = query.where(table.c[name].in_(sa.bindparam(name, expanding=True)))
+            elif name == _LIMIT:
+                query = query.limit(sa.bindparam(name, type_=sa.Integer()))
+            elif name == _LAST_AT:
+                # MariaDB would read an index from its beginning for a comparison of tuples.
+                last_at: Any = sa.bindparam(name, type_=table.c.created_at.type)
+                earlier = sa.or_(table.c.created_at < last_at, table.c.id < sa.bindparam(_LAST_ID))
+                query = query.where(table.c.created_at <= last_at, earlier)
+            elif name != _LAST_ID:
+                query = query.where(table.c[name].is_(None) if value is None else table.c[name] == sa.bindparam(name))
+        created_at = columns.unindexed(table.c.created_at) if few else table.c.created_at
+        return query.order_by(created_at.desc(), table.c.id.desc())
+
+
+_LIMIT, _LAST_AT, _LAST_ID = 'page_limit', 'page_last_at', 'page_last_id'
 
 
 def from_sqlite(model: type[Base]) -> list[tuple[str, str, Callable[[Any], Any] | None]]:
@@ -386,7 +425,7 @@ def of_row(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
     :param more: the fields that have another form in the row.
     """
     values = {name: getattr(row, prefix + name) for name in base.fields(cls) if name not in more}
-    return cls(**values, **more)
+    return base.with_fields(cls, values | more)
 
 
 def values_of(one: Any) -> dict[str, Any]:

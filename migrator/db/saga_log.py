@@ -17,7 +17,8 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception
 from migrator.db import drains, models
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import FINAL, Migration, protocol
 from migrator.saga.log import Entry, EntryKind
 

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
@@ -87,18 +88,14 @@ _MARK_DOWN = Prepared(
 )
 _COUNT_DOWN = Prepared(sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None)))
 _RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > columns.now())
-_RENEW = _RENEW.values(lease_until=columns.later('lease'))
-_RENEW_REACHABLE = Prepared(_RENEW.values(broker_away_since=None))
-_RENEW_AWAY = Prepared(_RENEW.values(broker_away_since=columns.later('away')))
-_FIRST = Prepared(
-    sa.select(_C.c.id)
-    .where(_C.c.lease_until > columns.now(), _C.c.broker_away_since.is_(None))
-    .order_by(_C.c.id)
-    .limit(1)
-)
+_RENEW_REACHABLE = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=None))
+_RENEW_AWAY = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=columns.later('away')))
+_REACHABLE = (_C.c.lease_until > columns.now(), _C.c.broker_away_since.is_(None))
+_FIRST = Prepared(sa.select(_C.c.id).where(*_REACHABLE).order_by(_C.c.id).limit(1))
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
+_LOWEST_OF_ALL = Prepared(sa.select(LOWEST_VERSION))
 #: The statuses in which a migration does not copy yet.
 _BEFORE_COPY = [
     status.value for status in (MigrationStatus.ACCEPTED, MigrationStatus.PREPARING, MigrationStatus.QUEUED)
@@ -253,7 +250,7 @@ class Services:
     def lowest_version(self) -> int:
         """Return the lowest version of the compute services, or that of this release if there are none."""
         with self._engine.reader() as session:
-            return int(session.execute(sa.select(LOWEST_VERSION)).scalar_one())
+            return int(session.execute(_LOWEST_OF_ALL).scalar_one())
 
     def forced_down(self) -> set[str]:
         """Return the compute hosts that an operator has declared forced down."""
@@ -315,18 +312,13 @@ class Services:
         :param marker: the uuid of the last hypervisor of the previous page.
         :raises migrator.exception.MarkerNotFound: no hypervisor has the marker's uuid.
         """
-        query = sa.select(_N).order_by(_N.c.id)
-        if host is not None:
-            query = query.where(_N.c.host == host)
+        given = {name: value for name, value in {'of_host': host, 'most': limit}.items() if value is not None}
         with self._engine.reader() as session:
             if marker is not None:
-                last = session.execute(sa.select(_N.c.id).where(_N.c.uuid == marker)).scalar()
-                if last is None:
+                given['after'] = session.execute(sa.select(_N.c.id).where(_N.c.uuid == marker)).scalar()
+                if given['after'] is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(_N.c.id > last)
-            if limit is not None:
-                query = query.limit(limit)
-            return [models.node(row) for row in session.execute(query)]
+            return [models.node(row) for row in session.execute(_nodes(*given), given)]
 
     def nodes_to_place(self) -> builtins.list[ComputeNode]:
         """Return the hypervisors whose last reported providers are not yet known to be in Placement."""
@@ -418,6 +410,14 @@ def _listed(*given: str) -> Prepared:
 
 
 @functools.cache
+def _nodes(*given: str) -> Prepared:
+    """Return the query for hypervisors; the names of its parameters say by what it selects."""
+    which = {'of_host': _N.c.host == sa.bindparam('of_host'), 'after': _N.c.id > sa.bindparam('after')}
+    query = sa.select(_N).where(*(condition for name, condition in which.items() if name in given)).order_by(_N.c.id)
+    return Prepared(query.limit(sa.bindparam('most', type_=sa.Integer())) if 'most' in given else query)
+
+
+@functools.cache
 def _inbound() -> Prepared:
     moving = models.MIGRATIONS
     # In the order of the index for this condition, SQLite does not scan the index of all destinations instead.
@@ -469,6 +469,7 @@ def alive(owner: Any) -> Any:
     return sa.exists().where(_C.c.id == owner, _C.c.lease_until > columns.now())
 
 
+_ALL_BOOTS = Prepared(sa.select(_C).order_by(_C.c.lease_until.desc(), _C.c.id))
 _FORGET_ENDED = Prepared(
     sa.delete(_C).where(
         _C.c.lease_until < columns.later(-KEPT),
@@ -572,10 +573,8 @@ class Conductors:
 
     def list(self) -> builtins.list[ConductorBoot]:
         """Return every known boot, the one with the latest lease first."""
-        query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)
-        query = query.order_by(_C.c.lease_until.desc(), _C.c.id)
         with self._engine.reader() as session:
-            return [models.of_row(ConductorBoot, row) for row in session.execute(query)]
+            return [models.of_row(ConductorBoot, row) for row in session.execute(_ALL_BOOTS)]
 
 
 # --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------

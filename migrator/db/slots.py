@@ -23,7 +23,8 @@ from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.services import alive
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.statements import Prepared
 from migrator.drain import forecast
 from migrator.objects import ARRIVED, COMPUTE_BINARY, Migration, MigrationStatus, MigrationType
 from migrator.objects.drain import MemberStatus
@@ -92,6 +93,12 @@ _COPYING = Prepared(
     )
 )
 _LIMIT = Prepared(sa.select(_S.c.slots).where(_S.c.host == sa.bindparam('of'), _S.c.binary == COMPUTE_BINARY))
+_LIMITS = Prepared(
+    sa.select(_S.c.host, _S.c.slots).where(
+        _S.c.binary == COMPUTE_BINARY, _S.c.host.in_(sa.bindparam('hosts', expanding=True))
+    )
+)
+_NOW = Prepared(sa.select(columns.now()))
 _LOCK = Prepared(sa.update(models.SLOT_LOCK).values(taken=models.SLOT_LOCK.c.taken + 1))
 
 #: How many drains are read for the times that their guests took.
@@ -439,10 +446,10 @@ class SlotReader:
         :returns: the limit is how many live migrations may leave the host at once; a host that has not reported it is
             left out.
         """
-        query = sa.select(_S.c.host, _S.c.slots).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_([*hosts]))
         with self._engine.reader() as session:
-            now = columns.aware(session.execute(sa.select(columns.now())).scalar_one())
-            limits = {row.host: int(row.slots) for row in session.execute(query) if row.slots} if hosts else {}
+            now = columns.aware(session.execute(_NOW).scalar_one())
+            rows = session.execute(_LIMITS, {'hosts': [*hosts]}) if hosts else ()
+            limits = {row.host: int(row.slots) for row in rows if row.slots}
             rows = session.execute(_COMPLETED).all()
             copying = session.execute(_COPYING).all()
             if not rows:  # another control plane may move the guests

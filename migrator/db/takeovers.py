@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from migrator.db import models, saga_log
 from migrator.db.services import alive, boot_columns, boots_in
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, retried
+from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.statements import Prepared
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationType
 from migrator.saga import log
 

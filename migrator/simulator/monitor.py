@@ -13,6 +13,7 @@ a test may set and reset its own hooks (``engine.boundary``, ``bus.faults``).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +22,14 @@ from typing import Any
 from migrator.compute import rpcapi
 from migrator.simulator import reader
 from migrator.simulator.invariants import check
-from migrator.simulator.invariants.check import HOLDINGS, Violation
+from migrator.simulator.invariants.check import GUESTS, HOLDINGS, Violation
 from migrator.simulator.monitoring.aborts import Aborts
 from migrator.simulator.monitoring.act_check import ActCheck
 from migrator.simulator.monitoring.drain_requests import DrainRequests
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
-from migrator.simulator.monitoring.rows import Rows
+from migrator.simulator.monitoring.rows import ASIDE, Rows
 from migrator.simulator.monitoring.silence import Silence
 from migrator.simulator.world import World
 from migrator.testing.bus import Message, Pending
@@ -43,6 +44,15 @@ STOP = 2.0
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
 _AT_EVERYTHING = [one for one in check.INVARIANTS if one.when is check.When.ALWAYS and one.id != APART]
 _AT_MESSAGES = [one for one in _AT_EVERYTHING if one.id in OF_MESSAGES]
+
+
+@dataclasses.dataclass
+class _Look:
+    """What the last look has seen: the number of effects and messages, and the moment."""
+
+    effects: int = -1
+    messages: int = 0
+    moment: tuple[int, int] = -1, -1
 
 
 class Monitor:
@@ -73,9 +83,7 @@ class Monitor:
             'I25': DrainRequests().look,
         }
         self._epoch_check = EpochCheck()
-        #: How many effects and messages the last look has seen.
-        self._effects_seen = -1
-        self._messages_seen = 0
+        self._last = _Look()
         self._world: World | None = None
         self._collector = _LogCollector()
         self.logs = self._collector.lines
@@ -103,7 +111,7 @@ class Monitor:
             cloud.adapter, 'request', lambda _result, url, method, **more: self._after_placement(url, method, **more)
         )
         _around(cloud.adapter, 'deliver', lambda _result: self._after_late_requests())
-        _around(cloud.bus, 'send', lambda _result, *_args: self.look())
+        _replace(cloud.bus, 'send', self._watch_sending(cloud.bus.send))
         # The epoch check needs each message before the server handles it.
         _replace(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
         _around(cloud.bus, 'answer', self._after_answer)
@@ -124,6 +132,22 @@ class Monitor:
     def _after_late_requests(self) -> None:
         self._holdings.note_unknown_requests()
         self.look()
+
+    def _watch_sending(self, send: Callable[..., None]) -> Callable[..., None]:
+        def watched(message: Message, pending: Pending | None) -> None:
+            looks = self.looks
+            try:
+                send(message, pending)
+            finally:
+                # A message that was delivered has been looked at, unless other threads have run since.
+                if self.looks == looks or self._last.moment != self._now_and_passes():
+                    self.look()
+
+        return watched
+
+    def _now_and_passes(self) -> tuple[int, int]:
+        scheduler = self.cloud.simulation.scheduler  # type: ignore[union-attr]  # __init__ has checked it
+        return scheduler.timers.time, scheduler.passes
 
     def _watch_delivery(self, deliver: Callable[..., None]) -> Callable[..., None]:
         def watched(message: Message, pending: Pending | None) -> None:
@@ -175,9 +199,10 @@ class Monitor:
     def look(self) -> None:
         """Check all invariants that may have changed since the last look."""
         self.looks += 1
+        self._last.moment = self._now_and_passes()
         # Only the messages since the last look are checked, since a run has very many.
-        outside = self._reader.outside(self._messages_seen)
-        self._messages_seen += len(outside['messages'])
+        outside = self._reader.outside(self._last.messages)
+        self._last.messages += len(outside['messages'])
         self._queues.look(outside['hosts'])
         rows_changed = bool(self._rows.changed)
         if rows_changed:
@@ -185,8 +210,10 @@ class Monitor:
         holdings_changed = self._holdings.read()
         world = self._world_of(outside)
         changed = self._rows.changed | ({HOLDINGS} if holdings_changed else set())
-        everything = bool(changed) or self._effects_seen != len(world.effects)
-        self._effects_seen = len(world.effects)
+        if changed - ASIDE or self._last.effects != len(world.effects):
+            changed.add(GUESTS)
+        everything = bool(changed)
+        self._last.effects = len(world.effects)
         for invariant in _AT_EVERYTHING if everything else _AT_MESSAGES:
             if everything and not invariant.may_have_changed(changed):
                 continue

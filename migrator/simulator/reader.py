@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.db import saga_log
@@ -46,6 +45,19 @@ class Provider:
     holders: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
 
+class _Part:
+    """An attribute that is read once. :func:`functools.cached_property` takes a lock each time."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+        self._name = read.__name__
+
+    def __get__(self, host: Any, _owner: object = None) -> Any:
+        found = vars(host)[self._name] = self._read(host)
+        return found
+
+
 class Host:
     """The state of one host: its hypervisor, read without the driver, and its compute service.
 
@@ -60,40 +72,46 @@ class Host:
     def read(self) -> Host:
         """Read every part now."""
         for name, part in vars(Host).items():
-            if isinstance(part, functools.cached_property):
+            if isinstance(part, _Part):
                 getattr(self, name)
         return self
 
-    @functools.cached_property
+    @_Part
     def powered(self) -> bool:
-        """Whether the hypervisor has its power."""
+        """Return whether the hypervisor has its power."""
         return bool(self._hypervisor.powered)
 
-    @functools.cached_property
+    @_Part
     def guests(self) -> Mapping[str, protocol.Guest]:
-        """Instance uuid -> the guest as a driver describes it, for every guest with any part on the host."""
+        """Return instance uuid -> the guest as a driver describes it, for each with any part on the host."""
         found = self._hypervisor
         there = [*found.guests, *(uuid for uuid in found.residues if uuid not in found.guests)]
         return {uuid: found.describe(uuid) for uuid in there}
 
-    @functools.cached_property
-    def parts(self) -> Mapping[str, Sequence[str]]:
-        """Instance uuid -> the parts of the guest on the host, the guest itself included."""
-        return {uuid: parts for uuid in self.guests if (parts := self._hypervisor.residue(uuid))}
+    @_Part
+    def states(self) -> Mapping[str, str]:
+        """Return instance uuid -> the state of the guest, for every guest that is defined on the host."""
+        return {uuid: str(guest.state) for uuid, guest in self._hypervisor.guests.items()}
 
-    @functools.cached_property
+    @_Part
+    def parts(self) -> Mapping[str, Sequence[str]]:
+        """Return instance uuid -> the parts of the guest on the host, the guest itself included."""
+        found = self._hypervisor
+        return {uuid: parts for uuid in {**found.guests, **found.residues} if (parts := found.residue(uuid))}
+
+    @_Part
     def persistent(self) -> frozenset[str]:
-        """The guests that survive a restart of the hypervisor."""
+        """Return the guests that survive a restart of the hypervisor."""
         return frozenset(uuid for uuid, guest in self._hypervisor.guests.items() if guest.persistent)
 
-    @functools.cached_property
+    @_Part
     def sizes(self) -> Mapping[str, tuple[int, int, int]]:
-        """Instance uuid -> the processors, memory and disk of the guest."""
+        """Return instance uuid -> the processors, memory and disk of the guest."""
         return {uuid: guest.size for uuid, guest in self._hypervisor.guests.items()}
 
-    @functools.cached_property
+    @_Part
     def resizing(self) -> Mapping[str, tuple[str, tuple[int, int, int] | None]]:
-        """The guests that were resized here and are not confirmed.
+        """Return the guests that were resized here and are not confirmed.
 
         Each has its migration, and its old size if it has the new one.
         """
@@ -103,9 +121,9 @@ class Host:
             if guest.resize is not None
         }
 
-    @functools.cached_property
+    @_Part
     def jobs(self) -> tuple[str, ...]:
-        """The guests that are migrating away."""
+        """Return the guests that are migrating away."""
         return tuple(self._hypervisor.jobs)
 
     @property
@@ -118,38 +136,38 @@ class Host:
         """Whether the compute service stands still, as after SIGSTOP."""
         return self._compute is not None and bool(getattr(self._compute.threads, 'paused', False))
 
-    @functools.cached_property
+    @_Part
     def boot_id(self) -> str:
-        """The boot of the service."""
+        """Return the boot of the service."""
         return self._compute.boot_id if self._compute else ''
 
-    @functools.cached_property
+    @_Part
     def waiting(self) -> tuple[str, ...]:
-        """The keys of ``_waiting_live_migrations``, in their order."""
+        """Return the keys of ``_waiting_live_migrations``, in their order."""
         return tuple(self._compute._waiting_live_migrations) if self._compute else ()
 
-    @functools.cached_property
+    @_Part
     def busy(self) -> Mapping[str, int]:
-        """Name of an executor -> the number of items that it runs or holds."""
+        """Return the name of an executor -> the number of items that it runs or holds."""
         if self._compute is None:
             return {}
         runner = self._compute._runner
         pools = {'queue': self._compute._live_migration_executor, 'steps': runner.pool, 'reports': runner.reports}
         return {name: pool.running + pool.waiting for name, pool in pools.items()}
 
-    @functools.cached_property
+    @_Part
     def limit(self) -> int:
-        """The value of max_concurrent_live_migrations."""
+        """Return the value of max_concurrent_live_migrations."""
         return int(self._compute._runner.queue.limit) if self._compute else 0
 
-    @functools.cached_property
+    @_Part
     def closed(self) -> bool:
-        """Whether the queue was stopped."""
+        """Return whether the queue was stopped."""
         return bool(self._compute._runner.queue._closed) if self._compute else False
 
-    @functools.cached_property
+    @_Part
     def seen(self) -> Mapping[str, tuple[int, str | None]]:
-        """Migration uuid -> the highest epoch that this boot has accepted, and its owner."""
+        """Return migration uuid -> the highest epoch that this boot has accepted, and its owner."""
         records = self._compute._runner._records if self._compute else {}
         return {uuid: (record.epoch, record.owner) for uuid, record in records.items()}
 
@@ -170,8 +188,8 @@ class Reader:
         self._limits: dict[str, int] = {}
 
     def close(self) -> None:
-        """Close the reader's connections."""
-        self._engine.dispose()
+        """Close the reader's connections, unless the next cloud has the same reader's engine."""
+        self.cloud.backend.leave_second(self._engine)
 
     @contextlib.contextmanager
     def database(self) -> Iterator[Database]:
@@ -245,8 +263,8 @@ class Reader:
             'now': now,
             'bounds': self._bounds,
             'limits': self._limits,
-            'lease': max((float(one.conf.conductor.lease) for one in cloud.conductors.values()), default=0.0),
-            'down_time': float(next(iter(cloud.computes.values())).conf.service_down_time) if cloud.computes else 60.0,
+            'lease': max((one.conf.conductor.lease for one in cloud.conductors.values()), default=0.0),
+            'down_time': next(iter(cloud.computes.values())).conf.service_down_time if cloud.computes else 60.0,
             'hosts': self.hosts(),
             **self._grown(),
             'messages': cloud.recorder.messages[messages_from:],

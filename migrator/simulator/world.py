@@ -94,6 +94,9 @@ class World:
     busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
     leftovers: Sequence[str] = ()
     connections: int = 0
+    #: What each consumer holds, as far as it was asked for, and at which providers.
+    _held: dict[str, dict[str, dict[str, int]]] = dataclasses.field(default_factory=dict, repr=False)
+    _held_at: Mapping[str, Provider] | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def of(cls, cloud: Cloud, logs: Sequence[str] = ()) -> World:
@@ -116,7 +119,13 @@ class World:
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
         """Return the allocation of a consumer: provider uuid -> resource class -> amount."""
-        return allocation_state.normal({one.uuid: one.holders.get(consumer, {}) for one in self.providers.values()})
+        if self._held_at is not self.providers:
+            self._held_at, self._held = self.providers, {}
+        found = self._held.get(consumer)
+        if found is None:
+            held = {one.uuid: one.holders.get(consumer, {}) for one in self.providers.values()}
+            found = self._held[consumer] = allocation_state.normal(held)
+        return found
 
     def in_progress(self, instance_uuid: str) -> list[Migration]:
         """Return an instance's migrations in progress."""

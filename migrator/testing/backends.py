@@ -16,11 +16,17 @@ import re
 import sqlite3
 from typing import Any
 
+from oslo_policy import policy
+
 from migrator import executors
+from migrator.api import policies
+from migrator.conf import opts
 from migrator.db.schema import sync
-from migrator.db.sql.engine import Engine, watch
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.watching import watch
 from migrator.testing import tables
 from migrator.testing.fake_placement import service
+from migrator.testing.kept_conf import KeptConf
 from migrator.testing.placement import InProcessPlacement
 
 _FILE = 'migrator.sqlite'
@@ -78,9 +84,24 @@ class Backend:
         """Return an engine on the same database for observers; its writes are not counted."""
         return self._new_engine(threads)
 
+    def leave_second(self, engine: Engine) -> None:
+        """Close the engine of an observer."""
+        engine.dispose()
+
     def placement(self) -> Any:
         """Return the Placement of a new cloud."""
         return InProcessPlacement(self.directory)
+
+    def conf(self) -> KeptConf:
+        """Return a configuration with the defaults of all options, for one service of a cloud."""
+        conf = KeptConf()
+        opts.register_opts(conf)
+        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        return conf
+
+    def enforcer(self) -> policy.Enforcer | None:
+        """Return the policies of a new cloud; None: it reads its own, from a file if there is one."""
+        return None
 
     def leave(self, engine: Engine, placement: Any) -> None:
         """Close the engines and the Placement of a cloud that has ended."""
@@ -117,6 +138,12 @@ class SharedBackend(Backend):
         self._placement = placement or service.FakePlacement
         self._kept: Any = None
         self._known: dict[str, Engine] = {}
+        #: Configurations: those of the present cloud, and those that no cloud has.
+        self._confs: list[KeptConf] = []
+        self._free_confs: list[KeptConf] = []
+        self._enforcer: policy.Enforcer | None = None
+        #: What empties all tables.
+        self._emptying = ''
         self._left = 0
 
     def engine(self, threads: executors.Threads) -> Engine:
@@ -139,6 +166,9 @@ class SharedBackend(Backend):
         """Return the shared engine for observers."""
         return self._shared('outside', threads)
 
+    def leave_second(self, engine: Engine) -> None:
+        """Keep the engine for the next observer."""
+
     def placement(self) -> Any:
         """Return an empty Placement: the previous one if it can be emptied, else a new one."""
         if hasattr(self._kept, 'empty'):
@@ -147,9 +177,27 @@ class SharedBackend(Backend):
             self._kept = self._placement(self.directory)
         return self._kept
 
+    def conf(self) -> KeptConf:
+        """Return a configuration that no other service of the present cloud has."""
+        conf = self._free_confs.pop() if self._free_confs else super().conf()
+        self._confs.append(conf)
+        return conf
+
+    def enforcer(self) -> policy.Enforcer:
+        """Return the policies of all clouds, the defaults. No file is looked for at each request."""
+        if self._enforcer is None:
+            self._enforcer = policies.make_enforcer(super().conf())
+            self._enforcer.load_rules()
+            self._enforcer.use_conf = False
+        return self._enforcer
+
     def leave(self, engine: Engine, placement: Any) -> None:
-        """Close the Placement and keep the engine for the next cloud."""
+        """Close the Placement, and keep the engine and the configurations for the next cloud."""
         placement.close()
+        for conf in self._confs:
+            conf.restore()
+        self._free_confs += self._confs
+        self._confs = []
         self._left += 1
         # A process that has turned the collector off for speed collects here, between two clouds.
         if not gc.isenabled() and self._left % _CLOUDS_PER_COLLECTION == 0:
@@ -168,10 +216,12 @@ class SharedBackend(Backend):
     def _empty(self) -> None:
         connection = sqlite3.connect(self.directory / _FILE)
         try:
-            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            for (name,) in tables:
-                if name not in ('alembic_version', 'sqlite_sequence'):
-                    connection.execute(f'DELETE FROM "{name}"')  # noqa: S608 -- names from the schema itself
-            connection.commit()
+            if not self._emptying:
+                found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                left_out = ('alembic_version', 'sqlite_sequence')
+                deletes = [f'DELETE FROM "{name}";' for (name,) in found if name not in left_out]  # noqa: S608 -- the schema's
+                self._emptying = f'BEGIN;{"".join(deletes)}COMMIT;'
+            connection.executescript(self._emptying)
+            self.tables.forget()
         finally:
             connection.close()

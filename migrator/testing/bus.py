@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from migrator import exception, executors, rpc
@@ -25,6 +25,7 @@ class Message:
     :ivar sender: ``compute:host1``, ``conductor:ID`` or ``api:ID``. For a reply it is the server, ``TOPIC:SERVER``.
     :ivar kind: ``call``, ``cast`` or ``reply``.
     :ivar body: the JSON text that travels.
+    :ivar document: what the body has been made from.
     :ivar size: the length of the body in bytes.
     """
 
@@ -34,6 +35,7 @@ class Message:
     method: str
     kind: str
     body: str
+    document: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def size(self) -> int:

@@ -25,7 +25,6 @@ from migrator.conductor.manager import ConductorManager
 from migrator.conductor.notifications.periodic import Send
 from migrator.conductor.rpcapi import ConductorAPI, ConductorEvents
 from migrator.conductor.tasks import sagas
-from migrator.conf import opts
 from migrator.db.api import Database
 from migrator.objects import Instance, Migration
 from migrator.placement_client.client import PlacementClient
@@ -79,7 +78,8 @@ class Cloud(Client):
         self.versions = dict(versions or {})
         self.simulation: Simulation | None = None
         self.world = FakeWorld(self.threads_for('world'), **knobs)
-        self.recorder = RpcRecorder()
+        # In a simulation the sizes of messages have no reader.
+        self.recorder = RpcRecorder(measures=threads_for is None)
         self.bus = DirectBus(self.world.threads)
         self.bus.notify = send
         self.placement = self.backend.placement()
@@ -100,9 +100,7 @@ class Cloud(Client):
 
     def conf(self, **overrides: Any) -> cfg.ConfigOpts:
         """Return a new configuration for one service, with every option registered."""
-        conf = cfg.ConfigOpts()
-        opts.register_opts(conf)
-        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        conf = self.backend.conf()
         for name, value in {**self.options, **overrides}.items():
             group, _, option = name.rpartition('.')
             conf.set_override(option, value, group or None)
@@ -131,7 +129,8 @@ class Cloud(Client):
         """
         threads = self.threads_for('api')
         conductor = ConductorAPI(self.rpc_for('api', 'api:api'))
-        self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads, sagas())
+        enforcer = self.backend.enforcer()
+        self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads, sagas(), enforcer=enforcer)
         return self.app
 
     def start_conductor(self, name: str) -> ConductorManager:
@@ -274,7 +273,22 @@ class SimulatedCloud(Cloud):
         super().__init__(directory, hosts, threads_for=threads_for, **options)
         self.simulation = simulation
         if options.get('start', True):
-            simulation.run_until(self.up)
+            simulation.run_until(self.after_writes(self.up, 'services', 'compute_nodes'))
+
+    def after_writes(self, predicate: Callable[[], Any], *tables: str) -> Callable[[], Any]:
+        """Return a predicate that is judged again only after a service or a user has written to some tables.
+
+        :param predicate: nothing else may change what it returns.
+        """
+        judged: list[Any] = [None, False]
+
+        def judge() -> Any:
+            writes = [self.backend.writes[table] for table in tables]
+            if judged[0] != writes:
+                judged[:] = writes, predicate()
+            return judged[1]
+
+        return judge
 
     def wait(self, seconds: float = 600) -> None:
         """Run until no migration is in progress.
@@ -283,7 +297,7 @@ class SimulatedCloud(Cloud):
         :raises migrator.testing.simulation.threads.TimedOut: a migration is still in progress.
         """
         assert self.simulation is not None
-        self.simulation.run_until(self.idle, timeout=seconds)
+        self.simulation.run_until(self.after_writes(self.idle, 'migrations'), timeout=seconds)
 
     def migrations(self, instance: Instance | None = None) -> list[Migration]:
         """Return the migrations of one instance, or of all, the oldest first."""

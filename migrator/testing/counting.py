@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db.sql.engine import watch
+from migrator.db.sql.watching import watch
 from migrator.rpc import RPC, Served, Target
 from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 from migrator import exception, executors
@@ -56,7 +57,7 @@ class DirectRPC:
             'version': target.version,
             'args': self._serializer.serialize_entity(context, args),
         }
-        return Message(self._bus.next_number(), self.sender, target, method, kind, json.dumps(body))
+        return Message(self._bus.next_number(), self.sender, target, method, kind, json.dumps(body), body)
 
     def call(
         self,
@@ -111,7 +112,7 @@ class Recorded:
     :ivar sender: the sender. For a reply it is the called server.
     :ivar target: the receiver. For a reply it is the caller.
     :ivar kind: ``call``, ``reply`` or ``cast``. A call that timed out has no reply.
-    :ivar size: the length of the arguments or of the result as JSON, in bytes.
+    :ivar size: the length of the arguments or of the result as JSON, in bytes; 0 if the recorder does not measure it.
     :ivar migration_uuid: the migration of the message. None if it names no migration or several.
     """
 
@@ -137,10 +138,12 @@ class RpcRecorder:
     """A recorder of the messages between the services of a test.
 
     :ivar messages: every message, in the order of sending. The place of a reply is that of its arrival.
+    :ivar measures: whether it measures the messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measures: bool = True) -> None:
         self.messages: list[Recorded] = []
+        self.measures = measures
 
     def wrap(self, rpc: RPC, sender: str) -> RPC:
         """Return an RPC that records each message and passes it to ``rpc``.
@@ -169,6 +172,7 @@ def _is_compute(name: str) -> bool:
 class _RecordingRPC:
     def __init__(self, recorder: RpcRecorder, rpc: RPC, sender: str) -> None:
         self._messages = recorder.messages
+        self._size: Callable[[Any], int] = _size if recorder.measures else lambda value: 0
         self._rpc = rpc
         self._sender = sender
 
@@ -182,19 +186,21 @@ class _RecordingRPC:
         **args: Any,
     ) -> Any:
         migration = migration_of(args)
-        self._messages.append(Recorded(self._sender, str(target), method, 'call', _size(args), migration))
+        self._messages.append(Recorded(self._sender, str(target), method, 'call', self._size(args), migration))
         try:
             result = self._rpc.call(context, target, method, timeout, monitor, **args)
         except exception.ServiceUnreachable:
             raise  # without a reply there is nothing to record
         except exception.MigratorException as error:
-            self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(error.message), migration))
+            self._messages.append(
+                Recorded(str(target), self._sender, method, 'reply', self._size(error.message), migration)
+            )
             raise
-        self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(result), migration))
+        self._messages.append(Recorded(str(target), self._sender, method, 'reply', self._size(result), migration))
         return result
 
     def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
-        self._messages.append(Recorded(self._sender, str(target), method, 'cast', _size(args), migration_of(args)))
+        self._messages.append(Recorded(self._sender, str(target), method, 'cast', self._size(args), migration_of(args)))
         self._rpc.cast(context, target, method, **args)
 
     def serve(self, target: Target, endpoint: object) -> Served:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from migrator.db import cleanups, drains, models, services
-from migrator.objects import Drain, Member, Service
+from migrator.objects import Drain, Member, Service, base
 from migrator.saga import log
 
 #: Table -> its model, and the function that converts a row to an object.
@@ -29,6 +29,10 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'drains': (drains.DrainRow, functools.partial(models.of_row, Drain)),
     'drain_members': (drains.DrainMember, functools.partial(models.of_row, Member)),
 }
+#: The columns that have another form in an object.
+_CONVERTED = frozenset({'flavor', 'old_flavor', 'new_flavor', 'providers'})
+#: The tables whose rows are never changed, and deleted by a purge alone.
+_ONLY_GROW = ('saga_log',)
 
 
 class Row:
@@ -63,6 +67,10 @@ class Tables:
 
     def read(self, table: str) -> list[Row]:
         """Return every row of a table, in the order in which they were inserted."""
+        return self.read_all((table,))[table]
+
+    def read_all(self, tables: Iterable[str]) -> dict[str, list[Row]]:
+        """Return table -> its rows, for some tables."""
         if self._connection is None:
             self._connection = sqlite3.connect(f'file:{self._file}?mode=ro', uri=True, isolation_level=None)
             self._version = None
@@ -70,9 +78,15 @@ class Tables:
         if version != self._version:
             self._version = version
             self._read.clear()
-        if table not in self._read:
-            self._read[table] = list(self._tables[table].read(self._connection))
-        return list(self._read[table])
+        for table in tables:
+            if table not in self._read:
+                self._read[table] = list(self._tables[table].read(self._connection))
+        return {table: list(self._read[table]) for table in tables}
+
+    def forget(self) -> None:
+        """Forget all rows, since the tables were emptied."""
+        for table in self._tables.values():
+            table.known.clear()
 
     def close(self) -> None:
         """Close the connection; the next read opens another one."""
@@ -86,16 +100,34 @@ class _Table:
         self._processors = models.from_sqlite(model)
         names = ', '.join(f'"{name}"' for name, _, _ in self._processors)
         self._query = f'SELECT rowid, {names} FROM "{model.__tablename__}" ORDER BY rowid'  # noqa: S608 -- the schema's own names
+        self._newer = self._query.replace(' ORDER BY', ' WHERE rowid > ? ORDER BY')
+        self._count = f'SELECT count(*) FROM "{model.__tablename__}"'  # noqa: S608 -- the schema's own name
+        self._only_grows = model.__tablename__ in _ONLY_GROW
         self._convert = convert
-        self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}
+        #: Number of a row -> its form in the file, and the row.
+        self.known: dict[int, tuple[tuple[Any, ...], Row]] = {}
+        self._rows: list[Row] = []
 
-    def read(self, connection: sqlite3.Connection) -> Iterator[Row]:
-        known, self._known = self._known, {}
+    def read(self, connection: sqlite3.Connection) -> list[Row]:
+        if self._only_grows and self.known:
+            newer = connection.execute(self._newer, (next(reversed(self.known)),)).fetchall()
+            (count,) = connection.execute(self._count).fetchone()
+            if count == len(self.known) + len(newer):
+                rows = [self._row(raw[1:]) for raw in newer]
+                self.known |= {raw[0]: (raw, row) for raw, row in zip(newer, rows, strict=True)}
+                self._rows += rows
+                return self._rows
+        known, self.known = self.known, {}
+        self._rows = []
         for raw in connection.execute(self._query):
             before = known.get(raw[0])
-            row = before[1] if before is not None and before[0] == raw else self._row(raw[1:])
-            self._known[raw[0]] = raw, row
-            yield row
+            if before is None:
+                row = self._row(raw[1:])
+            else:
+                row = before[1] if before[0] == raw else self._changed(before[0][1:], before[1], raw[1:])
+            self.known[raw[0]] = raw, row
+            self._rows.append(row)
+        return self._rows
 
     def _row(self, raw: tuple[Any, ...]) -> Row:
         row = Row(
@@ -105,4 +137,22 @@ class _Table:
             }
         )
         row.object = self._convert(row)
+        return row
+
+    def _changed(self, before: tuple[Any, ...], known: Row, raw: tuple[Any, ...]) -> Row:
+        """Return a row of which another form is known; most writes change few of its columns."""
+        changes = {
+            name: value if process is None or value is None else process(value)
+            for (_, name, process), old, value in zip(self._processors, before, raw, strict=True)
+            if old != value
+        }
+        row = Row()
+        vars(row).update(vars(known), **changes)
+        kind = type(known.object)
+        if changes.keys() & _CONVERTED:
+            row.object = self._convert(row)
+        else:
+            fields = base.fields(kind)
+            of_object = {name: value for name, value in changes.items() if name in fields}
+            row.object = base.with_fields(kind, vars(known.object) | of_object)
         return row

@@ -7,7 +7,7 @@ import collections
 
 import pytest
 
-from migrator.db.sql import engine
+from migrator.db.sql import watching
 from tests.functional import migration_requests, state
 
 pytestmark = pytest.mark.simulated(reason='it counts every message, request, statement and commit')
@@ -34,7 +34,7 @@ class Meter:
         self.commits = []
         self._messages = slice(len(cloud.recorder.messages), None)
         self._requests = slice(len(cloud.placement.requests), None)
-        self._end = engine.watch(cloud.database.engine, self._on_statement, self._on_commit)
+        self._end = watching.watch(cloud.database.engine, self._on_statement, self._on_commit)
 
     def stop(self):
         """Count no more."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from migrator.conductor.drains import plan
 from migrator.db.slots import Bounds
-from migrator.db.sql import engine
+from migrator.db.sql import watching
 from migrator.objects.drain import Drain
 from tests.functional import migration_requests
 from tests.functional.faults import faults
@@ -314,7 +314,7 @@ def test_start_and_restore_lock_the_service_before_the_drain(cloud):
 
     uuid = drain(cloud)['uuid']
     ends(cloud, uuid)
-    engine.watch(cloud.database.engine, note)
+    watching.watch(cloud.database.engine, note)
     with cloud.database.engine.writer() as session:
         session.execute(sa.text('SELECT 1 FROM drains WHERE 0'))
     assert tables == ['drains'], 'the statements are seen'

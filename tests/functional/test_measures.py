@@ -7,7 +7,7 @@ import webob
 
 from migrator.cmd import api
 from migrator.db import slots
-from migrator.db.sql import engine
+from migrator.db.sql import watching
 from migrator.runtime import monitor
 from tests.functional import migration_requests
 from tests.functional.faults import faults
@@ -34,7 +34,7 @@ def test_migrations_their_waits_and_their_slots_are_counted_without_a_statement(
     instances = boot(cloud, 'host1', 'host3')
     begin(cloud, instances, 'host2')
     statements = []
-    engine.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
+    watching.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
     statuses = samples(cloud, 'migrator_migrations_in_progress')
     assert statuses == {('live-migration', 'running'): 1, ('live-migration', 'accepted'): 1}
     assert samples(cloud, 'migrator_migrations_waiting') == {('slot',): 1}

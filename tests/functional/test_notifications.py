@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from migrator import exception
 from migrator.conductor.notifications import periodic
 from migrator.db import models
-from migrator.db.sql import engine
+from migrator.db.sql import watching
 from migrator.objects import Flavor
 from tests.functional import migration_requests, state
 from tests.functional.faults import LONG, faults, migrate
@@ -394,7 +394,7 @@ def rows(cloud):
 
 def test_while_off_nothing_is_read_and_later_nothing_of_the_past_is_sent(cloud):
     statements = []
-    end = engine.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
+    end = watching.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
     past, present = cloud.boot('past', 'host1'), cloud.boot('present', 'host1')
     migrate(cloud, past, 'host2')
     cloud.wait()

@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.db.sql import engine
+from migrator.db.sql import watching
 from tests.functional import migration_requests, state, test_evacuation
 from tests.functional.faults import faults
 
@@ -162,7 +162,7 @@ def test_answer_below_2_34_does_not_wait_for_a_slot(cloud):
 
 def test_without_a_bound_nothing_counts_slots(cloud):
     statements = []
-    engine.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
+    watching.watch(cloud.database.engine, lambda statement, _values: statements.append(statement))
     (instance,) = boot(cloud, 'host1')
     begin(cloud, [instance])
     migration_requests.go_on(cloud)

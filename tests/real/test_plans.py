@@ -16,7 +16,7 @@ from migrator.db.saga_log import Notified
 from migrator.db.schema import sync
 from migrator.db.slots import Bounds
 from migrator.db.sql import columns
-from migrator.db.sql.engine import watch
+from migrator.db.sql.watching import watch
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from tests.unit.db import conftest
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from oslo_db.sqlalchemy import enginefacade
 
 from migrator import exception, executors
 from migrator.db.sql import columns, options
+from migrator.db.sql.statements import Form, Prepared
 
 R = TypeVar('R')
 
@@ -67,7 +69,11 @@ class Engine:
         self._facade.configure(connection=connection, thread_checkin=executors.is_green(), **options)
         # SQLite lets one transaction write at a time. A thread that waits here does not poll the file.
         self.one_writer: Any = executors.NativeThreads().lock() if connection.startswith('sqlite') else None
-        self._forms: dict[tuple[Any, ...], _Form] = {}
+        self._forms: dict[tuple[Any, ...], Form] = {}
+        #: What SQLite's clock was asked last, and the answer.
+        self._later: tuple[Any, str] = None, ''
+        #: Connections to SQLite that no transaction uses, each with the process that has opened it.
+        self._idle: list[tuple[Any, int]] = []
         #: What :func:`watch` has added.
         self.watchers: list[tuple[Callable[[str, Any], None], Callable[[], None]]] = []
         #: Whether [database] connection_debug or connection_trace have SQLAlchemy show each statement.
@@ -115,14 +121,35 @@ class Engine:
     def connections_in_use(self) -> int:
         """The number of connections in use. A database in memory has one connection, which does not count."""
         pool = self.sa_engine.pool
-        return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
+        return pool.checkedout() - len(self._idle) if isinstance(pool, sa.pool.QueuePool) else 0
 
-    def form_of(self, statement: Prepared, parameters: Mapping[str, Any]) -> tuple[_Form, str, Any]:
+    def take(self) -> Any:
+        """Return a connection of the pool for one transaction."""
+        while self._idle:
+            connection, process = self._idle.pop()
+            if process == os.getpid():
+                return connection
+        return self.sa_engine.raw_connection()
+
+    def give_back(self, connection: Any) -> None:
+        """Roll back what is not committed, and keep the connection for another transaction.
+
+        One to a file of SQLite does not go back to the pool, whose listeners take longer than a short transaction.
+        """
+        driver = connection.dbapi_connection
+        if driver is None or not isinstance(self.sa_engine.pool, sa.pool.QueuePool) or self.one_writer is None:
+            connection.close()
+            return
+        if driver.in_transaction:
+            driver.rollback()
+        self._idle.append((connection, os.getpid()))
+
+    def form_of(self, statement: Prepared, parameters: Mapping[str, Any]) -> tuple[Form, str, Any]:
         """Return how to send a prepared statement, its text and its values."""
         key = (statement, *parameters)
         form = self._forms.get(key)
         if form is None:
-            form = self._forms[key] = _Form(statement.statement, self.sa_engine.dialect, tuple(parameters))
+            form = self._forms[key] = Form(statement.statement, self.sa_engine.dialect, tuple(parameters))
         return form, *form.bind(parameters)
 
     def _before_statement(self, *args: Any) -> None:
@@ -157,7 +184,12 @@ class Engine:
         connection.execute('PRAGMA busy_timeout = 30000')
 
     def _sqlite_later(self, seconds: float) -> str:
-        return columns.sqlite_later(self.threads.clock.now(), seconds)
+        asked = self.threads.clock.now(), seconds
+        known, answer = self._later
+        if asked != known:
+            answer = columns.sqlite_later(*asked)
+            self._later = asked, answer
+        return answer
 
     def _on_postgresql_connect(self, connection: Any, _record: Any) -> None:
         milliseconds = str(max(1, int(self._patience * 1000)))
@@ -205,20 +237,10 @@ class Engine:
 
     def dispose(self) -> None:
         """Close every connection. The engine connects again when it is used again."""
+        while self._idle:
+            self._idle.pop()[0].close()
         if 'sa_engine' in vars(self):
             self.sa_engine.dispose()
-
-
-class Prepared:
-    """A statement of SQLAlchemy that each engine compiles once for the same names of parameters.
-
-    SQLAlchemy caches the text of a statement, and yet spends ten times as long on an execution as the driver of SQLite.
-
-    :param statement: a SELECT, INSERT, UPDATE or DELETE, which has parameters for all that varies.
-    """
-
-    def __init__(self, statement: Any) -> None:
-        self.statement = statement
 
 
 class Session:
@@ -266,8 +288,9 @@ class Session:
         finally:
             if self._connection is not None:
                 self._proxy.info.pop(_BEGUN, None)
-            # A rollback, if there was no commit.
-            (self._connection or self._proxy).close()
+            if self._connection is not None and self._connection.in_transaction():
+                self._connection.rollback()
+            self._engine.give_back(self._proxy)
             if self._lock is not None:
                 self._lock.release()
         if error is not None:
@@ -281,7 +304,7 @@ class Session:
 
         :param parameters: parameter -> its value, or a list of such. An UPDATE or INSERT also sets the columns that are
             named here. For a statement that is not prepared, whatever SQLAlchemy takes.
-        :returns: a :class:`sqlalchemy.Result`, or an object with ``rowcount``.
+        :returns: the rows, or how many it has changed: :class:`.statements.Rows`, or SQLAlchemy's Result.
         """
         engine = self._engine
         if isinstance(statement, Prepared):
@@ -294,14 +317,14 @@ class Session:
         form, text, values = engine.form_of(statement, parameters or {})
         return self._run(form, text, values) if engine.on_statement is None else self._timed(form, text, values)
 
-    def _timed(self, form: _Form, text: str, values: Any) -> Any:
+    def _timed(self, form: Form, text: str, values: Any) -> Any:
         began = self._engine.threads.clock.monotonic()
         done = self._run(form, text, values)
         if self._engine.on_statement is not None:
             self._engine.on_statement(self._engine.threads.clock.monotonic() - began)
         return done
 
-    def _run(self, form: _Form, text: str, values: Any) -> Any:
+    def _run(self, form: Form, text: str, values: Any) -> Any:
         for statement, _commit in self._engine.watchers:
             statement(text, values)
         cursor = self._driver.cursor()
@@ -315,7 +338,7 @@ class Session:
 
     def _open(self, sa_engine: sa.Engine) -> None:
         try:
-            self._proxy: Any = sa_engine.raw_connection()
+            self._proxy: Any = self._engine.take()
         except sa_engine.dialect.loaded_dbapi.Error:
             # SQLAlchemy tries once more, and converts the error.
             self._connection = sa_engine.connect()
@@ -331,7 +354,7 @@ class Session:
                 try:
                     self._through_sqlalchemy()._handle_dbapi_exception(error, begin, (), None, None)
                 finally:
-                    (self._connection or self._proxy).close()
+                    self._engine.give_back(self._proxy)
 
     def _through_sqlalchemy(self) -> sa.Connection:
         if self._connection is None:
@@ -355,88 +378,6 @@ class Session:
         if isinstance(error, _DATABASE_ERRORS):
             with contextlib.nullcontext() if self._writes else deadlocks_translated(), translated():
                 raise error
-
-
-class _Form:
-    """A prepared statement as one engine sends it, for some names of parameters.
-
-    :param names: the parameters that its executions give.
-    """
-
-    def __init__(self, statement: Any, dialect: Any, names: Sequence[str]) -> None:
-        self._dialect = dialect
-        self._compiled = compiled = statement.compile(dialect=dialect, column_keys=names)
-        self._constants = {name: bind.effective_value for bind, name in compiled.bind_names.items()}
-        self._constants |= {
-            column.key: column.default.arg for column in (*compiled.insert_prefetch, *compiled.update_prefetch)
-        }
-        keys = {name: bind.key for bind, name in compiled.bind_names.items()}
-        #: The name of a parameter in the text -> that in an execution, for those that vary.
-        self._given = {name: key for name, key in keys.items() if key in names or compiled.binds[name].required}
-        self._lists = [key for name, key in self._given.items() if compiled.binds[name] in compiled.post_compile_params]
-        #: The lengths of the lists -> the text, and for each of its parameters how to get its value.
-        self._texts: dict[tuple[int, ...], tuple[str, list[tuple[Any, ...]]]] = {}
-        self._rows: sa.engine.result.SimpleResultMetaData | None = None
-
-    def bind(self, parameters: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return the text and the values for the driver."""
-        lengths = tuple([len(parameters[key]) for key in self._lists]) if self._lists else ()
-        found = self._texts.get(lengths)
-        if found is None:
-            found = self._texts[lengths] = self._expanded(parameters)
-        text, fields = found
-        values = [
-            constant
-            if key is None
-            else (parameters[key] if index is None else parameters[key][index])
-            if process is None
-            else process(parameters[key] if index is None else parameters[key][index])
-            for _name, key, index, process, constant in fields
-        ]
-        if self._compiled.positional:
-            return text, values
-        return text, {field[0]: value for field, value in zip(fields, values, strict=True)}
-
-    def result(self, cursor: Any) -> Any:
-        """Return the result of an execution."""
-        if not self._compiled._result_columns:
-            return _Written(cursor.rowcount)
-        if self._rows is None:
-            columns = self._compiled._result_columns
-            self._rows = sa.engine.result.SimpleResultMetaData(
-                [getattr(column.objects[0], 'key', column.keyname) for column in columns],
-                _processors=[
-                    column.type._cached_result_processor(self._dialect, described[1])
-                    for column, described in zip(columns, cursor.description, strict=True)
-                ],
-            )
-        return sa.engine.IteratorResult(self._rows, iter(cursor.fetchall()))
-
-    def _expanded(self, parameters: Mapping[str, Any]) -> tuple[str, list[tuple[Any, ...]]]:
-        compiled = self._compiled
-        given = {name: parameters[key] for name, key in self._given.items()}
-        state = compiled.construct_expanded_state(self._constants | given, escape_names=False)
-        of = {one: (name, index) for name, each in state.parameter_expansion.items() for index, one in enumerate(each)}
-        fields = []
-        for one in state.positiontup if compiled.positional else state.parameters:
-            name, index = of.get(one, (one, None))
-            process = compiled.binds[name].type._cached_bind_processor(self._dialect)
-            key = self._given.get(name)
-            value = None if key is not None else state.parameters[one]
-            fields.append((one, key, index, process, process(value) if process and key is None else value))
-        return state.statement, fields
-
-
-class _Written:
-    """The result of a statement that returns no rows.
-
-    :ivar rowcount: the number of rows that it has matched.
-    """
-
-    __slots__ = ('rowcount',)
-
-    def __init__(self, rowcount: int) -> None:
-        self.rowcount = rowcount
 
 
 class OneSession:
@@ -491,8 +432,12 @@ def deadlocks_translated() -> Iterator[None]:
     try:
         yield
     except DBDeadlock as error:
-        reason = f'it let other transactions go first each time ({_first_line(error)})'
-        raise exception.DatabaseUnreachable(reason=reason) from None
+        raise _gave_up(error) from None
+
+
+def _gave_up(error: DBDeadlock) -> exception.DatabaseUnreachable:
+    reason = f'it let other transactions go first each time ({_first_line(error)})'
+    return exception.DatabaseUnreachable(reason=reason)
 
 
 def _has_input(connection: Any) -> bool:
@@ -541,8 +486,10 @@ def retried(method: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> R:
-        with deadlocks_translated():
+        try:
             return retrying(*args, **kwargs)
+        except DBDeadlock as error:
+            raise _gave_up(error) from None
 
     return wrapped
 
@@ -556,38 +503,3 @@ def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrid
     """
     connection, given = options.settings(conf, **overrides)
     return Engine(connection, threads, **given)
-
-
-_CONTROL = ('BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'RELEASE')
-
-
-def watch(
-    engine: Engine, statement: Callable[[str, Any], None], commit: Callable[[], None] = lambda: None
-) -> Callable[[], None]:
-    """Call two functions from now on, in the thread that uses the database.
-
-    :param statement: called with each statement and its values before it is sent, except those that begin and end
-        transactions.
-    :param commit: called before each commit.
-    :returns: what ends it.
-    """
-
-    def before_statement(_connection: Any, _cursor: Any, text: str, values: Any, *_more: Any) -> None:
-        # On SQLite a transaction that writes begins with a statement. Elsewhere the driver begins it, without an event.
-        if not text.lstrip().upper().startswith(_CONTROL):
-            statement(text, values)
-
-    def before_commit(_connection: Any) -> None:
-        commit()
-
-    listeners: dict[str, Callable[..., Any]] = {'before_cursor_execute': before_statement, 'commit': before_commit}
-    for event, listener in listeners.items():
-        sa.event.listen(engine.sa_engine, event, listener)
-    engine.watchers.append((statement, commit))
-
-    def end() -> None:
-        for event, listener in listeners.items():
-            sa.event.remove(engine.sa_engine, event, listener)
-        engine.watchers.remove((statement, commit))
-
-    return end

@@ -57,6 +57,7 @@ class Operator:
         self.user = User(self.supervisor)
         self.simulation = self.supervisor.simulation
         self.vanished: dict[str, set[str]] = {}
+        self._is_over = cloud.after_writes(self._has_ended, 'migrations', 'drains', 'drain_members')
         self._over = False
 
     def once_stuck(self, instance: Instance, act: Callable[[Migration], None]) -> None:
@@ -211,7 +212,7 @@ class Operator:
         self.cloud.adapter.deliver()
         self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
         self.user.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
-        self.user.until(lambda: not self._can_complete(), PATIENCE)
+        self.user.until(self.cloud.after_writes(lambda: not self._can_complete(), 'migrations', 'cleanups'), PATIENCE)
         with contextlib.suppress(TimedOut):
             self.simulation.run(PATIENCE)
 
@@ -224,7 +225,7 @@ class Operator:
         rows = self.cloud.migrations()
         return any(row.status == MigrationStatus.DONE and row.uuid not in pending for row in rows)
 
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         waits = (row.stuck_reason or self._has_to_decide(row) for row in self._open())
         return all(waits) and not self.open_drains()
 

@@ -43,14 +43,15 @@ def one_runner(world: World) -> Iterator[str]:
     destination that was declared dead before the revert. The fake world
     itself also notes two active copies between two looks, and the loss of the last copy.
     """
-    for guest in sorted({uuid for host in world.hosts.values() for uuid in host.guests}):
-        active = [
-            host.name
-            for host in world.hosts.values()
-            if guest in host.guests and host.guests[guest].state in hypervisor.OWNING
-        ]
+    owners: dict[str, list[str]] = {}
+    for host in world.hosts.values():
+        for guest, state in host.states.items():
+            if state in hypervisor.OWNING:
+                owners.setdefault(guest, []).append(host.name)
+    for guest in sorted(guest for guest, active in owners.items() if len(active) > 1):
+        active = owners[guest]
         left_behind = evacuations.left_behind(world, guest) | cold_migrations.left_behind(world, guest)
-        if len(active) > 1 and len(set(active) - left_behind) > 1:
+        if len(set(active) - left_behind) > 1:
             yield f'guest {guest} is active on {" and ".join(active)}'
     for what in world.misdeeds:
         named = _UUID.search(what)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,7 +46,7 @@ class EpochCheck:
                     self._tenures.get((head.boot_id, head.instance_uuid), 0),
                     self._seen.get((head.boot_id, head.migration_uuid), (0, 0)),
                 )
-                for head in _heads(json.loads(message.body)['args'])
+                for head in _heads(message.document['args'])
             ]
 
     def answered(self, pending: Pending, result: Any) -> Iterator[str]:
@@ -71,10 +70,12 @@ class EpochCheck:
                 self._tenures[key] = max(reported, self._tenures.get(key, 0))
 
 
+_HEAD = [field.name for field in dataclasses.fields(_Head)]
+
+
 def _heads(args: dict[str, Any]) -> list[_Head]:
     commands = [args.get('command'), *(args.get('commands') or [])]
-    names = [field.name for field in dataclasses.fields(_Head)]
-    return [_Head(**{name: data[name] for name in names}) for one in commands if (data := _data(one)) is not None]
+    return [_Head(**{name: data[name] for name in _HEAD}) for one in commands if (data := _data(one)) is not None]
 
 
 def _data(primitive: Any) -> dict[str, Any] | None:

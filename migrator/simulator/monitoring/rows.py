@@ -57,9 +57,12 @@ class Rows:
 
     def read(self) -> None:
         """Read the changed tables."""
-        for table in self.changed:
-            self._tables[table] = self._backend.tables.read(table)
-        found = {table: [row.object for row in rows] for table, rows in self._tables.items() if table != 'saga_log'}
+        self._tables |= self._backend.tables.read_all(self.changed)
+        if self.values and self.changed <= ASIDE:
+            self.values |= self._aside()
+            return
+        left_out = {'saga_log', *ASIDE}
+        found = {table: [row.object for row in rows] for table, rows in self._tables.items() if table not in left_out}
         open_ = {one.uuid for one in found['migrations'] if one.status not in FINAL}
         concerned = open_ | self._open
         guests = {one.instance_uuid for one in found['migrations'] if one.is_evacuation and one.uuid in concerned}
@@ -75,16 +78,21 @@ class Rows:
             'drains': {one.uuid: one for one in found['drains']},
             'members': members,
             'drained': {one.uuid: one for one in found['migrations'] if one.drain is not None},
-            'services': found['services'],
-            'reported': {row.host: row.slots for row in self._tables['services'] if row.slots},
-            'conductors': found['conductors'],
-            'nodes': {one.host: one for one in found['compute_nodes']},
+            **self._aside(),
             'cleanups': found['cleanups'],
             'instances': {one.uuid: one for one in reversed(found['instances'])},
             'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
             'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
             'step_log': {uuid: self._added_up[uuid][1] for uuid in concerned},
             'histories': {uuid: self._added_up[uuid][2] for uuid in concerned},
+        }
+
+    def _aside(self) -> dict[str, Any]:
+        return {
+            'services': [row.object for row in self._tables['services']],
+            'reported': {row.host: row.slots for row in self._tables['services'] if row.slots},
+            'conductors': [row.object for row in self._tables['conductors']],
+            'nodes': {row.host: row.object for row in self._tables['compute_nodes']},
         }
 
     def end_look(self) -> None:

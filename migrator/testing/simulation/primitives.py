@@ -37,6 +37,8 @@ class SimClock:
 
     def __init__(self, process: SimProcess) -> None:
         self._process = process
+        #: The last time that was asked for, in microseconds, and as it was answered.
+        self._last = 0, START
 
     def monotonic(self) -> float:
         """Return the virtual monotonic clock, in seconds."""
@@ -46,7 +48,10 @@ class SimClock:
     def now(self) -> datetime.datetime:
         """Return the virtual time, in UTC."""
         self._process.check()
-        return START + datetime.timedelta(microseconds=self._process.scheduler.timers.time)
+        time = self._process.scheduler.timers.time
+        if time != self._last[0]:
+            self._last = time, START + datetime.timedelta(microseconds=time)
+        return self._last[1]
 
 
 class SimLock:

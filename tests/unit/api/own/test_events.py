@@ -88,11 +88,10 @@ def test_a_stream_continues_after_the_last_event_even_if_others_are_of_the_same_
 
 
 def test_an_idle_stream_sends_comments_holds_no_connection_and_ends(world):
-    pool = world.database.engine.sa_engine.pool
     held, sleep = set(), world.threads.sleep
 
     def watched(seconds):
-        held.add(pool.checkedout())
+        held.add(world.database.engine.connections_in_use)
         sleep(seconds)
 
     world.threads.sleep = watched

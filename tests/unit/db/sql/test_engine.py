@@ -20,9 +20,9 @@ from migrator.db.sql.engine import (
     engine_from_conf,
     retried,
     translated,
-    watch,
 )
 from migrator.db.sql.options import register_opts, without_password
+from migrator.db.sql.watching import watch
 from tests import forked
 from tests.unit.db import conftest
 

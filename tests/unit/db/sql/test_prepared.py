@@ -15,7 +15,9 @@ from oslo_db.exception import DBDuplicateEntry, DBError
 
 from migrator import exception, executors
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, Prepared, watch
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.statements import Prepared
+from migrator.db.sql.watching import watch
 
 TABLE = sa.Table(
     'rows_of_a_test',

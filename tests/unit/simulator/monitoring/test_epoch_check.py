@@ -3,7 +3,6 @@
 """The check of the epochs that compute services accept."""
 
 import collections
-import json
 
 from migrator.objects import protocol
 from migrator.simulator.monitoring.epoch_check import EpochCheck
@@ -14,7 +13,7 @@ def violations(epochs, epoch, refusal=None, seen=None, pending=None, arrives=Tru
     head = protocol.Command(
         migration_uuid='m', instance_uuid='i', step='live_migration', epoch=epoch, owner='o', reply_to='c', boot_id='b'
     )
-    message = collections.namedtuple('Message', 'body')(json.dumps({'args': {'command': head.to_primitive()}}))
+    message = collections.namedtuple('Message', 'document')({'args': {'command': head.to_primitive()}})
     pending = pending or object()
     if arrives:
         epochs.arrived(message, pending)
