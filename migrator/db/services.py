@@ -76,17 +76,14 @@ _HEARTBEATS = Prepared(
 )
 _REPORTED_HOSTS = Prepared(sa.select(_T.c.host).where(*_REPORTED))
 _MAY_BE_DOWN = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-_MARK_DOWN = Prepared(
-    sa.update(_T)
-    .values(down_since=columns.now())
-    .where(
-        *_MAY_BE_DOWN,
-        _T.c.down_since.is_(None),
-        # A report from the future came before the database's clock was set back.
-        sa.or_(_T.c.last_seen_up < columns.later('past'), _T.c.last_seen_up > columns.later('future')),
-    )
+_IS_LATE = sa.and_(
+    _T.c.down_since.is_(None),
+    # A report from the future came before the database's clock was set back.
+    sa.or_(_T.c.last_seen_up < columns.later('past'), _T.c.last_seen_up > columns.later('future')),
 )
-_COUNT_DOWN = Prepared(sa.select(sa.func.count()).where(*_MAY_BE_DOWN, _T.c.down_since.is_not(None)))
+_MARK_DOWN = Prepared(sa.update(_T).values(down_since=columns.now()).where(*_MAY_BE_DOWN, _IS_LATE))
+_DOWN_AND_LATE = sa.func.count(_T.c.down_since), sa.func.count(sa.case((_IS_LATE, 1)))
+_COUNT_DOWN = Prepared(sa.select(*_DOWN_AND_LATE).where(*_MAY_BE_DOWN))
 _RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > columns.now())
 _RENEW_REACHABLE = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=None))
 _RENEW_AWAY = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=columns.later('away')))
@@ -189,9 +186,14 @@ class Services:
 
         :param seconds: the time without a report.
         """
+        given = {'past': -seconds, 'future': seconds}
+        with self._engine.reader() as session:
+            down, late = session.execute(_COUNT_DOWN, given).one()
+        if not late:
+            return int(down)
         with self._engine.writer() as session:
-            session.execute(_MARK_DOWN, {'past': -seconds, 'future': seconds})
-            return int(session.execute(_COUNT_DOWN).scalar_one())
+            session.execute(_MARK_DOWN, given)
+            return int(session.execute(_COUNT_DOWN, given).one()[0])
 
     def lock_boot(self, session: Any, host: str) -> str | None:
         """Lock the row of a host's compute service until the transaction ends, and return its boot_id."""

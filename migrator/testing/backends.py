@@ -30,7 +30,7 @@ from migrator.testing.kept_conf import KeptConf
 from migrator.testing.placement import InProcessPlacement
 
 _FILE = 'migrator.sqlite'
-_CLOUDS_PER_COLLECTION = 20
+_CLOUDS_PER_COLLECTION = 60
 _WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
 
 
