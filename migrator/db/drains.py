@@ -571,10 +571,12 @@ def _check_priorities(drain: Drain, guests: Collection[str]) -> None:
 def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:
     """Write columns of a drain in an open transaction, if its owner, epoch and log are as read.
 
+    A drain without an owner is adopted first.
+
     :raises migrator.exception.NotOwnerOfDrain: another conductor owns it, or a user has requested a change since.
     """
     written = dict(values or {'epoch': drain.epoch})
-    set_to_now = [name for name, value in written.items() if isinstance(value, columns.later)]
+    set_to_now = columns.set_to_now(written)
     given = {name: value for name, value in written.items() if name not in set_to_now}
     given |= {'of': drain.uuid, 'me': drain.owner, 'my_epoch': drain.epoch, 'my_seq': drain.log_seq}
     if not session.execute(_guarded(*set_to_now), given).rowcount:

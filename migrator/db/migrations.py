@@ -552,7 +552,7 @@ def _write(session: Any, statement: Any, known: Migration, values: Mapping[str, 
 
     :param values: column -> its value; that of a time may be :func:`migrator.db.columns.now`.
     """
-    set_to_now = [name for name, value in values.items() if isinstance(value, columns.later)]
+    set_to_now = columns.set_to_now(values)
     parameters = {
         'my_uuid': known.uuid,
         'me': known.owner,

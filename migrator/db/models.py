@@ -384,6 +384,8 @@ class Listing:
         kinds = (few, *((name, list if isinstance(value, list) else value is None) for name, value in given.items()))
         query = self._pages.get(kinds)
         if query is None:
+            if len(self._pages) >= _MOST_PAGES:  # users choose what a list is filtered by
+                self._pages.clear()
             query = self._pages[kinds] = Prepared(self._query(given, few))
         found: Sequence[Any] = session.execute(query, given).all()
         return found
@@ -409,6 +411,8 @@ class Listing:
         return query.order_by(created_at.desc(), table.c.id.desc())
 
 
+#: The most kinds of pages that stay prepared.
+_MOST_PAGES = 200
 _LIMIT, _LAST_AT, _LAST_ID = 'page_limit', 'page_last_at', 'page_last_id'
 
 

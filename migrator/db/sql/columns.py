@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -134,6 +135,7 @@ class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an S
     name = 'later'
 
     def __init__(self, seconds: float | str) -> None:
+        self.is_now = seconds == 0
         if isinstance(seconds, str):  # the name of a parameter of the statement
             super().__init__(sa.bindparam(seconds, type_=sa.Float()))
         else:
@@ -143,6 +145,18 @@ class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an S
 def now() -> later:
     """Return the expression for the database's present time, the only clock for leases."""
     return later(0)
+
+
+def set_to_now(values: Mapping[str, Any]) -> list[str]:
+    """Return the columns whose new value is :func:`now`.
+
+    :raises ValueError: one is another time of the database, which a prepared statement does not have.
+    """
+    times = {name: value for name, value in values.items() if isinstance(value, later)}
+    for name, value in times.items():
+        if not value.is_now:
+            raise ValueError(f'{name} has the new value {value}: only now() is possible')
+    return [*times]
 
 
 def _seconds(element: later, sql: Any, **kw: Any) -> str:

@@ -19,7 +19,7 @@ from oslo_db.sqlalchemy import enginefacade
 
 from migrator import exception, executors
 from migrator.db.sql import columns, options
-from migrator.db.sql.statements import Form, Prepared
+from migrator.db.sql.statements import Form, Prepared, Rows
 
 R = TypeVar('R')
 
@@ -41,6 +41,8 @@ _KEPT = 64
 _IDLE = 1.0
 #: From this value on [database] connection_debug has statements logged.
 _DEBUG = 50
+#: The most prepared statements that an engine keeps compiled.
+_MOST_FORMS = 1000
 #: oslo.db marks a connection to SQLite with it, on which it need not send BEGIN.
 _BEGUN = 'in_transaction'
 #: The errors that :func:`translated` converts.
@@ -66,7 +68,8 @@ class Engine:
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
         # thread_checkin ends each transaction with sleep(0), so that other green threads run.
-        self._facade.configure(connection=connection, thread_checkin=executors.is_green(), **options)
+        self._is_green = executors.is_green()
+        self._facade.configure(connection=connection, thread_checkin=self._is_green, **options)
         # SQLite lets one transaction write at a time. A thread that waits here does not poll the file.
         self.one_writer: Any = executors.NativeThreads().lock() if connection.startswith('sqlite') else None
         self._forms: dict[tuple[Any, ...], Form] = {}
@@ -125,11 +128,13 @@ class Engine:
 
     def take(self) -> Any:
         """Return a connection of the pool for one transaction."""
-        while self._idle:
-            connection, process = self._idle.pop()
+        while True:
+            try:
+                connection, process = self._idle.pop()
+            except IndexError:  # another thread may have taken the last one
+                return self.sa_engine.raw_connection()
             if process == os.getpid():
                 return connection
-        return self.sa_engine.raw_connection()
 
     def give_back(self, connection: Any) -> None:
         """Roll back what is not committed, and keep the connection for another transaction.
@@ -137,18 +142,32 @@ class Engine:
         One to a file of SQLite does not go back to the pool, whose listeners take longer than a short transaction.
         """
         driver = connection.dbapi_connection
-        if driver is None or not isinstance(self.sa_engine.pool, sa.pool.QueuePool) or self.one_writer is None:
+        pool = self.sa_engine.pool
+        is_kept = driver is not None and self.one_writer is not None and isinstance(pool, sa.pool.QueuePool)
+        # After dispose() there is another pool.
+        if not is_kept or len(self._idle) >= _KEPT or connection._pool is not pool:
             connection.close()
             return
-        if driver.in_transaction:
-            driver.rollback()
+        try:
+            if driver.in_transaction:
+                driver.rollback()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the connection is of no use
+            connection.invalidate(error)
+            return
         self._idle.append((connection, os.getpid()))
+
+    def let_others_run(self) -> None:
+        """Let other green threads run, as oslo.db does when a connection goes back to the pool."""
+        if self._is_green:
+            self.threads.sleep(0)
 
     def form_of(self, statement: Prepared, parameters: Mapping[str, Any]) -> tuple[Form, str, Any]:
         """Return how to send a prepared statement, its text and its values."""
         key = (statement, *parameters)
         form = self._forms.get(key)
         if form is None:
+            if len(self._forms) >= _MOST_FORMS:  # users choose what a list is filtered by
+                self._forms.clear()
             form = self._forms[key] = Form(statement.statement, self.sa_engine.dialect, tuple(parameters))
         return form, *form.bind(parameters)
 
@@ -237,8 +256,9 @@ class Engine:
 
     def dispose(self) -> None:
         """Close every connection. The engine connects again when it is used again."""
-        while self._idle:
-            self._idle.pop()[0].close()
+        idle, self._idle = self._idle, []
+        for connection, _process in idle:
+            connection.close()
         if 'sa_engine' in vars(self):
             self.sa_engine.dispose()
 
@@ -255,6 +275,7 @@ class Session:
         self._writes = writes
         self._lock = engine.one_writer if writes else None
         self._connection: sa.Connection | None = None
+        self._driver: Any = None
 
     def __enter__(self) -> Session:
         """Begin the transaction."""
@@ -280,24 +301,35 @@ class Session:
         :raises migrator.exception.DatabaseReadOnly: the database is there and takes no changes.
         """
         try:
-            if self._writes and error is None:
-                self._commit()
+            try:
+                if self._writes and error is None:
+                    self._commit()
+            finally:
+                self._end()
         except BaseException as failed:
             self._translate(failed)
             raise
-        finally:
-            if self._connection is not None:
-                self._proxy.info.pop(_BEGUN, None)
-            if self._connection is not None and self._connection.in_transaction():
-                self._connection.rollback()
-            self._engine.give_back(self._proxy)
-            if self._lock is not None:
-                self._lock.release()
         if error is not None:
             self._translate(error)
         elif self._writes:
             self._engine.on_commit()
             self._engine.boundary('committed')
+
+    def _end(self) -> None:
+        """Roll back what is not committed, and give everything back, whatever fails."""
+        self._driver = None
+        try:
+            if self._connection is not None and not self._connection.invalidated:
+                if self._connection.in_transaction():
+                    self._connection.rollback()
+                self._proxy.info.pop(_BEGUN, None)
+        finally:
+            try:
+                self._engine.give_back(self._proxy)
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
+                self._engine.let_others_run()
 
     def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement and return its rows, or how many it has changed.
@@ -307,6 +339,8 @@ class Session:
         :returns: the rows, or how many it has changed: :class:`.statements.Rows`, or SQLAlchemy's Result.
         """
         engine = self._engine
+        if self._driver is None:
+            raise sa.exc.ResourceClosedError('The transaction has ended: execute within its block')
         if isinstance(statement, Prepared):
             if isinstance(parameters, list) and len(parameters) == 1:
                 (parameters,) = parameters
@@ -324,25 +358,33 @@ class Session:
             self._engine.on_statement(self._engine.threads.clock.monotonic() - began)
         return done
 
-    def _run(self, form: Form, text: str, values: Any) -> Any:
+    def _run(self, form: Form, text: str, values: Any) -> Rows:
         for statement, _commit in self._engine.watchers:
             statement(text, values)
-        cursor = self._driver.cursor()
+        cursor: Any = None
         try:
+            cursor = self._driver.cursor()
             cursor.execute(text, values)
-            return form.result(cursor)
+            rows = cursor.fetchall() if form.has_rows else ()
         except BaseException as error:  # noqa: BLE001 -- a killed thread leaves the connection in an unknown state
-            self._through_sqlalchemy()._handle_dbapi_exception(error, text, values, cursor, None)
-        finally:
-            cursor.close()
+            if cursor is not None and not isinstance(error, Exception):
+                # A statement that is half done would keep its locks.
+                with contextlib.suppress(Exception):
+                    cursor.close()
+            connection = self._through_sqlalchemy()
+            if not connection.in_transaction():
+                # Otherwise SQLAlchemy would roll back at once, and the block could go on outside of a transaction.
+                connection.begin()
+            connection._handle_dbapi_exception(error, text, values, cursor, None)
+        found = form.result(rows, cursor)
+        cursor.close()
+        return found
 
     def _open(self, sa_engine: sa.Engine) -> None:
         try:
             self._proxy: Any = self._engine.take()
-        except sa_engine.dialect.loaded_dbapi.Error:
-            # SQLAlchemy tries once more, and converts the error.
-            self._connection = sa_engine.connect()
-            self._proxy = self._connection.connection
+        except sa_engine.dialect.loaded_dbapi.Error as error:
+            sa.Connection._handle_dbapi_exception_noconnection(error, sa_engine.dialect, sa_engine)
         self._driver = self._proxy.driver_connection
         if sa_engine.dialect.name == 'sqlite':
             # SQLite refuses a write at once, with "locked", if another process has written since the transaction's

@@ -36,9 +36,9 @@ class Form:
         self._dialect = dialect
         self._compiled = compiled = statement.compile(dialect=dialect, column_keys=names)
         self._constants = {name: bind.effective_value for bind, name in compiled.bind_names.items()}
-        self._constants |= {
-            column.key: column.default.arg for column in (*compiled.insert_prefetch, *compiled.update_prefetch)
-        }
+        self._constants |= {column.key: _scalar(column.default) for column in compiled.insert_prefetch}
+        self._constants |= {column.key: _scalar(column.onupdate) for column in compiled.update_prefetch}
+        self.has_rows = bool(compiled._result_columns)
         keys = {name: bind.key for bind, name in compiled.bind_names.items()}
         #: The name of a parameter in the text -> that in an execution, for those that vary.
         self._given = {name: key for name, key in keys.items() if key in names or compiled.binds[name].required}
@@ -69,11 +69,14 @@ class Form:
             return text, values
         return text, {field[0]: value for field, value in zip(fields, values, strict=True)}
 
-    def result(self, cursor: Any) -> Any:
-        """Return the result of an execution."""
-        columns = self._compiled._result_columns
-        if not columns:
+    def result(self, rows: Sequence[Sequence[Any]], cursor: Any) -> Rows:
+        """Return the result of an execution.
+
+        :param rows: as the driver has returned them.
+        """
+        if not self.has_rows:
             return Rows((), cursor.rowcount)
+        columns = self._compiled._result_columns
         if self._row is None:
             found = (
                 column.type._cached_result_processor(self._dialect, described[1])
@@ -82,7 +85,7 @@ class Form:
             self._converters = [(index, one) for index, one in enumerate(found) if one is not None]
             names = [getattr(column.objects[0], 'key', column.keyname) for column in columns]
             self._row = _named(names)
-        return Rows(map(self._row, self._converted(cursor.fetchall())), cursor.rowcount)
+        return Rows(map(self._row, self._converted(rows)), cursor.rowcount)
 
     def _converted(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         for row in rows:
@@ -154,6 +157,12 @@ class Rows(list[Any]):
         """Return the first column of the only row, or None if there is none."""
         row = self.one_or_none()
         return None if row is None else row[0]
+
+
+def _scalar(default: Any) -> Any:
+    if not default.is_scalar:
+        raise TypeError(f'{default} of a column is computed for each row: a prepared statement has one value')
+    return default.arg
 
 
 def _named(names: Sequence[str]) -> Callable[[Iterable[Any]], Any]:

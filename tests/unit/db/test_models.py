@@ -5,8 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from migrator.db import models
+from migrator.db.actions import Action
+from migrator.db.cleanups import Cleanup
+from migrator.db.services import ConductorBoot
 from migrator.objects import Flavor, Instance, Migration, compute_node, service
+from migrator.objects.difference import Difference
+from migrator.objects.drain import Drain, Member
 from migrator.saga import log
 
 
@@ -35,3 +42,13 @@ def test_a_row_is_converted_to_its_object() -> None:
     stored = {'step': 's', 'kind': 'done', 'epoch': 2, 'attempt': 1, 'payload': {'result': {'a': 1}}}
     found = models.of_row(log.Entry, models.SagaLog(migration='m', seq=3, **stored))
     assert found == log.Entry(seq=3, **stored)
+
+
+@pytest.mark.parametrize(
+    'kind', [Action, Cleanup, ConductorBoot, Difference, Drain, log.Entry, Instance, Member, Migration, service.Service]
+)
+def test_objects_of_rows_need_no_init_of_their_own(kind: type) -> None:
+    """They are made by :func:`migrator.objects.base.with_fields`."""
+    assert not hasattr(kind, '__post_init__')
+    assert not hasattr(kind, '__slots__')
+    assert all(field.init for field in dataclasses.fields(kind))

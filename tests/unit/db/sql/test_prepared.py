@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import pathlib
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from oslo_db.exception import DBDuplicateEntry, DBError
 
 from migrator import exception, executors
 from migrator.db.sql import columns
+from migrator.db.sql import engine as engines
 from migrator.db.sql.engine import Engine
 from migrator.db.sql.statements import Prepared
 from migrator.db.sql.watching import watch
@@ -199,3 +202,82 @@ def test_a_thread_that_is_killed_within_a_statement_leaves_no_open_transaction(t
     assert engine.connections_in_use == 0
     assert rows(engine) == []
     engine.dispose()
+
+
+def test_after_a_refused_statement_the_transaction_is_still_one(engine):
+    def insert_three() -> None:
+        with engine.writer() as session:
+            session.execute(Prepared(INSERT), {'called': 'b'})
+            with contextlib.suppress(DBDuplicateEntry):
+                session.execute(Prepared(INSERT), {'called': 'b'})
+            session.execute(Prepared(INSERT), {'called': 'c'})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        insert_three()
+    assert rows(engine) == []
+
+
+def test_a_session_executes_nothing_after_its_block(engine):
+    with engine.reader() as session:
+        session.execute(Prepared(ALL))
+    for statement in (Prepared(ALL), ALL):
+        with pytest.raises(sa.exc.ResourceClosedError):
+            session.execute(statement)
+
+
+@pytest.fixture
+def on_file(threads: executors.Threads, tmp_path: pathlib.Path) -> Iterator[Engine]:
+    made = Engine(f'sqlite:///{tmp_path}/x.sqlite', threads)
+    with made.writer() as session:
+        TABLE.create(session._through_sqlalchemy())
+    yield made
+    made.dispose()
+
+
+def test_a_rollback_that_fails_is_converted_and_frees_the_writer(on_file, monkeypatch):
+    def fail(_connection: object) -> None:
+        raise sqlite3.OperationalError('disk I/O error')
+
+    def write() -> None:
+        with on_file.writer() as session:
+            session.execute(sa.insert(TABLE).values(called='a'))
+            monkeypatch.setattr(on_file.sa_engine.dialect, 'do_rollback', fail)
+            raise ZeroDivisionError
+
+    with pytest.raises(exception.DatabaseUnreachable, match='disk'):
+        write()
+    monkeypatch.undo()
+    with on_file.writer() as session:
+        session.execute(Prepared(INSERT), {'called': 'b'})
+    assert [row[1] for row in rows(on_file)] == ['b']
+    assert on_file.connections_in_use == 0
+
+
+def test_no_more_connections_stay_open_than_a_pool_would_keep(on_file):
+    with contextlib.ExitStack() as stack:
+        for _ in range(80):
+            stack.enter_context(on_file.reader())
+    assert on_file.connections_in_use == 0
+    assert len(on_file._idle) == 64
+
+
+def test_a_connection_that_outlasts_dispose_is_closed(on_file):
+    with on_file.reader() as session:
+        session.execute(Prepared(ALL))
+        on_file.dispose()
+    assert (on_file._idle, on_file.connections_in_use) == ([], 0)
+    assert rows(on_file) == []
+
+
+def test_users_cannot_have_an_engine_keep_any_number_of_statements(on_file, monkeypatch):
+    monkeypatch.setattr(engines, '_MOST_FORMS', 3)
+    for number in range(7):
+        assert rows(on_file, sa.select(sa.literal(number))) == [(number,)]
+    assert len(on_file._forms) <= 3
+
+
+def test_only_now_is_a_part_of_a_statement():
+    with pytest.raises(ValueError, match='at has the new value'):
+        columns.set_to_now({'at': columns.later(5)})
+    assert columns.set_to_now({'at': columns.now(), 'number': 1}) == ['at']
