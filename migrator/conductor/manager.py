@@ -179,7 +179,9 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         def tick() -> None:
             for pool in self._pools:
                 pool.start_waiting()
-            self.tools.options = _options(self.conf)
+            now = _options(self.conf)
+            if now != self.tools.options:
+                self.tools.options = now
             try:
                 function()
             except exception.ServiceUnreachable as error:

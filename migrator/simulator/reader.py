@@ -185,6 +185,8 @@ class Reader:
         # A Placement in this process can be read from its database, in the time of one request.
         self._contents = getattr(cloud.placement, 'contents', None)
         self._bounds: set[Any] = set()
+        #: The options of each conductor at the last look.
+        self._options: dict[Any, Any] = {}
         self._limits: dict[str, int] = {}
 
     def close(self) -> None:
@@ -255,7 +257,10 @@ class Reader:
         cloud = self.cloud
         at, now = self.times()
         # A conductor that was paused may use older ones.
-        self._bounds |= {one.tools.options.bounds or _NO_BOUNDS for one in cloud.conductors.values()}
+        for conductor in cloud.conductors.values():
+            if conductor.tools.options is not self._options.get(conductor):
+                self._options[conductor] = conductor.tools.options
+                self._bounds.add(conductor.tools.options.bounds or _NO_BOUNDS)
         for name, compute in cloud.computes.items():
             self._limits[name] = max(compute._runner.queue.limit, self._limits.get(name, 1))
         return {

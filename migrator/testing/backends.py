@@ -9,6 +9,7 @@ Making them takes longer than a migration. Thousands of clouds that run one afte
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import os
 import pathlib
@@ -30,8 +31,15 @@ from migrator.testing.kept_conf import KeptConf
 from migrator.testing.placement import InProcessPlacement
 
 _FILE = 'migrator.sqlite'
-_CLOUDS_PER_COLLECTION = 60
+_CLOUDS_PER_COLLECTION = 100
 _WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
+
+
+@functools.lru_cache(maxsize=1000)
+def _written_table(statement: str) -> str:
+    """Return the table that a statement writes to, or ''."""
+    found = _WRITES.match(statement)
+    return found[1] if found else ''
 
 
 def in_memory() -> str | None:
@@ -71,9 +79,9 @@ class Backend:
         watch(engine, self._note_statement)
 
     def _note_statement(self, statement: str, _values: object) -> None:
-        found = _WRITES.match(statement)
-        if found:
-            self.writes[found[1]] += 1
+        table = _written_table(statement)
+        if table:
+            self.writes[table] += 1
 
     @property
     def url(self) -> str:

@@ -230,7 +230,8 @@ class Server:
             self._bus.answer(Message(number, sender, message.target, message.method, 'reply', answer), pending)
 
     def _dispatch(self, message: Message) -> str:
-        body = json.loads(message.body)
+        # What is decoded here has nothing in common with it, and the text was written from it.
+        body = message.document or json.loads(message.body)
         method, version = body['method'], body['version']
         try:
             if not _compatible(self.target.version, version):

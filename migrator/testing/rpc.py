@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from migrator import exception, executors
@@ -162,7 +162,12 @@ class RpcRecorder:
 
     def compute_to_compute(self) -> list[Recorded]:
         """Return every message from a compute service to a compute service; there must be none."""
-        return [message for message in self.messages if _is_compute(message.sender) and _is_compute(message.target)]
+        return compute_to_compute(self.messages)
+
+
+def compute_to_compute(messages: Iterable[Recorded]) -> list[Recorded]:
+    """Return the messages from a compute service to a compute service."""
+    return [message for message in messages if _is_compute(message.sender) and _is_compute(message.target)]
 
 
 def _is_compute(name: str) -> bool:

@@ -16,7 +16,7 @@ from migrator.db.slots import CLUSTER, Axis, into, out_of
 from migrator.objects import ARRIVED, Migration, MigrationStatus
 from migrator.objects.migration import AbortCause
 from migrator.simulator.world import World
-from migrator.testing.rpc import RpcRecorder
+from migrator.testing.rpc import compute_to_compute
 
 #: The requester of the abort of a migration that a planned stop has cancelled.
 
@@ -273,7 +273,5 @@ def kept_where_it_is(world: World) -> Iterator[str]:
 
 def topology(world: World) -> Iterator[str]:
     """I17, always: no compute service sends an RPC to a compute service."""
-    recorder = RpcRecorder()
-    recorder.messages = list(world.messages)
-    for message in recorder.compute_to_compute():
+    for message in compute_to_compute(world.messages):
         yield f'{message.sender} sent the {message.kind} {message.method} to {message.target}'

@@ -71,7 +71,8 @@ class SimLock:
         me = scheduler.me()
         if not self._process.alive:
             self._process.check()
-        scheduler.cross(me, 'lock')
+        if scheduler.busy:
+            scheduler.cross(me, 'lock')
         until = None if timeout < 0 else scheduler.timers.time + timeout * 1_000_000
         while self._owner is not None:
             left = None if until is None else (until - scheduler.timers.time) / 1_000_000
@@ -102,16 +103,14 @@ class SimLock:
         for _ in range(len(self._waiters) if process.is_world else min(1, len(self._waiters))):
             scheduler.wake(self._waiters.pop(0))
         # A killed thread releases the locks of other processes, such as the world's, without a crossing.
-        if not scheduler.current.doomed:
+        if scheduler.busy and not scheduler.current.doomed:
             scheduler.cross(scheduler.me(), 'unlock')
 
     def locked(self) -> bool:
         """Return whether a thread has the lock."""
         return self._owner is not None
 
-    def __enter__(self) -> bool:
-        """Acquire the lock."""
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -85,6 +85,11 @@ class Scheduler:
         self._limit = -1
         self._until_quiet = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether a crossing may let another thread run: one is ready, or a process is paused."""
+        return bool(self._ready or self.paused)
+
     # --- crossings, called by the running thread ---------------------------------------------------------------------
 
     def me(self) -> SimThread:
