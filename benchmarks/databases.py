@@ -147,10 +147,15 @@ class Counter:
         self._counts = counts
         self._on = False
         self.begin()
-        watch(engine, lambda _text: self._add('statements'), lambda: self._add('commits'))
-        sa.event.listen(engine.sa_engine, 'before_cursor_execute', self._note_text)
-        sa.event.listen(engine.sa_engine, 'after_cursor_execute', self._note_result)
-        sa.event.listen(engine.sa_engine.pool, 'checkout', self._on_checkout)
+        watch(engine, self._note_statement, lambda: self._add('commits'), self._note_result)
+        take = engine.take
+
+        def taken() -> Any:
+            connection = take()
+            self._count_rows_of(connection.driver_connection)
+            return connection
+
+        engine.take = taken  # type: ignore[method-assign]  # the rows of SQLite are counted by its connections
 
     def begin(self) -> None:
         """Forget what was counted."""
@@ -171,16 +176,17 @@ class Counter:
         if self._on and self._counts():
             setattr(self, what, getattr(self, what) + number)
 
-    def _note_text(self, _connection: Any, _cursor: Any, text: str, parameters: Any, *_more: Any) -> None:
+    def _note_statement(self, text: str, parameters: Any) -> None:
         if self._on and self._counts():
+            self.statements += 1
             self.texts.append((text, parameters))
 
-    def _note_result(self, _connection: Any, cursor: Any, *_more: Any) -> None:
+    def _note_result(self, cursor: Any) -> None:
         # What SQLite fetches is counted row by row.
         if cursor.description is not None and cursor.rowcount > 0:
             self._add('rows', cursor.rowcount)
 
-    def _on_checkout(self, connection: Any, *_more: Any) -> None:
+    def _count_rows_of(self, connection: Any) -> None:
         if hasattr(connection, 'row_factory'):
             connection.row_factory = self._on_row if self._on else None
 

@@ -176,7 +176,7 @@ def _count_statements(cloud: Any) -> list[str]:
     from migrator.db.sql.watching import watch
 
     statements: list[str] = []
-    watch(cloud.database.engine, statements.append, lambda: None)
+    watch(cloud.database.engine, lambda text, _values: statements.append(text))
     return statements
 
 

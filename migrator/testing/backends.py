@@ -204,7 +204,7 @@ class SharedBackend(Backend):
         placement.close()
         for conf in self._confs:
             conf.restore()
-        self._free_confs += self._confs
+        self._free_confs += [conf for conf in self._confs if not conf.is_spoiled]
         self._confs = []
         self._left += 1
         # A process that has turned the collector off for speed collects here, between two clouds.

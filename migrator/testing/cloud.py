@@ -78,8 +78,7 @@ class Cloud(Client):
         self.versions = dict(versions or {})
         self.simulation: Simulation | None = None
         self.world = FakeWorld(self.threads_for('world'), **knobs)
-        # In a simulation the sizes of messages have no reader.
-        self.recorder = RpcRecorder(measures=threads_for is None)
+        self.recorder = RpcRecorder()
         self.bus = DirectBus(self.world.threads)
         self.bus.notify = send
         self.placement = self.backend.placement()

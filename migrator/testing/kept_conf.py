@@ -10,9 +10,14 @@ from oslo_config import cfg
 
 
 class KeptConf(cfg.ConfigOpts):
-    """A configuration that keeps each value until one is overridden."""
+    """A configuration that keeps each value until one is overridden.
+
+    :ivar is_spoiled: whether files were read after its first use, so that :meth:`restore` does not restore all.
+    """
 
     def __init__(self) -> None:
+        self.is_spoiled = False
+        self._is_read = False
         self._kept: set[str] = set()
         self._kept_groups: dict[str, _Group] = {}
         self._overridden: set[tuple[str, str | None]] = set()
@@ -30,7 +35,14 @@ class KeptConf(cfg.ConfigOpts):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Read the command line and the files, and forget what was kept."""
         self._forget()
+        self.is_spoiled, self._is_read = self._is_read, True
         return super().__call__(*args, **kwargs)
+
+    def mutate_config_files(self) -> Any:
+        """Read the files again, and forget what was kept."""
+        self._forget()
+        self.is_spoiled = True
+        return super().mutate_config_files()
 
     def set_override(self, name: str, override: Any, group: str | cfg.OptGroup | None = None) -> None:
         """Override a value, and forget what was kept."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from migrator import exception, executors
@@ -141,9 +141,9 @@ class RpcRecorder:
     :ivar measures: whether it measures the messages.
     """
 
-    def __init__(self, measures: bool = True) -> None:
+    def __init__(self) -> None:
         self.messages: list[Recorded] = []
-        self.measures = measures
+        self.measures = True
 
     def wrap(self, rpc: RPC, sender: str) -> RPC:
         """Return an RPC that records each message and passes it to ``rpc``.
@@ -177,7 +177,7 @@ def _is_compute(name: str) -> bool:
 class _RecordingRPC:
     def __init__(self, recorder: RpcRecorder, rpc: RPC, sender: str) -> None:
         self._messages = recorder.messages
-        self._size: Callable[[Any], int] = _size if recorder.measures else lambda value: 0
+        self._recorder = recorder
         self._rpc = rpc
         self._sender = sender
 
@@ -211,9 +211,8 @@ class _RecordingRPC:
     def serve(self, target: Target, endpoint: object) -> Served:
         return self._rpc.serve(target, endpoint)
 
-
-def _size(value: Any) -> int:
-    return len(json.dumps(base.to_primitive(value)).encode())
+    def _size(self, value: Any) -> int:
+        return len(json.dumps(base.to_primitive(value)).encode()) if self._recorder.measures else 0
 
 
 def migration_of(args: dict[str, Any]) -> str | None:

@@ -78,7 +78,7 @@ class Engine:
         #: Connections to SQLite that no transaction uses, each with the process that has opened it.
         self._idle: list[tuple[Any, int]] = []
         #: What :func:`watch` has added.
-        self.watchers: list[tuple[Callable[[str, Any], None], Callable[[], None]]] = []
+        self.watchers: list[tuple[Callable[[str, Any], None], Callable[[], None], Callable[[Any], None]]] = []
         #: Whether [database] connection_debug or connection_trace have SQLAlchemy show each statement.
         self.shows_statements = options.get('connection_debug', 0) >= _DEBUG or options.get('connection_trace', False)
         #: Called with the name of each transaction boundary. Tests count them and inject faults there.
@@ -359,7 +359,7 @@ class Session:
         return done
 
     def _run(self, form: Form, text: str, values: Any) -> Rows:
-        for statement, _commit in self._engine.watchers:
+        for statement, _commit, _executed in self._engine.watchers:
             statement(text, values)
         cursor: Any = None
         try:
@@ -376,6 +376,8 @@ class Session:
                 # Otherwise SQLAlchemy would roll back at once, and the block could go on outside of a transaction.
                 connection.begin()
             connection._handle_dbapi_exception(error, text, values, cursor, None)
+        for _statement, _commit, executed in self._engine.watchers:
+            executed(cursor)
         found = form.result(rows, cursor)
         cursor.close()
         return found
@@ -409,7 +411,7 @@ class Session:
         if self._connection is not None and self._connection.in_transaction():
             self._connection.commit()
             return
-        for _statement, commit in self._engine.watchers:
+        for _statement, commit, _executed in self._engine.watchers:
             commit()
         try:
             self._driver.commit()
