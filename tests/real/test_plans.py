@@ -77,7 +77,7 @@ def database(request, tmp_path_factory):
     scene = conftest.Scene(made, executors.SystemClock(), executors.NativeThreads(), url)
     for number in range(HOSTS):
         scene.host(f'host{number}', BOOT)
-    with made.engine.writer() as session:
+    with made.engine.sa_engine.begin() as session:
         fill(session)
     if request.param != 'sqlite':  # SQLite chooses its plans without statistics
         with made.engine.sa_engine.connect().execution_options(isolation_level='AUTOCOMMIT') as connection:

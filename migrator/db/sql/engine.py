@@ -331,6 +331,11 @@ class Session:
                     self._lock.release()
                 self._engine.let_others_run()
 
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The dialect of the database."""
+        return self._engine.sa_engine.dialect
+
     def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement and return its rows, or how many it has changed.
 

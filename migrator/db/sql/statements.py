@@ -66,7 +66,7 @@ class Form:
             for _name, key, index, process, constant in fields
         ]
         if self._compiled.positional:
-            return text, values
+            return text, tuple(values)
         return text, {field[0]: value for field, value in zip(fields, values, strict=True)}
 
     def result(self, rows: Sequence[Sequence[Any]], cursor: Any) -> Rows:
