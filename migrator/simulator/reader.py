@@ -25,6 +25,8 @@ from migrator.saga import log
 from migrator.testing.simulation import primitives
 
 _NO_BOUNDS = Bounds()
+#: The parts of a World that only grow.
+_GROW = ('effects', 'misdeeds', 'intrusions', 'removals')
 
 if TYPE_CHECKING:  # a reader need not import the cloud
     from migrator.testing.cloud import Cloud
@@ -68,6 +70,13 @@ class Host:
         self.name = name
         self._hypervisor = hypervisor
         self._compute = compute if compute is not None and _alive(compute.threads) else None
+
+    @classmethod
+    def of(cls, name: str, **parts: Any) -> Host:
+        """Return a host without a compute service whose other parts are known."""
+        host = cls(name, None, None)
+        vars(host).update(parts)
+        return host
 
     def read(self) -> Host:
         """Read every part now."""
@@ -226,6 +235,7 @@ class Reader:
                 'nodes': {node.host: node for node in database.services.list_nodes()},
                 'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],
             }
+        outside = self.outside()
         return {
             **found,
             'providers': self.providers(),
@@ -234,9 +244,9 @@ class Reader:
             'secrets': self.secrets(),
             'leftovers': self._leftovers(),
             'connections': connections,
-            **self.outside(),
-            'hosts': {name: host.read() for name, host in self.hosts().items()},
-            **{name: list(of) for name, of in self._grown().items()},
+            **outside,
+            'hosts': {name: host.read() for name, host in outside['hosts'].items()},
+            **{name: list(outside[name]) for name in _GROW if name in outside},
         }
 
     def times(self) -> tuple[float, datetime.datetime]:
@@ -288,13 +298,8 @@ class Reader:
     def _grown(self) -> dict[str, Sequence[Any]]:
         """Return the parts of a World that only grow, and go on growing."""
         world = self.cloud.world
-        acts = world.acts
-        return {
-            'effects': world.log,
-            'misdeeds': world.violations,
-            'intrusions': acts.intrusions,
-            'removals': acts.removals,
-        }
+        parts = world.log, world.violations, world.acts.intrusions, world.acts.removals
+        return dict(zip(_GROW, parts, strict=True))
 
     def secrets(self) -> list[str]:
         """Return texts that no log and no error may contain: the database URL and all longer tokens."""

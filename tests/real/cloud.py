@@ -317,8 +317,9 @@ def host_of(name: str, look: dict[str, Any]) -> reader.Host:
     """Return a host that was looked at."""
     there: Sequence[str] = [*look['guests'], *(one for one in look['residues'] if one not in look['guests'])]
     parts = {one: far_world.parts_of(look, one) for one in there}
-    return reader.Host(
-        name=name,
+    return reader.Host.of(
+        name,
+        states={one: str(guest['state']) for one, guest in look['guests'].items()},
         powered=look['powered'],
         guests={one: far_world.guest_of(look, one) for one in there},
         parts={one: found for one, found in parts.items() if found},
