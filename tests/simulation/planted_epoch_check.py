@@ -15,6 +15,7 @@ from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db import migrations, takeovers
+from migrator.db.sql.statements import Prepared
 from migrator.objects import protocol
 from migrator.saga.saga import Back, Settlement
 from tests.simulation.plant import Shelf, patched
@@ -236,7 +237,7 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
 def adoption_keeps_the_epoch() -> Iterator[object]:
     """A conductor adopts a migration in the epoch of the owner before."""
     epoch = takeovers._T.c.epoch
-    same = takeovers._TAKE.values(epoch=sa.case((epoch > 0, epoch), else_=1))
+    same = Prepared(takeovers._TAKE.statement.values(epoch=sa.case((epoch > 0, epoch), else_=1)))
     with patched(takeovers, '_TAKE', same) as there:
         yield there
 
@@ -262,7 +263,7 @@ def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     without end.
     """
     with (
-        patched(migrations, 'boots_in', lambda row: {}),
+        patched(takeovers, 'boots_in', lambda row: {}),
         patched(hosts, 'reread_boots', lambda m: None) as there,
     ):
         yield there

@@ -19,6 +19,7 @@ from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION, Work
 from migrator.conductor.migration import hosts
 from migrator.db import actions, migrations, slots, takeovers
+from migrator.db.sql.statements import Prepared
 from tests.simulation.plant import Shelf, patched
 
 LOG = logging.getLogger('migrator.planted')
@@ -334,7 +335,7 @@ def slots_are_counted_before_the_commit() -> Iterator[object]:
     Here only the choice of a destination counts the slots, and not its commit. A migration that was accepted and not
     looked at yet keeps no slot, so that two are chosen at the same moment.
     """
-    looked_at = slots._WAITERS.where(slots._T.c.wait_kind.is_not(None))
+    looked_at = Prepared(slots._WAITERS.statement.where(slots._T.c.wait_kind.is_not(None)))
     with patched(slots, '_WAITERS', looked_at), patched(slots, 'take', lambda *_args: None) as there:
         yield there
 
@@ -345,7 +346,7 @@ def stuck_migrations_keep_no_slot() -> Iterator[object]:
 
     Here it is not counted, so that others get its slots.
     """
-    moving = slots._ADMITTED_ROWS.where(slots._T.c.stuck_kind.is_(None))
+    moving = Prepared(slots._ADMITTED_ROWS.statement.where(slots._T.c.stuck_kind.is_(None)))
     with patched(slots, '_ADMITTED_ROWS', moving) as there:
         yield there
 
