@@ -57,7 +57,7 @@ WITH_DRIVER = $(addprefix tests/unit/cmd/,\
     test_manage.py::test_refused_password_exits_2_and_is_not_printed \
     test_status.py::test_unreachable_database_is_a_failure \
     'test_conductor.py::test_metrics_are_served_on_the_configured_port[eventlet]') \
-    tests/unit/db/test_engine.py::TestUnreachable \
+    tests/unit/db/sql/test_engine.py::TestUnreachable \
     tests/unit/doc/test_reliability.py
 
 # the tests call `openstack`, `migrator-demo` and others by name
