@@ -230,7 +230,7 @@ class Server:
             self._bus.answer(Message(number, sender, message.target, message.method, 'reply', answer), pending)
 
     def _dispatch(self, message: Message) -> str:
-        # What is decoded here has nothing in common with it, and the text was written from it.
+        # The text was written from the document, and an object that is decoded from it shares nothing with it.
         body = message.document or json.loads(message.body)
         method, version = body['method'], body['version']
         try:

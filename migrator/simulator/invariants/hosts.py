@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from migrator.db.slots import CLUSTER, Axis, into, out_of
 from migrator.objects import ARRIVED, Migration, MigrationStatus
@@ -162,6 +162,20 @@ def _is_free(world: World, axis: Axis, taken: int, least: bool) -> bool:
         'source': [math.inf if one.ahead < 0 else limit + one.ahead for one in world.bounds],
     }[kind]
     return taken < (min if least else max)(bounds, default=math.inf)
+
+
+def awaited(world: World, migration: Migration, taken: Collection[Axis]) -> set[Axis]:
+    """Return the taken axes of which a migration waits for a slot; none if it waits for no slot.
+
+    A wait that names no host is one for the cluster, or for one of several destinations.
+    """
+    if not migration.waits_for_slot or migration.wait is None:
+        return set()
+    source, hosts = migration.source_compute, migration.wait.hosts
+    if hosts:
+        return {out_of(host) if host == source else into(host) for host in hosts} & set(taken)
+    is_bound = any(bounds.cluster for bounds in world.bounds)
+    return {axis for axis in taken if axis[0] == into('')[0] or (is_bound and axis == CLUSTER)}
 
 
 def _loads_source(migration: Migration) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrator.db.slots import CLUSTER, into, out_of, used_by
+from migrator.db.slots import used_by
 from migrator.objects import FINAL, GuestState, Instance, MigrationStatus, Outcome
 from migrator.simulator.invariants import cold_migrations, evacuations
+from migrator.simulator.invariants.hosts import awaited
 from migrator.simulator.reader import Host
 from migrator.simulator.world import World
 from migrator.testing.hypervisor import hypervisor
@@ -145,10 +146,8 @@ def ends(world: World) -> Iterator[str]:
     stuck = [one for one in world.migrations.values() if one.in_progress and one.stuck_reason]
     kept = {axis for one in stuck for axis in used_by(one)}
     for migration in world.migrations.values():
-        if migration.waits_for_slot and migration.wait is not None:
-            wanted = {CLUSTER, out_of(migration.source_compute), *map(into, migration.wait.hosts)}
-            if wanted & kept:
-                continue
+        if awaited(world, migration, kept):
+            continue
         if migration.in_progress and not migration.stuck_reason:
             waits = f' and waits for {migration.waits_for}' if migration.waits_for else ''
             yield f'migration {migration.uuid} is {migration.status}{waits}: it has neither ended nor is it stuck'

@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from migrator.db.slots import used_by
 from migrator.objects import MigrationStatus
+from migrator.simulator.invariants.hosts import awaited
 from migrator.simulator.world import World
 
 #: Seconds within which a migration must record what it waits for. Without faults it takes a fraction of it.
@@ -45,22 +47,12 @@ class Silence:
 
 
 def _without_reason(world: World) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    taken = tuple(_slots_taken(world))
+    admitted = [row for row in world.migrations.values() if row.in_progress and (row.dest_node or row.attempt > 1)]
+    taken = {axis for row in admitted for axis in used_by(row)}
     for uuid, row in world.migrations.items():
         on_its_way = row.status in _LASTS and row.outcome is None and row.abort_requested_at is None
         decides = not (row.confirm_requested_at or row.revert_requested_at)
         on_its_way = on_its_way or (row.status == MigrationStatus.FINISHED and decides)
-        waits = row.waits_for and (not row.waits_for_slot or row.waits_for.startswith(taken))
+        waits = awaited(world, row, taken) if row.waits_for_slot else row.wait is not None
         if not (row.ended or waits or row.stuck_reason or on_its_way):
             yield uuid, (row.status, row.outcome, row.attempt, row.abort_requested_at)
-
-
-def _slots_taken(world: World) -> Iterator[str]:
-    """Yield the beginnings of the texts of those that wait for a slot of which at least one is taken."""
-    for row in world.migrations.values():
-        if row.in_progress and (row.dest_node is not None or row.attempt > 1):
-            yield from (
-                'for a slot of the cluster:',
-                f'for a slot at source {row.source_compute}:',
-                f'for an inbound slot at {row.dest_compute}:',
-            )
