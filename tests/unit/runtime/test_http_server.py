@@ -50,6 +50,8 @@ def is_refused(running):
         send(running).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was closed while the system made the connection: the next one is refused
+        return False
     return False
 
 
