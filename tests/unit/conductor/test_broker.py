@@ -80,6 +80,17 @@ def test_broker_away_fails_nothing_and_blames_no_host(build, moment, how):
     assert all(up(stage).values())
 
 
+def test_outage_during_a_copy_is_no_longer_shown_once_it_is_over(build):
+    stage = build(dirty_rate=10000.0, auto_converge_after=0)
+    first = stage.begin('host2')
+    stage.until_status(first, 'running')
+    away(stage, 'refuse')
+    stage.until(lambda: 'cannot reach the message broker' in waits_for(stage, first), 120)
+    back(stage)
+    stage.until(lambda: stage.row(first).waits_for is None, 60)
+    assert stage.row(first).status == 'running'
+
+
 def test_request_while_broker_is_away_is_done_when_it_is_back(build):
     stage = build()
     away(stage, 'refuse')

@@ -113,6 +113,24 @@ class TestHostsThatDie:
         assert stage.end(migration, 300).status == 'cancelled'
         assert stage.database.instances.get(stage.instance.uuid).host == 'host1'
 
+    def test_a_source_that_an_earlier_boot_has_begun_at_is_restored_although_the_next_cancels_in_its_queue(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(**ENDLESS, options={'max_concurrent_live_migrations': 2}, fail_seconds=2.0)
+        other = stage.begin('host3', stage.cloud.boot('other', 'host1', dirty_rate=10000.0))
+        stage.until_status(other, 'running')
+        fault = stage.host('host1').faults.fail('live_migration', instance_uuid=stage.instance.uuid)
+        migration = stage.begin('host2')
+        stage.until(lambda: fault.count)
+        stage.kill('host1')
+        stage.cloud.options['max_concurrent_live_migrations'] = 1
+        stage.cloud.start_compute('host1')
+        stage.until(lambda: migration.uuid in stage.cloud.computes['host1']._waiting_live_migrations)
+        assert stage.row(migration).status == 'queued'
+        stage.abort(migration)
+        assert stage.end(migration, 120).status == 'cancelled'
+        assert 'rollback_live_migration_at_source' in {sent.method for sent in stage.cloud.recorder.messages}
+
 
 class TestConductorsThatDie:
     def test_new_owner_polls_before_it_sends_a_step_again(self, build: Callable[..., Stage]) -> None:
