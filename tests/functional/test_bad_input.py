@@ -43,6 +43,10 @@ def forced_down(cloud, _instance):
     state.force_down(cloud, 'host3')
 
 
+def source_forced_down(cloud, _instance):
+    state.force_down(cloud, 'host1')
+
+
 def killed(cloud, _instance):
     state.kill(cloud, 'host3')
     cloud.simulation.advance(75)
@@ -90,6 +94,7 @@ def nothing(_cloud, _instance):
 #: What makes it so, how a migration is asked for and at which versions, and the message.
 FOUND = {
     'forced down': (forced_down, {'host': 'host3'}, VERSIONS, 'host3 is unavailable at this time: it is forced down'),
+    'source forced down': (source_forced_down, {}, VERSIONS, 'host1 is unavailable at this time: it is forced down'),
     'down': (killed, {'host': 'host3'}, VERSIONS, 'is unavailable at this time: it is down, and last reported at 20'),
     'own host': (nothing, {'host': 'host1'}, ['2.34', '2.80'], 'to current host host1'),
     'too full': (full('host3'), {'host': 'host3'}, VERSIONS, 'has no room for the instance on host host3'),

@@ -50,6 +50,13 @@ MUTANTS = (
         'A cleanup of an earlier migration stays pending at the source of the next one.',
     ),
     Mutant(
+        'a-guest-leaves-a-host-that-is-forced-down',
+        LIVE_MIGRATE,
+        'if m.source in m.tools.database.services.forced_down():',
+        'if m.destination in m.tools.database.services.forced_down():',
+        'A live migration from a dead host keeps its server from being evacuated for a minute.',
+    ),
+    Mutant(
         'unsure-outlives-an-epoch',
         REPLIES,
         'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',
