@@ -57,6 +57,7 @@ BUGS = (
     Bug('Allocations were kept when the hypervisor had lost the guest.', 1724172),
     Bug('A service did not start, for an evacuated guest had been deleted.', 1794996),
     Bug('A provider could not be deleted after an evacuation.', 1829479),
+    Bug('A task that had died with the host kept a server from being evacuated.', 1978983),
     Bug('Deleting a service orphaned its provider.', 1852610),
     Bug('Allocations of child providers leaked.', '66297f0c4a'),
     Bug('A forced move lost nested resources.', 'fd351903a1'),

@@ -27,9 +27,7 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.api import Database
-from migrator.db.instances import DELETING
-from migrator.objects import Instance, Migration, MigrationStatus
-from migrator.objects.difference import RECONCILING
+from migrator.objects import DELETING, RECONCILING, Instance, Migration, MigrationStatus
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient

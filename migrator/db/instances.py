@@ -27,7 +27,10 @@ from migrator.db.sql.statements import Prepared
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
+    DELETING,
     ENDS,
+    OWN_TASKS,
+    RECONCILING,
     Flavor,
     Instance,
     Migration,
@@ -36,7 +39,7 @@ from migrator.objects import (
     base,
     times,
 )
-from migrator.objects.difference import RECONCILING, Difference
+from migrator.objects.difference import Difference
 
 
 class GuestDifference(models.Base):
@@ -72,8 +75,6 @@ _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 #: The greatest length of what a driver reports as immovable.
 _LONGEST = 1000
-#: The task_state of an instance, as in nova, while its row exists and its allocation may be gone.
-DELETING = 'deleting'
 #: Seconds that a new instance has until its guest counts as missing.
 _BIRTH = 60.0
 #: The greatest number of uuids in one query.
@@ -380,8 +381,7 @@ class Differences:
         :param host: only those that concern this host.
         """
         with self._engine.reader() as session:
-            rows = session.execute(_ALL_DIFFERENCES)
-            found = [models.of_row(Difference, row) for row in rows]
+            found = [models.of_row(Difference, row) for row in session.execute(_ALL_DIFFERENCES)]
         return [one for one in found if host is None or host in one.hosts]
 
     @retried
@@ -570,7 +570,7 @@ def refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> exc
     if row is None:
         return exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
     attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
-    if attr == 'task_state' and row.task_state is None:
+    if attr == 'task_state' and (state is None or (migration.is_evacuation and state not in OWN_TASKS)):
         attr, state = 'host', row.host
     wanted = vm_states if attr == 'vm_state' else ()
     return invalid_state(session, migration.instance_uuid, attr, state, migration.action, wanted)

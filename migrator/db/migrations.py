@@ -27,6 +27,7 @@ from migrator.objects import (
     COMPUTE_BINARY,
     ENDS,
     MIGRATABLE_VM_STATES,
+    OWN_TASKS,
     Migration,
     MigrationStatus,
     MigrationType,
@@ -60,13 +61,13 @@ _OWNED_BY = Prepared(
 )
 
 _AT: Any = sa.bindparam('at_host')
-_TAKE_INSTANCE = Prepared(
-    _UPDATE_INSTANCE.where(
-        _I.c.task_state.is_(None),
-        _I.c.vm_state.in_(sa.bindparam('vm_states', expanding=True)),
-        _I.c.host == _AT,
-    ).values(task_state=sa.bindparam('new_state'), tenure=_I.c.tenure + 1)
-)
+_TAKE_ANY = _UPDATE_INSTANCE.where(
+    _I.c.vm_state.in_(sa.bindparam('vm_states', expanding=True)),
+    _I.c.host == _AT,
+).values(task_state=sa.bindparam('new_state'), tenure=_I.c.tenure + 1)
+_TAKE_INSTANCE = Prepared(_TAKE_ANY.where(_I.c.task_state.is_(None)))
+#: A dead host ends no task of another service. If the instance has a migration in progress, the insert fails.
+_TAKE_FROM_DEAD = Prepared(_TAKE_ANY.where(sa.or_(_I.c.task_state.is_(None), _I.c.task_state.not_in(OWN_TASKS))))
 #: The instance may have changed since the caller has read it.
 _INSERT = Prepared(
     sa.insert(_T).values(
@@ -179,6 +180,8 @@ class Migrations:
     ) -> None:
         """Insert a migration and set its instance's task_state, in one transaction before the 202.
 
+        An evacuation replaces a task_state of another service, which is that of a dead host.
+
         :param vm_states: the allowed values of the instance's vm_state.
         :param drain: the drain that requests it, as its owner knows it.
         :param remarks: further values of the first entry of its log.
@@ -197,7 +200,8 @@ class Migrations:
                     drains.guard(session, drain)
                 wanted = {'my_instance': migration.instance_uuid, 'vm_states': [*vm_states]}
                 wanted |= {'at_host': migration.source_compute, 'new_state': task_state}
-                if not session.execute(_TAKE_INSTANCE, wanted).rowcount:
+                take = _TAKE_FROM_DEAD if migration.is_evacuation else _TAKE_INSTANCE
+                if not session.execute(take, wanted).rowcount:
                     raise instances.refusal(session, migration, vm_states)
                 session.execute(_INSERT, values)
                 accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status, **remarks})

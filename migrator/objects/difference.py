@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from migrator.objects.instance import MIGRATABLE_VM_STATES
 from migrator.objects.protocol import GuestState
 
-#: The task_state of an instance whose row and allocation a reconcile is writing.
-RECONCILING = 'reconciling'
 #: The states in which a host runs a guest.
 RUNS = frozenset({GuestState.RUNNING.value, GuestState.PAUSED.value})
 #: The state of a guest -> the vm_state and the power_state of its instance, as in nova.

@@ -24,6 +24,13 @@ STOPPED = 'stopped'
 #: The vm_state of a guest whose cold migration waits to be confirmed or reverted, as in nova.
 RESIZED = 'resized'
 
+#: The task_state of an instance, as in nova, while its row exists and its allocation may be gone.
+DELETING = 'deleting'
+#: The task_state of an instance whose row and allocation a reconcile is writing.
+RECONCILING = 'reconciling'
+#: The tasks of migrator besides migrations. A task of another service ends with its host, so it forbids no evacuation.
+OWN_TASKS = (DELETING, RECONCILING)
+
 #: The least size, in GiB, that the memory and each copied disk of a guest counts as; nova's number.
 _LEAST = 2.0
 _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')

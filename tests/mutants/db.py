@@ -12,6 +12,13 @@ REQUESTS = 'migrator/db/actions.py'
 
 MUTANTS = (
     Mutant(
+        'an-evacuation-ends-a-task-of-ours',
+        MIGRATIONS,
+        'sa.or_(_I.c.task_state.is_(None), _I.c.task_state.not_in(OWN_TASKS))',
+        'sa.true()',
+        'A guest is started anew while a reconcile writes its host and its allocation.',
+    ),
+    Mutant(
         'cleanup-beside-the-next-migration',
         'migrator/db/cleanups.py',
         'if session.execute(query).first() is not None:',
@@ -70,8 +77,8 @@ MUTANTS = (
     Mutant(
         'accepts-an-instance-that-has-a-task',
         MIGRATIONS,
-        '_I.c.task_state.is_(None),\n',
-        '_I.c.uuid.is_not(None),\n',
+        '_TAKE_ANY.where(_I.c.task_state.is_(None))',
+        '_TAKE_ANY',
         'A live migration is accepted for an instance that is being deleted or rebuilt.',
     ),
     Mutant(

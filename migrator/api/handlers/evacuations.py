@@ -16,7 +16,7 @@ from migrator.api.policies.nova import EVACUATE
 from migrator.api.request import Request, accepted, answer
 from migrator.api.schemas import server_actions
 from migrator.db import actions
-from migrator.objects import COMPUTE_BINARY, EVACUABLE_VM_STATES, Instance, MigrationType
+from migrator.objects import COMPUTE_BINARY, EVACUABLE_VM_STATES, OWN_TASKS, Instance, MigrationType
 
 #: The first minor version whose answer has no password.
 WITHOUT_PASSWORD = 14
@@ -47,7 +47,8 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
                 f"The target host can't be the same one: instance {instance.uuid} is at {host}. Name another host, or "
                 'none.'
             )
-    live_migrations.check_state(request, instance, 'evacuate', EVACUABLE_VM_STATES)
+    seen = instance if _has_task_of_ours(request, instance) else instance.replace(task_state=None)
+    live_migrations.check_state(request, seen, 'evacuate', EVACUABLE_VM_STATES)
     _check_source_is_down(request, instance)
     lowest = request.services.database.services.lowest_version()
     migration = live_migrations.new_migration(
@@ -72,6 +73,16 @@ def _password(request: Request, wanted: Mapping[str, Any]) -> str | None:
         return None
     # No guest gets the password, so a part of a random uuid is good enough.
     return given if given is not None else request.services.threads.new_uuid().replace('-', '')[:PASSWORD_LENGTH]
+
+
+def _has_task_of_ours(request: Request, instance: Instance) -> bool:
+    """Return whether migrator itself is busy with a server.
+
+    The task of another service, such as ``powering-off``, may have died with the host. Nova ignores every task.
+    """
+    if instance.task_state is None or instance.task_state in OWN_TASKS:
+        return instance.task_state is not None
+    return bool(request.services.database.migrations.list({'instance_uuid': instance.uuid}, in_progress=True))
 
 
 def _check_source_is_down(request: Request, instance: Instance) -> None:

@@ -19,8 +19,8 @@ from migrator.conductor.metrics import Guests
 from migrator.conductor.migration.context import Tools
 from migrator.db.api import Database
 from migrator.db.instances import Placed
-from migrator.objects import COMPUTE_BINARY, Guest, GuestState, Service
-from migrator.objects.difference import RECONCILING, RUNS, Difference, DifferenceKind, is_power_wrong
+from migrator.objects import COMPUTE_BINARY, RECONCILING, Guest, GuestState, Service
+from migrator.objects.difference import RUNS, Difference, DifferenceKind, is_power_wrong
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import pytest
 from migrator import exception
 from migrator.db.cleanups import Cleanup
 from migrator.db.instances import Placed
-from migrator.objects.difference import RECONCILING, Difference
+from migrator.objects import RECONCILING
+from migrator.objects.difference import Difference
 from tests.unit.db import conftest
 
 Scene = conftest.Scene

@@ -107,6 +107,16 @@ def test_host_that_stopped_as_planned_is_down(world):
     assert world.evacuate(world.guest()).status_int == 200
 
 
+@pytest.mark.nova_bug(1978983)
+def test_task_of_another_service_does_not_forbid_it(world):
+    """The server could not be evacuated for ever, since its host had died during the task."""
+    world.force_down('source')
+    guest = world.guest(task_state='powering-off')
+    assert world.evacuate(guest).status_int == 200
+    assert world.database.instances.get(guest.uuid).task_state == 'rebuilding'
+    assert world.migrate(guest).status_int == 409
+
+
 def test_full_queue_of_the_source_does_not_forbid_it(world):
     world.conf.set_override('max_queued_live_migrations', 1, group='api')
     assert world.migrate(world.guest('one')).status_int == 202
@@ -183,7 +193,7 @@ def test_password_for_shared_storage_returns_400(world, guest, version):
             "Cannot 'evacuate' instance {uuid} while it is in vm_state paused: it has to be active",
         ),
         ({'vm_state': 'building'}, 'it has to be active or stopped or error; it has no migration.'),
-        ({'task_state': 'rebuilding'}, 'task_state rebuilding: that has to end first'),
+        ({'task_state': 'reconciling'}, 'task_state reconciling: that has to end first'),
         ({'task_state': 'deleting'}, 'task_state deleting'),
     ],
 )
@@ -210,7 +220,20 @@ def test_evacuation_in_progress_returns_409_and_no_advice_to_abort(world, guest)
         world.refuses(response, 409, 'conflictingRequest', said, since=before)
 
 
-def test_server_that_left_the_dead_host_meanwhile_returns_409(world, guest, monkeypatch):
+@pytest.mark.parametrize(
+    ('task_state', 'words'), [('reconciling', 'task_state reconciling'), ('migrating', 'has a migration in progress')]
+)
+def test_task_of_ours_that_begins_meanwhile_returns_409(world, guest, monkeypatch, task_state, words):
+    one = world.migration(guest) if task_state == 'migrating' else None
+    world.database.instances.update(guest.uuid, task_state=task_state)
+    before = world.rows()
+    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
+    world.refuses(world.evacuate(guest), 409, 'conflictingRequest', words, str(one.id if one else ''), since=before)
+
+
+@pytest.mark.parametrize('task_state', [None, 'powering-off'])
+def test_server_that_left_the_dead_host_meanwhile_returns_409(world, guest, monkeypatch, task_state):
+    world.database.instances.update(guest.uuid, task_state=task_state)
     world.database.instances.update(guest.uuid, host='spare')
     before = world.rows()
     monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)

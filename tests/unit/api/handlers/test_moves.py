@@ -69,5 +69,6 @@ def test_database_accepts_one_of_two_concurrent_requests(world, action, monkeypa
     assert ask(world, guest, action).status_int == code
     before = world.rows()
     monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
-    said = f'instance {guest.uuid} while it is in task_state {task_state}'
-    world.refuses(ask(world, guest, action), 409, 'conflictingRequest', said, since=before)
+    is_busy = f'while it is in task_state {task_state}'
+    said = {'evacuate': 'has a migration in progress already'}.get(action, is_busy)
+    world.refuses(ask(world, guest, action), 409, 'conflictingRequest', guest.uuid, said, since=before)
