@@ -19,7 +19,7 @@ class ObstacleKind(enum.StrEnum):
     LOCKED = 'locked'
     #: The guest is not running, so it cannot be moved live, and the drain does not move it otherwise.
     STATE = 'state'
-    #: Another task of the guest is in progress. It ends by itself, so the drain waits.
+    #: Another task of the guest is in progress, or its host is down. The drain waits until that has ended.
     BUSY = 'busy'
     NO_DESTINATION = 'no_destination'
     #: It cannot be moved live, for example because of a device of the host. The hosts of this control plane report that

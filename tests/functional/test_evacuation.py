@@ -7,7 +7,7 @@ import pytest
 from migrator.conductor import registry
 from migrator.objects import GuestState
 from migrator.placement_client import providers
-from tests.functional import state
+from tests.functional import state, test_drain
 from tests.functional.faults import LONG, faults
 
 pytestmark = pytest.mark.simulated(reason='it kills hosts with their guests')
@@ -284,6 +284,24 @@ def test_a_doubled_allocation_becomes_the_migrations(cloud):
     come_back(cloud, 'host1')
     cloud.simulation.advance(60)
     assert status(cloud, evacuation) == 'completed'
+
+
+def test_a_drain_that_was_left_on_waits_while_its_host_is_forced_down(cloud):
+    guests = [boot(cloud, name, 'host1') for name in ('one', 'two')]
+    uuid = test_drain.drain(cloud)['uuid']
+    test_drain.act(cloud, uuid, 'pause')
+    lose(cloud, 'host1')
+    test_drain.act(cloud, uuid, 'resume')
+    cloud.simulation.advance(60)
+    shown = test_drain.show(cloud, uuid)
+    assert 'Its host host1 is forced down.' in shown['waits_for']
+    assert {(one['status'], one['attempts']) for one in shown['members']} == {('waiting', 0)}
+    assert cloud.migrations() == []
+    evacuations = [evacuate(cloud, guest) for guest in guests]
+    cloud.wait()
+    assert {status(cloud, one) for one in evacuations} == {'done'}
+    cloud.simulation.advance(20)
+    assert {one['status'] for one in test_drain.show(cloud, uuid)['members']} == {'gone'}
 
 
 # --- what nova has had -----------------------------------------------------------------------------------------------

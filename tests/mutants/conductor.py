@@ -57,6 +57,13 @@ MUTANTS = (
         'A live migration from a dead host keeps its server from being evacuated for a minute.',
     ),
     Mutant(
+        'a-drain-requests-migrations-of-a-dead-host',
+        'migrator/conductor/drains/engine.py',
+        'if guest.host in self.forced_down:',
+        'if guest.host is None:',
+        'A drain of a dead host uses up the attempts of its guests, and delays their evacuation.',
+    ),
+    Mutant(
         'unsure-outlives-an-epoch',
         REPLIES,
         'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',

@@ -9,7 +9,8 @@ at its destination that a user would have to look at, so such a migration is acc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from migrator import context, exception
 from migrator.conductor.migration import destinations
@@ -111,7 +112,9 @@ class ConductorEngine:
             instance = database.instances.get(member.instance_uuid)
             # It may have been locked or shut off since the members were read.
             obstacle = _obstacle(drain, instance)
-            if obstacle is not None and obstacle.kind != ObstacleKind.BUSY:
+            if obstacle is None or obstacle.kind == ObstacleKind.BUSY:
+                obstacle = _HostsInTheWay.read(database, drain).obstacle(instance)
+            if obstacle is not None:
                 raise Refused(obstacle)
             by, lowest = _requester(drain, drain.requested_by), database.services.lowest_version()
             migration = _migration(drain, member, instance, host, lowest, by.request_id)
@@ -200,6 +203,37 @@ def _shown(found: list[str]) -> list[str]:
     return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']
 
 
+@dataclasses.dataclass(frozen=True)
+class _HostsInTheWay:
+    """The hosts that take no part in migrations until an operator changes that. The drain waits meanwhile.
+
+    A migration from or to such a host fails at once, and would only use up the attempts of the guest.
+
+    :ivar forced_down: the hosts that are forced down.
+    :ivar home: the host of a restore; None: the drain empties it.
+    """
+
+    forced_down: Collection[str]
+    home: str | None
+
+    @classmethod
+    def read(cls, database: Database, drain: Drain) -> _HostsInTheWay:
+        return cls(database.services.forced_down(), drain.host if drain.direction == Direction.BACK else None)
+
+    def obstacle(self, guest: Instance) -> Obstacle | None:
+        """Return why a guest has to wait, or None."""
+        if self.home in self.forced_down:
+            return Obstacle(ObstacleKind.BUSY, f'Its home {self.home} is forced down.', _clear(self.home))
+        if guest.host in self.forced_down:
+            dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}.'
+            return Obstacle(ObstacleKind.BUSY, f'Its host {guest.host} is forced down.', f'{dead} {_clear(guest.host)}')
+        return None
+
+
+def _clear(host: str | None) -> str:
+    return f'If the host is back: openstack compute service set --up {host} nova-compute.'
+
+
 def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -> list[Guest]:
     """Return instances as a drain sees them, by id."""
     found = sorted(instances, key=lambda instance: instance.id)
@@ -209,6 +243,7 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
     resized = [one.uuid for one in found if one.vm_state == RESIZED]
     rows = database.migrations.list({'instance_uuid': resized}, in_progress=True) if resized else []
     decided = {row.instance_uuid for row in rows if row.confirm_requested_at or row.revert_requested_at}
+    in_the_way = _HostsInTheWay.read(database, drain)
 
     def obstacle(one: Instance) -> Obstacle | None:
         if one.uuid in decided:
@@ -217,7 +252,8 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
         if _is_cold(drain, one) and refused is not None:
             reason = f'It is shut off, and {one.host} takes no part in cold migrations: {refused}.'
             return Obstacle(ObstacleKind.STATE, reason, 'Start the guest, so that it moves live.')
-        return _obstacle(drain, one)
+        own = _obstacle(drain, one)
+        return own if own is not None and own.kind != ObstacleKind.BUSY else in_the_way.obstacle(one) or own
 
     return [
         Guest(one.uuid, one.name, one.host, one.flavor.memory_mb, obstacle(one), _is_cold(drain, one)) for one in found
