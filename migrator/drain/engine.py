@@ -39,6 +39,16 @@ class Obstacle:
         return f'{self.reason} {self.remedy}'
 
 
+def disabled_home(host: str, reason: str | None) -> Obstacle:
+    """Return the obstacle of a guest whose restore waits, since its home is disabled.
+
+    The restore does not enable a host whose disabled reason was changed, and no migration goes to a disabled host.
+    """
+    why = f' ({reason})' if reason else ''
+    remedy = f'Enable it: openstack compute service set --enable {host} nova-compute.'
+    return Obstacle(ObstacleKind.BUSY, f'Its home {host} is disabled{why}.', remedy)
+
+
 @dataclasses.dataclass(frozen=True)
 class Guest:
     """A guest as the control plane reports it.

@@ -19,12 +19,21 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator.drain import forecast
-from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
+from migrator.drain.engine import (
+    Check,
+    Guest,
+    Move,
+    MoveState,
+    Obstacle,
+    ObstacleKind,
+    Refused,
+    disabled_home,
+)
 from migrator.executors import Clock
 from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server, Service
-from migrator.objects.drain import Drain, Member, disabled_reason
+from migrator.objects.drain import Direction, Drain, Member, disabled_reason
 from migrator.placement_client.client import PlacementClient
 
 #: Seconds for which all looks must show the same before it counts as settled. Nova updates a running migration every
@@ -95,12 +104,23 @@ class NovaEngine:
         """Return guests wherever they are; a deleted one is left out."""
         servers = [server for uuid in uuids if (server := self._nova.server(uuid)) is not None]
         services = {host: self._service(host) for host in {server.host for server in servers} if host is not None}
-        return [self._guest(server, services.get(server.host or '')) for server in servers]
+        home = self._service(drain.host) if servers and drain.direction == Direction.BACK else None
+        return [self._guest(server, services.get(server.host or ''), home) for server in servers]
 
-    def _guest(self, server: Server, service: Service | None) -> Guest:
+    def _guest(self, server: Server, service: Service | None, home: Service | None = None) -> Guest:
+        """Return a guest.
+
+        :param service: the nova-compute of its host.
+        :param home: that of the host of a restore. Nova refuses one that is down or disabled.
+        """
         found = obstacle(server)
-        if service is not None and service.state == 'down' and (found is None or found.kind == ObstacleKind.BUSY):
-            found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {_evacuate(server)}')
+        if found is None or found.kind == ObstacleKind.BUSY:
+            if service is not None and service.state == 'down':
+                found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {_evacuate(server)}')
+            elif home is not None and home.state == 'down':
+                found = Obstacle(ObstacleKind.BUSY, _down(home), 'Start it.')
+            elif home is not None and home.status == 'disabled':
+                found = disabled_home(home.host, home.disabled_reason)
         self._sizes[server.uuid] = server.flavor.memory_mb
         return Guest(server.uuid, server.name, server.host or '', server.flavor.memory_mb, found)
 

@@ -11,7 +11,7 @@ from migrator.drain.engine import Refused
 from migrator.objects.drain import Member
 from tests.functional.faults import faults
 from tests.functional.migration_requests import until
-from tests.functional.test_drain import drain, ends, show, statuses
+from tests.functional.test_drain import act, drain, ends, host_of, show, statuses
 
 pytestmark = pytest.mark.simulated(reason='it lets single seconds pass')
 
@@ -41,3 +41,31 @@ def test_guest_that_was_locked_since_the_members_were_read_is_not_requested(clou
     with pytest.raises(Refused, match='It is locked by its owner'):
         owner.drains.mover.engine.ask(cloud.database.drains.get(uuid), member, None)
     assert cloud.migrations(late) == []
+
+
+@pytest.mark.parametrize(
+    ('changed', 'cleared', 'words'),
+    [
+        (
+            {'disabled_reason': 'broken fan'},
+            {'disabled': False, 'disabled_reason': None},
+            'Its home host1 is disabled (broken fan). Enable it: openstack compute service set --enable host1',
+        ),
+        ({'forced_down': True}, {'forced_down': False}, 'Its home host1 is forced down. If the host is back:'),
+    ],
+    ids=['disabled', 'forced down'],
+)
+def test_restore_waits_until_its_home_takes_guests_and_counts_no_attempt(cloud, changed, cleared, words):
+    guest, service = cloud.boot('guest', 'host1'), cloud.database.services.get_compute('host1')
+    uuid = drain(cloud)['uuid']
+    assert ends(cloud, uuid)['status'] == 'completed'
+    cloud.database.services.update(service.id, **changed)
+    assert act(cloud, uuid, 'restore').status_int == 202
+    cloud.simulation.advance(120)
+    shown = show(cloud, uuid)
+    assert words in shown['waits_for']
+    assert [(one['status'], one['attempts']) for one in shown['members']] == [('waiting', 0)]
+    assert len(cloud.migrations(guest)) == 1
+    cloud.database.services.update(service.id, **cleared)
+    assert ends(cloud, uuid)['status'] == 'restored'
+    assert host_of(cloud, guest) == 'host1'

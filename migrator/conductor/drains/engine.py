@@ -17,8 +17,19 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.db import actions, slots
 from migrator.db.api import Database
-from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused, to_decide
+from migrator.drain.engine import (
+    Check,
+    Guest,
+    Move,
+    MoveState,
+    Obstacle,
+    ObstacleKind,
+    Refused,
+    disabled_home,
+    to_decide,
+)
 from migrator.objects import (
+    COMPUTE_BINARY,
     MIGRATABLE_VM_STATES,
     RESIZED,
     STOPPED,
@@ -26,6 +37,7 @@ from migrator.objects import (
     Migration,
     MigrationStatus,
     MigrationType,
+    Service,
     Strategy,
     protocol,
 )
@@ -210,27 +222,31 @@ class _HostsInTheWay:
     A migration from or to such a host fails at once, and would only use up the attempts of the guest.
 
     :ivar forced_down: the hosts that are forced down.
-    :ivar home: the host of a restore; None: the drain empties it.
+    :ivar home: the compute service to which a restore brings the guests back; None: there is none.
     """
 
     forced_down: Collection[str]
-    home: str | None
+    home: Service | None
 
     @classmethod
     def read(cls, database: Database, drain: Drain) -> _HostsInTheWay:
-        return cls(database.services.forced_down(), drain.host if drain.direction == Direction.BACK else None)
+        goes_back = drain.direction == Direction.BACK
+        homes = database.services.list(COMPUTE_BINARY, drain.host) if goes_back else []
+        return cls(database.services.forced_down(), homes[0] if homes else None)
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
-        if self.home in self.forced_down:
-            return Obstacle(ObstacleKind.BUSY, f'Its home {self.home} is forced down.', _clear(self.home))
+        if self.home is not None and self.home.forced_down:
+            return Obstacle(ObstacleKind.BUSY, f'Its home {self.home.host} is forced down.', _clear(self.home.host))
+        if self.home is not None and self.home.disabled:
+            return disabled_home(self.home.host, self.home.disabled_reason)
         if guest.host in self.forced_down:
             dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}.'
             return Obstacle(ObstacleKind.BUSY, f'Its host {guest.host} is forced down.', f'{dead} {_clear(guest.host)}')
         return None
 
 
-def _clear(host: str | None) -> str:
+def _clear(host: str) -> str:
     return f'If the host is back: openstack compute service set --up {host} nova-compute.'
 
 

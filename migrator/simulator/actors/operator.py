@@ -15,7 +15,7 @@ from collections.abc import Callable
 from migrator import exception
 from migrator.conductor import registry
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
-from migrator.objects.drain import Drain, MemberStatus
+from migrator.objects.drain import Direction, Drain, MemberStatus
 from migrator.simulator.actors.supervisor import Supervisor
 from migrator.simulator.actors.user import User
 from migrator.simulator.invariants import check
@@ -195,6 +195,7 @@ class Operator:
             self._fence()
             self._tidy()
             self._decide()
+            self._enable()
             # The next sweep observes the changes.
             self.user.wait(_SWEEPS)
         else:
@@ -264,6 +265,13 @@ class Operator:
                 cleanups.discard(cleanup)
             elif not present:
                 cleanups.try_again([cleanup])
+
+    def _enable(self) -> None:
+        """Enable the hosts for which restores wait, since they were disabled by hand meanwhile."""
+        for drain in self.open_drains():
+            service = self.cloud.database.services.get_compute(drain.host)
+            if drain.direction == Direction.BACK and service.disabled:
+                self.cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'enabled'})
 
     @staticmethod
     def _has_to_decide(row: Migration) -> bool:

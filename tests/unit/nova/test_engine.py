@@ -196,6 +196,29 @@ def test_restore_brings_the_guests_back_and_enables_the_host(cloud):
 
 
 @pytest.mark.parametrize(
+    ('changed', 'words'),
+    [
+        ({'disabled_reason': 'broken fan'}, 'Its home host1 is disabled (broken fan). Enable it'),
+        ({'state': 'down'}, 'nova-compute at host1 has been down since'),
+    ],
+)
+def test_restore_waits_until_its_home_takes_guests(cloud, changed, words):
+    guest = cloud.fake.add_guest('one')
+    cloud.go()
+    member = cloud.member(guest)
+    waits = {'status': MemberStatus.WAITING.value, 'source': member.destination, 'destination': None}
+    cloud.rows.members[guest] = member.replace(**waits, attempts=0, mark=None)
+    cloud.fake.services['host1'] |= changed
+    cloud.set(status='accepted', direction=Direction.BACK.value)
+    drain = cloud.go(seconds=120)
+    assert words in drain.waits_for
+    assert (cloud.status(guest), cloud.member(guest).attempts, cloud.asked(guest)) == ('waiting', 0, 1)
+    cloud.fake.services['host1'] |= {'status': 'enabled', 'disabled_reason': None, 'state': 'up'}
+    assert cloud.go().status == 'restored'
+    assert cloud.fake.truth[guest] == 'host1'
+
+
+@pytest.mark.parametrize(
     ('status', 'reason', 'mine'),
     [
         ('enabled', None, True),
