@@ -115,6 +115,7 @@ class Migration(Listed, Base):
     request_id: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
     requested_host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     force: orm.Mapped[bool] = orm.mapped_column(default=False)
+    allows_disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     block_migration: orm.Mapped[bool | None] = orm.mapped_column()
     disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
     drain: orm.Mapped[str | None] = _uuid()

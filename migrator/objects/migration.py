@@ -192,6 +192,8 @@ class Migration(base.Versioned):
     request_id: str | None = None
     requested_host: str | None = None
     force: bool = False
+    #: Whether the requested host may be disabled.
+    allows_disabled: bool = False
     block_migration: bool | None = None
     disk_over_commit: bool = False
     #: The drain that has requested it.

@@ -73,6 +73,10 @@ def disable(cloud, host):
     assert cloud.request('PUT', f'/os-services/{service}', {'status': 'disabled'}).status_int == 200
 
 
+def disabled(cloud, _instance):
+    disable(cloud, 'host3')
+
+
 def disabled_and_forced_down(cloud, _instance):
     disable(cloud, 'host2')
     state.force_down(cloud, 'host3')
@@ -96,6 +100,10 @@ FOUND = {
     'forced down': (forced_down, {'host': 'host3'}, VERSIONS, 'host3 is unavailable at this time: it is forced down'),
     'source forced down': (source_forced_down, {}, VERSIONS, 'host1 is unavailable at this time: it is forced down'),
     'down': (killed, {'host': 'host3'}, VERSIONS, 'is unavailable at this time: it is down, and last reported at 20'),
+    'disabled': (disabled, {'host': 'host3'}, VERSIONS, 'host3 is unavailable at this time: it is disabled'),
+    'disabled, and not forced': (
+        disabled, {'host': 'host3', 'force': False}, FORCED, 'host3 is unavailable at this time: it is disabled',
+    ),
     'own host': (nothing, {'host': 'host1'}, ['2.34', '2.80'], 'to current host host1'),
     'too full': (full('host3'), {'host': 'host3'}, VERSIONS, 'has no room for the instance on host host3'),
     'forced and too full': (
@@ -148,10 +156,11 @@ def test_request_refused_by_conductor_fails_migration_and_changes_nothing(cloud,
     state.failed(cloud, instance, before, words)
 
 
-def test_a_disabled_host_that_is_named_is_taken(cloud):
+@pytest.mark.parametrize(('version', 'arguments'), [('2.29', {}), ('2.30', {'force': True}), ('2.67', {'force': True})])
+def test_a_disabled_host_that_is_named_is_taken_where_nova_forces_it(cloud, version, arguments):
     instance = cloud.boot('one', 'host1')
     disable(cloud, 'host2')
-    cloud.live_migrate(instance, 'host2')
+    assert ask(cloud, instance, version, host='host2', **arguments).status_int == 202
     cloud.wait()
     state.completed(cloud, instance, 'host2')
 

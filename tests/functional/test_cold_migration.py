@@ -44,6 +44,15 @@ def shown(cloud, instance):
     return found['status'], found['OS-EXT-STS:vm_state'], found['OS-EXT-STS:task_state']
 
 
+def test_a_disabled_host_that_is_named_is_refused(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.database.services.update(cloud.database.services.get_compute('host2').id, disabled=True)
+    assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    cloud.wait()
+    assert (newest(cloud, instance).status, state.host_of(cloud, instance)) == ('failed', 'host1')
+    assert newest(cloud, instance).failure == 'Compute service of host2 is unavailable at this time: it is disabled'
+
+
 def test_a_guest_moves_and_the_migration_holds_the_source_until_it_is_confirmed(cloud):
     instance = cloud.boot('one', 'host1')
     migration = finish(cloud, instance, 'host2')

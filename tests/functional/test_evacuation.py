@@ -388,6 +388,22 @@ def test_a_dead_host_is_deleted_with_its_provider_after_its_guests_were_evacuate
     assert 'host1' not in {one.name for one in providers.list_providers(cloud.placement_client)}
 
 
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'ends'),
+    [('2.28', {}, 'done'), ('2.29', {}, 'failed'), ('2.67', {'force': True}, 'done'), ('2.68', {}, 'failed')],
+)
+def test_a_disabled_host_that_is_named_is_taken_where_nova_forces_it(cloud, version, arguments, ends):
+    instance = boot(cloud, 'one', 'host1')
+    cloud.database.services.update(cloud.database.services.get_compute('host2').id, disabled=True)
+    lose(cloud, 'host1')
+    body = {'evacuate': {'host': 'host2', **arguments}}
+    assert cloud.request('POST', f'/servers/{instance.uuid}/action', body, version=version).status_int == 200
+    cloud.wait()
+    found = cloud.migrations(instance)[-1]
+    assert found.status == ends
+    assert ('it is disabled' in str(found.failure)) == (ends == 'failed')
+
+
 # --- force -----------------------------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,13 @@ MUTANTS = (
         'A drain of a dead host uses up the attempts of its guests, and delays their evacuation.',
     ),
     Mutant(
+        'a-named-host-may-be-disabled',
+        DESTINATIONS,
+        'if place.service.disabled and not migration.allows_disabled:',
+        'if place.service.disabled and migration.requested_host is None:',
+        'A guest moves to a host that its operator has disabled, because a request names the host.',
+    ),
+    Mutant(
         'unsure-outlives-an-epoch',
         REPLIES,
         'self.settling, self.unsure, self.must_poll = fresh.settling, fresh.unsure, fresh.must_poll',

@@ -20,6 +20,8 @@ from migrator.objects import COMPUTE_BINARY, EVACUABLE_VM_STATES, OWN_TASKS, Ins
 
 #: The first minor version whose answer has no password.
 WITHOUT_PASSWORD = 14
+#: The first minor version in which a named host is verified unless ``force`` is true, so that it must be enabled.
+VERIFIED = 29
 #: The first minor version that leaves the server shut off at its destination.
 STOPS = 95
 #: The length of nova's passwords.
@@ -51,8 +53,9 @@ def evacuate(request: Request, server_id: str) -> webob.Response:
     live_migrations.check_state(request, seen, 'evacuate', EVACUABLE_VM_STATES)
     _check_source_is_down(request, instance)
     lowest = request.services.database.services.lowest_version()
+    more = {'force': force, 'allows_disabled': host is not None and (force or not request.since(VERIFIED))}
     migration = live_migrations.new_migration(
-        request, instance, host, lowest, migration_type=MigrationType.EVACUATION.value, force=force
+        request, instance, host, lowest, migration_type=MigrationType.EVACUATION.value, **more
     )
     remarks = {'stops_guest': True} if request.since(STOPS) else {}
     live_migrations.accept(

@@ -31,6 +31,8 @@ _S = MigrationStatus
 
 #: The minor version from which the answer does not wait for the pre-checks.
 ASYNCHRONOUS = 34
+#: The first minor version in which a named host is verified unless ``force`` is true, so that it must be enabled.
+VERIFIED = 30
 #: The first and the longest pause between two reads of the migration's row, in seconds. The pauses double.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
@@ -56,6 +58,7 @@ def migrate_live(request: Request, server_id: str) -> webob.Response:
         host,
         lowest,
         force=force,
+        allows_disabled=host is not None and (force or not request.since(VERIFIED)),
         block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
         disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
     )

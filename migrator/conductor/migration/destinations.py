@@ -111,7 +111,7 @@ def choose(
     :param asked_after: use no candidates that Placement was asked for earlier.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
-    :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
+    :raises migrator.exception.ComputeServiceUnavailable: the named host is down, or is disabled and may not be.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
     :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
@@ -292,8 +292,6 @@ def refusal_of_cold_migration(place: Place, kind: str = MigrationType.MIGRATION)
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
     """Return why a host is no destination now, or None if it is one.
 
-    A host that the user requested may be disabled.
-
     :param by_state: whether a host whose service was stopped or is down is excluded.
     """
     if place.service.forced_down:
@@ -303,7 +301,7 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'its compute service was stopped'
     if by_state and place.service.down_since is not None:
         return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
-    if place.service.disabled and migration.requested_host is None:
+    if place.service.disabled and not migration.allows_disabled:
         return 'it is disabled'
     refused = refusal_of_cold_migration(place, migration.migration_type) if migration.is_cold else None
     if refused is not None:

@@ -18,6 +18,7 @@ COLUMNS = {
     'dest_compute': "'host2'",
     'hidden': 'false',
     'force': 'false',
+    'allows_disabled': 'false',
     'disk_over_commit': 'false',
     'strategy': "'migration-owned'",
     'epoch': '1',

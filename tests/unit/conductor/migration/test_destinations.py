@@ -171,10 +171,11 @@ class TestNamed:
         inbound(still, 'host3')
         assert choose(still, requested_host='host3').host == 'host3'
 
-    def test_naming_a_host_overrules_that_it_is_disabled(self, stage: Stage) -> None:
+    def test_disabled_host_is_chosen_only_if_the_request_allows_it(self, stage: Stage) -> None:
         service = stage.database.services.get_compute('host3')
         stage.database.services.update(service.id, disabled=True)
-        assert choose(stage, requested_host='host3').host == 'host3'
+        assert choose(stage, requested_host='host3', allows_disabled=True).host == 'host3'
+        assert 'it is disabled' in why_not(stage, exception.ComputeServiceUnavailable, requested_host='host3')
 
     @pytest.mark.parametrize(
         ('host', 'error', 'reason'),
