@@ -30,27 +30,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from migrator.objects import Instance
-from migrator.simulator import cold_workloads, drain_workloads, faults, matrix, workloads
+from migrator.simulator import faults, matrix
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.simulator.monitor import Monitor
+from migrator.simulator.workloads import cold_migrations, drains, evacuations, plans
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
 #: Name of a kind of plan, on the command line -> the function that returns a seed's plan.
-KINDS: Mapping[str, Callable[[int], workloads.Plan]] = {
-    'days': workloads.of,
-    'upgrades': workloads.of_an_upgrade,
-    'bad-nights': workloads.of_a_bad_night,
-    'second-migrations': workloads.of_second_migrations,
-    'outages': workloads.of_outages,
-    'evacuations': workloads.of_evacuations,
-    'bounds': workloads.of_bounds,
-    'emptied-hosts': workloads.of_an_emptied_host,
-    'drains': drain_workloads.of_drains,
-    'cold-migrations': cold_workloads.of_cold_migrations,
-    'resizes': cold_workloads.of_resizes,
+KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
+    'days': plans.of,
+    'upgrades': plans.of_an_upgrade,
+    'bad-nights': plans.of_a_bad_night,
+    'second-migrations': plans.of_second_migrations,
+    'outages': plans.of_outages,
+    'evacuations': evacuations.of_evacuations,
+    'bounds': plans.of_bounds,
+    'emptied-hosts': plans.of_an_emptied_host,
+    'drains': drains.of_drains,
+    'cold-migrations': cold_migrations.of_cold_migrations,
+    'resizes': cold_migrations.of_resizes,
 }
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
@@ -82,7 +83,7 @@ class Run:
 
 def run(
     backend: backends.Backend,
-    plan: workloads.Plan,
+    plan: plans.Plan,
     beside: Callable[[SimulatedCloud, Callable[[], bool]], None] = lambda cloud, over: None,
 ) -> Run:
     """Run a plan to its end and check all invariants.
@@ -157,7 +158,7 @@ def _take_time(cloud: SimulatedCloud, seconds: float) -> None:
         acting.sleep(seconds)
 
 
-def _boot(cloud: SimulatedCloud, name: str, guest: workloads.Guest) -> Instance:
+def _boot(cloud: SimulatedCloud, name: str, guest: plans.Guest) -> Instance:
     vm_state = 'stopped' if guest.power_state == _SHUT_OFF else 'active'
     instance = cloud.boot(
         name,
@@ -182,13 +183,13 @@ def _states(monitor: Monitor) -> Iterator[str]:
 # --- shortening the plan of a failure --------------------------------------------------------------------------------
 
 
-def shorten(backend: backends.Backend, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
+def shorten(backend: backends.Backend, plan: plans.Plan, failed: Run) -> tuple[plans.Plan, Run]:
     """Return the shortest found plan that breaks the same invariant, and its result."""
     wanted = {_id(violation) for violation in failed.violations}
     best, found = dataclasses.replace(plan, injected=failed.injected), failed
     left = _SHORTENING
 
-    def still(candidate: workloads.Plan) -> bool:
+    def still(candidate: plans.Plan) -> bool:
         nonlocal best, found, left
         left -= 1
         result = run(backend, candidate)
@@ -223,7 +224,7 @@ def _id(violation: str) -> str:
     return violation.split(' ', 1)[0]
 
 
-def described(plan: workloads.Plan, result: Run) -> str:
+def described(plan: plans.Plan, result: Run) -> str:
     """Return a description of a plan and its result, for a developer."""
     lines = [
         f'seed {plan.seed}, {plan.hosts} hosts, {dict(plan.knobs)}, {dict(plan.options)}, in order: {plan.in_order}'

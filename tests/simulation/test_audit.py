@@ -8,7 +8,8 @@ import pytest
 
 from migrator.conductor import audit as audits
 from migrator.placement_client.client import PlacementClient
-from migrator.simulator import cold_workloads, runs, workloads
+from migrator.simulator import runs
+from migrator.simulator.workloads import cold_migrations, plans
 from tests import slow
 
 #: The number of audited migrations, divided among PARTS tests. The seeds are not those of the random runs.
@@ -47,7 +48,7 @@ def test_audit_reports_no_valid_allocation_during_random_migrations(part, backen
     seed = FIRST_SEED + part * 1000
     while migrations < MIGRATIONS / PARTS:
         auditor = Auditor()
-        plan = workloads.of(seed)
+        plan = plans.of(seed)
         result = runs.run(backend, plan, auditor.start)
         assert not result.violations, runs.described(plan, result)
         reported = [(one.consumer, [finding.verdict for finding in one.findings]) for one in auditor.wrong]
@@ -62,7 +63,7 @@ def test_audit_reports_no_valid_allocation_during_random_migrations(part, backen
 @pytest.mark.parametrize(
     ('of', 'seed'),
     # A resize of the second one leaves the guest at its host.
-    [(cold_workloads.of_cold_migrations, FIRST_SEED), (cold_workloads.of_resizes, FIRST_SEED + 1)],
+    [(cold_migrations.of_cold_migrations, FIRST_SEED), (cold_migrations.of_resizes, FIRST_SEED + 1)],
     ids=['cold migrations', 'resizes'],
 )
 def test_audit_reports_no_valid_allocation_during_cold_migrations(of, seed, backend, record_property):

@@ -11,7 +11,7 @@ import pytest
 
 from migrator import exception
 from migrator.placement_client import allocations
-from migrator.simulator import workloads
+from migrator.simulator.workloads import plans
 
 SEEDS, CHUNK = int(os.environ.get('MIGRATOR_EMPTIED', '30')), 15
 
@@ -42,7 +42,7 @@ def answers(monkeypatch):
 def test_every_emptied_host_ends_in_order(first, judged, record_property, answers):
     seeds = range(first, min(first + CHUNK, 1 + SEEDS))
     for seed in seeds:
-        judged(workloads.of_an_emptied_host(seed))
+        judged(plans.of_an_emptied_host(seed))
     # Not every few seeds have a guest without room.
     assert ({'done', 'PlacementRefused'} if first == 1 else {'done'}) <= set(answers)
     record_property('seeds', len(seeds))

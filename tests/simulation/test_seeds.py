@@ -13,8 +13,9 @@ import sys
 
 import pytest
 
-from migrator.simulator import runs, workloads
+from migrator.simulator import runs
 from migrator.simulator.invariants import check
+from migrator.simulator.workloads import plans
 
 #: On a slow and busy machine, too; what hangs is found by the clouds' own clocks.
 pytestmark = pytest.mark.timeout(1200)
@@ -54,10 +55,11 @@ def test_seeds_that_were_red_stay_green(kind, judged, record_property):
 def digests(seeds, hash_seed):
     """Return the digests of runs, one after the other in a new process."""
     code = (
-        'from migrator.simulator import matrix, runs, workloads\n'
+        'from migrator.simulator import matrix, runs\n'
+        'from migrator.simulator.workloads import plans\n'
         'runs.hurry()\n'
         'with matrix.backend() as backend:\n'
-        f'    print(*[runs.run(backend, workloads.of(seed)).digest for seed in {seeds}])\n'
+        f'    print(*[runs.run(backend, plans.of(seed)).digest for seed in {seeds}])\n'
     )
     environment = {**os.environ, 'PYTHONHASHSEED': hash_seed, 'PYTHONWARNINGS': 'ignore'}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, check=True)
@@ -67,8 +69,8 @@ def digests(seeds, hash_seed):
 @pytest.mark.slow
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(backend):
     for seed in (5, 10):
-        runs.run(backend, workloads.of(seed))
-    here = [runs.run(backend, workloads.of(seed)).digest for seed in (4, 9)]
+        runs.run(backend, plans.of(seed))
+    here = [runs.run(backend, plans.of(seed)).digest for seed in (4, 9)]
     assert digests([4, 9], '1') == here
     assert digests([9, 4], '2') == here[::-1]
 
@@ -86,7 +88,7 @@ def test_a_failure_is_made_short(backend, monkeypatch):
 
     monkeypatch.setattr(runs, 'Operator', Strict)
     for seed in range(1, 60):
-        plan = workloads.of(seed)
+        plan = plans.of(seed)
         if len(plan.deeds) < 5 or not any(deed.name == 'abort' for deed in plan.deeds):
             continue
         found = runs.run(backend, plan)

@@ -12,7 +12,8 @@ import os
 import pytest
 
 from migrator.objects import migration, service
-from migrator.simulator import matrix, scenarios, workloads
+from migrator.simulator import matrix, scenarios
+from migrator.simulator.workloads import plans
 
 SEEDS, CHUNK = 40, 10
 #: Every Nth cell of each path under each floor.
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
 def test_an_upgrade_under_running_migrations_ends_in_order(first, judged, record_property):
     for seed in range(first, first + CHUNK):
-        judged(workloads.of_an_upgrade(seed))
+        judged(plans.of_an_upgrade(seed))
     record_property('seeds', CHUNK)
 
 
@@ -39,7 +40,7 @@ def test_an_upgrade_under_running_migrations_ends_in_order(first, judged, record
 def test_a_cloud_of_old_computes_ends_in_order(version, judged, record_property):
     seeds = range(1, 1 + CHUNK)[version % SPACING :: SPACING]
     for seed in seeds:
-        plan = workloads.of(seed)
+        plan = plans.of(seed)
         judged(dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
     record_property('seeds', len(seeds))
 
@@ -76,9 +77,9 @@ def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(p
 
 def test_the_strategy_is_chosen_once_by_the_lowest_version(judged):
     """Some migrations of these runs begin before, and some after the floor has risen."""
-    plans = [workloads.of_an_upgrade(seed) for seed in range(1, 1 + 10 * CHUNK)]
-    doubled = [plan for plan in plans if min(plan.versions.values()) < service.MIGRATION_OWNED]
-    others = [plan for plan in plans if plan not in doubled]
+    every = [plans.of_an_upgrade(seed) for seed in range(1, 1 + 10 * CHUNK)]
+    doubled = [plan for plan in every if min(plan.versions.values()) < service.MIGRATION_OWNED]
+    others = [plan for plan in every if plan not in doubled]
     seen = set()
     for old, chosen in ((True, doubled), (False, others)):
         for plan in chosen[: CHUNK // 2]:

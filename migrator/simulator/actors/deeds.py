@@ -12,9 +12,9 @@ from typing import Any
 from migrator import exception
 from migrator.conductor import registry
 from migrator.objects import RESIZED, Flavor, Instance
-from migrator.simulator import workloads
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.actors.user import resize_to
+from migrator.simulator.workloads import plans
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import ProcessKilled
 
@@ -24,7 +24,7 @@ _STARTED_BY_MIGRATIONS = ('rebuilding', 'resize_prep', 'resize_migrating', 'resi
 _AGAIN, _TRIES = 2.0, 60
 
 
-def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
+def do(operator: Operator, deed: plans.Deed, guests: Sequence[Instance]) -> None:
     """Do an action of a plan."""
     if isinstance(deed.whom, str) and deed.name in _AT_A_PLACE:
         _AT_A_PLACE[deed.name](operator, deed.whom, deed.more)
@@ -34,7 +34,7 @@ def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> 
         _do_to_a_guest(operator, deed, guests[deed.whom])
 
 
-def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> None:
+def _do_to_a_process(operator: Operator, deed: plans.Deed, name: str) -> None:
     if deed.name == 'stop and start':
         operator.supervisor.stop_and_start(name, deed.more)
     elif deed.name == 'upgrade':
@@ -64,7 +64,7 @@ def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> Non
             operator.cloud.set_option(name, option, value)
 
 
-def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance) -> None:
+def _do_to_a_guest(operator: Operator, deed: plans.Deed, instance: Instance) -> None:
     if deed.name in _LATER:
         _LATER[deed.name](operator, instance, deed.more)
     elif deed.name in ('migrate', 'migrate to'):

@@ -30,7 +30,7 @@ FOUND = """
 import oslo_messaging
 from migrator.compute.manager import ComputeManager
 from migrator.objects import steps
-from migrator.simulator import workloads
+from migrator.simulator.workloads import plans
 from migrator.testing.hypervisor import acts
 
 new = 'warm_up_at_source', 'cool_down_at_source'
@@ -39,7 +39,7 @@ for step in new:
     assert step in steps.COMMANDS and step in steps.AT_SOURCE and step in steps.ENDING
     assert served.is_allowed(ComputeManager, step)
     assert step in acts.ACTING
-    assert step in workloads.HANGS[3] and step in workloads.HANGS[4]
+    assert step in plans.HANGS[3] and step in plans.HANGS[4]
 assert steps.UNDOS[new[0]] == new[1]
 assert new[0] in steps.EXCHANGING and new[1] in steps.RESTORING and new[1] in steps.REMOVING
 """

@@ -8,7 +8,7 @@ import dataclasses
 import random
 
 from migrator.objects import Flavor, service
-from migrator.simulator.workloads import HORIZON, Deed, Guest, Plan, of
+from migrator.simulator.workloads.plans import HORIZON, Deed, Guest, Plan, of
 
 #: The memory of the guests in MiB, and their dirty rates in MiB/s.
 _MEMORY, _DIRTY_RATES = (256, 512, 1024), (0.0, 0.0, 100.0)

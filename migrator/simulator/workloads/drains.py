@@ -8,7 +8,7 @@ import dataclasses
 import random
 from typing import Any
 
-from migrator.simulator.workloads import HORIZON, Deed, Guest, Plan, of
+from migrator.simulator.workloads.plans import HORIZON, Deed, Guest, Plan, of
 
 #: The memory of the guests in MiB.
 _MEMORY = (256, 512, 1024)

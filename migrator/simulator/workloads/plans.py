@@ -24,7 +24,7 @@ HORIZON = 30.0
 _RATES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 #: The memory of guests in MiB, and their dirty rates in MiB/s.
-_MEMORY, _DIRTY_RATES = (256, 512, 1024, 4096), (0.0, 0.0, 100.0, 900.0, 2000.0)
+MEMORY, DIRTY_RATES = (256, 512, 1024, 4096), (0.0, 0.0, 100.0, 900.0, 2000.0)
 
 #: Action -> its weight.
 _DEEDS: Mapping[str, int] = {
@@ -160,7 +160,7 @@ def of(seed: int) -> Plan:
     hosts = dice.choice((2, 2, 3, 3, 4))
     names = [f'host{number}' for number in range(1, hosts + 1)]
     guests = tuple(
-        Guest(dice.choice(names[:2]), dice.choice(_MEMORY), dice.choice(_DIRTY_RATES))
+        Guest(dice.choice(names[:2]), dice.choice(MEMORY), dice.choice(DIRTY_RATES))
         for _ in range(dice.choice((1, 1, 2, 2, 3, 4)))
     )
     deeds = [Deed(0.0, 'migrate', number) for number in range(len(guests)) if number == 0 or dice.random() < 0.7]
@@ -216,7 +216,7 @@ def of_a_bad_night(seed: int) -> Plan:
     plan = of(seed)
     dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     more = dice.choice((0, 1, 3, 6, 10))
-    waiters = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
+    waiters = [Guest('host1', dice.choice(MEMORY[:3]), dice.choice(DIRTY_RATES)) for _ in range(more)]
     guests = (*plan.guests, *waiters)
     begun = [len(plan.guests) + number for number in range(len(waiters))]
     deeds = [Deed(round(dice.uniform(0, 2), 3), 'migrate', number) for number in begun]
@@ -285,7 +285,7 @@ def of_bounds(seed: int) -> Plan:
     plan = of(seed)
     dice = random.Random(f'bounds of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     names = [f'host{number}' for number in range(1, plan.hosts + 1)]
-    more = [Guest(dice.choice(names), dice.choice(_MEMORY[:2]), 0.0) for _ in range(dice.choice((2, 3, 5)))]
+    more = [Guest(dice.choice(names), dice.choice(MEMORY[:2]), 0.0) for _ in range(dice.choice((2, 3, 5)))]
     deeds = list(plan.deeds)
     for number in range(len(plan.guests), len(plan.guests) + len(more)):
         at, host = round(dice.choice((0.0, dice.uniform(0, 3))), 3), dice.choice((None, None, *names))
@@ -319,7 +319,7 @@ def of_an_emptied_host(seed: int) -> Plan:
     many = dice.choice((3, 5, 8, 12))
     others = dice.choice((0, dice.randrange(many)))
     first = len(plan.guests)
-    guests = [*plan.guests, *[Guest('host1', _MEMORY[0], 0.0)] * many, *[Guest('host2', _MEMORY[0], 0.0)] * others]
+    guests = [*plan.guests, *[Guest('host1', MEMORY[0], 0.0)] * many, *[Guest('host2', MEMORY[0], 0.0)] * others]
     room = max(sum(guest.host == host for guest in guests) for host in ('host1', 'host2'))
     deeds = list(plan.deeds)
     for number in range(first, first + many):
@@ -344,7 +344,7 @@ def of_an_emptied_host(seed: int) -> Plan:
 
 
 #: What a user does in the middle of a migration.
-_INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
+INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
 _ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
 _POST_HERE = 'post_live_migration_at_source'
 #: The calls and phases that fail at the source, so that the migration rolls back, or completes and leaves a cleanup.
@@ -362,7 +362,7 @@ def _trouble(dice: random.Random, begin: float, source: str, destination: str) -
         if dice.random() < 0.7:
             deeds.append(Deed(fault_at, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, (*leftovers,)))
     if dice.random() < 0.5:
-        deeds.append(Deed(dice.uniform(fault_at, fault_at + 3), dice.choice(_INTERFERES), 0))
+        deeds.append(Deed(dice.uniform(fault_at, fault_at + 3), dice.choice(INTERFERES), 0))
     away = dice.choice((0.5, 3.0, 70.0, 80.0, 110.0))
     if dice.random() < 0.7:
         deeds.append(Deed(fault_at, 'kill', dice.choice((source, source, destination)), away))
@@ -440,7 +440,7 @@ def of_second_migrations(seed: int) -> Plan:
     plan = of(seed)
     dice = random.Random(f'second migrations of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     hosts = [f'host{number}' for number in range(1, dice.choice((3, 3, 4)) + 1)]
-    guest = Guest('host1', dice.choice(_MEMORY), dice.choice((0.0, 100.0, 900.0, 2000.0)))
+    guest = Guest('host1', dice.choice(MEMORY), dice.choice((0.0, 100.0, 900.0, 2000.0)))
     deeds: list[Deed] = []
     if dice.random() < 0.4:
         deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), 0))
@@ -457,7 +457,7 @@ def of_second_migrations(seed: int) -> Plan:
         end = again + dice.choice((dice.uniform(0, 5), dice.uniform(5, 40)))
         deeds += [Deed(end, 'hypervisor answers', host) for host in (source, destination)]
         if dice.random() < 0.3:
-            deeds.append(Deed(dice.uniform(again, end), dice.choice(_INTERFERES), 0))
+            deeds.append(Deed(dice.uniform(again, end), dice.choice(INTERFERES), 0))
     deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', 0))
     return dataclasses.replace(
         plan,
@@ -467,105 +467,6 @@ def of_second_migrations(seed: int) -> Plan:
         options={**plan.options, 'conductor.post_max_attempts': dice.choice((1, 2, 5))},
         rate=plan.rate / 4,
         horizon=end + 30,
-    )
-
-
-#: The driver calls of an evacuation, which hang or fail.
-_EVACUATING = (
-    'check_can_evacuate',
-    'evacuate',
-    'rollback_evacuation_at_destination',
-    'post_evacuation_at_source',
-    'get_guest',
-)
-#: How a host is lost: without its power, without its compute service, or without its heartbeats. A likelier one is
-#: repeated.
-_LOSSES = ('power', 'power', 'service', 'service', 'heartbeats')
-#: The power states of guests. A likelier one is repeated.
-_POWER_STATES = (1, 1, 1, 1, 1, 1, 3, 4)
-
-
-def _loss(dice: random.Random, begin: float, hosts: list[str], guests: int) -> tuple[float, list[Deed]]:
-    """Return the time of the next loss, and actions that lose the host of a guest and evacuate its guests.
-
-    The guest may be migrated before that, during it and after it. The host may come back before the evacuation has
-    begun, during it or after it, and it may have been lost only in the eyes of the operator.
-    """
-    whom = dice.randrange(guests)
-    loss, lasts = dice.choice(_LOSSES), dice.choice((1.5, 5.0, 12.0, 40.0, 80.0, 110.0, 160.0))
-    for_ever = loss != 'heartbeats' and dice.random() < 0.1
-    lost = begin + dice.choice((0.0, dice.uniform(0.2, 6)))
-    asked = lost + dice.choice((dice.uniform(0, 2), dice.uniform(0, 10)))
-    deeds = [Deed(lost, 'its host is lost', whom, (loss, None if for_ever else lasts))]
-    if dice.random() < 0.5:
-        deeds.append(Deed(begin, 'migrate soon', whom, dice.choice((None, *hosts))))
-    for number in range(guests):
-        if number == whom or dice.random() < 0.5:
-            named, declares, clears = dice.choice((None, None, *hosts)), dice.random() < 0.8, dice.random() < 0.7
-            force = named is not None and dice.random() < 0.3
-            deeds.append(Deed(asked + dice.uniform(0, 1), 'evacuate soon', number, (named, force, declares, clears)))
-    if dice.random() < 0.5:
-        host, calls = dice.choice(hosts), (*dice.sample(_EVACUATING, dice.choice((1, 1, 2))),)
-        fault_at = asked + dice.uniform(-1, 4)
-        deeds.append(Deed(fault_at, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, calls))
-        deeds.append(Deed(fault_at + dice.choice((3.0, 30.0, 90.0)), 'hypervisor answers', host))
-    if dice.random() < 0.5:
-        process = dice.choice((*hosts, 'conductor1', 'conductor2', 'api'))
-        deeds.append(Deed(asked + dice.uniform(0, 4), 'kill', process, dice.choice((0.5, 3.0, 20.0, 75.0))))
-    if dice.random() < 0.4:
-        deeds.append(Deed(asked + dice.uniform(0, 20), 'migrate soon', whom, dice.choice((None, *hosts))))
-    if dice.random() < 0.3:
-        deeds.append(Deed(asked + dice.uniform(0, 20), dice.choice((*_INTERFERES, 'pause the guest')), whom))
-    if dice.random() < 0.15:
-        deeds.append(Deed(asked + dice.uniform(0, 40), 'delete', whom))
-    back = lost + lasts
-    return dice.choice((asked + dice.uniform(2, 20), back + dice.uniform(0, 3), back + dice.uniform(3, 40))), deeds
-
-
-def of_evacuations(seed: int) -> Plan:
-    """Return a seed's plan in which hosts are lost and their guests are evacuated, once or several times.
-
-    Guests may be evacuated back, be migrated meanwhile, and be deleted. Some hosts may be of a version that can neither
-    start an evacuated guest nor clean up after one.
-    """
-    plan = of(seed)
-    dice = random.Random(f'evacuations of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
-    hosts = [f'host{number}' for number in range(1, dice.choice((2, 3, 3, 3, 4)) + 1)]
-    guests = tuple(
-        Guest(
-            dice.choice(('host1', 'host1', 'host2')),
-            dice.choice(_MEMORY),
-            dice.choice(_DIRTY_RATES),
-            dice.choice(_POWER_STATES),
-        )
-        for _ in range(dice.choice((1, 1, 2, 3)))
-    )
-    deeds = [
-        Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), number)
-        for number in range(len(guests))
-        if dice.random() < 0.3
-    ]
-    end = dice.uniform(0, 12)
-    for _ in range(dice.choice((1, 1, 2, 3))):
-        end, more = _loss(dice, end, hosts, len(guests))
-        deeds += more
-    deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', dice.randrange(len(guests))))
-    versions = {}
-    if dice.random() < 0.3:
-        old = dice.choice(hosts)
-        versions[old] = dice.randrange(1, service.CURRENT_VERSION)
-        if dice.random() < 0.7:
-            deeds.append(Deed(dice.uniform(0, end + 60), 'upgrade', old, dice.choice((0.5, 3.0, 20.0))))
-    return dataclasses.replace(
-        plan,
-        hosts=len(hosts),
-        guests=guests,
-        deeds=tuple(
-            dataclasses.replace(deed, at=round(max(deed.at, 0.0), 3)) for deed in sorted(deeds, key=lambda one: one.at)
-        ),
-        versions=versions,
-        rate=plan.rate / 4,
-        horizon=end + HORIZON,
     )
 
 
