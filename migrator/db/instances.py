@@ -8,16 +8,14 @@ The text names no host, because the caller may not be allowed to know it.
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import datetime
 import functools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from oslo_db.exception import DBDeadlock, DBDuplicateEntry
-from sqlalchemy import orm
 
 from migrator import exception
 from migrator.db import cleanups, models
@@ -30,7 +28,6 @@ from migrator.objects import (
     DELETING,
     ENDS,
     OWN_TASKS,
-    RECONCILING,
     Flavor,
     Instance,
     Migration,
@@ -39,32 +36,13 @@ from migrator.objects import (
     base,
     times,
 )
-from migrator.objects.difference import Difference
-
-
-class GuestDifference(models.Base):
-    """A guest that is not where the database has it; see :class:`migrator.objects.difference.Difference`."""
-
-    __tablename__ = 'guest_differences'
-
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(columns.Text(36), primary_key=True)
-    name: orm.Mapped[str] = orm.mapped_column(columns.Text(255))
-    host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
-    kind: orm.Mapped[str] = orm.mapped_column(columns.Text(16))
-    seen: orm.Mapped[dict[str, Any]] = orm.mapped_column()
-    since: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
-
-
-GUEST_DIFFERENCES: Any = GuestDifference.__table__
 
 #: Guest -> its tenure and its flavor.
 Asked = dict[str, tuple[int, dict[str, Any]]]
 _T, _M, _D = models.INSTANCES, models.MIGRATIONS, models.GUEST_DEFINITIONS
-_G = GUEST_DIFFERENCES
 _S = MigrationStatus
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
 _LISTING = models.Listing(_T, changes_since=_T.c.changed_at >= sa.bindparam('changes_since'))
-_ALL_DIFFERENCES = Prepared(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid))
 _STANDING = Prepared(
     sa.select(_M, columns.now().label('now'))
     .where(_M.c.instance_uuid == sa.bindparam('guest'))
@@ -75,8 +53,6 @@ _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 #: The greatest length of what a driver reports as immovable.
 _LONGEST = 1000
-#: Seconds that a new instance has until its guest counts as missing.
-_BIRTH = 60.0
 #: The greatest number of uuids in one query.
 _BATCH = 500
 
@@ -232,7 +208,7 @@ class Instances:
     @staticmethod
     def _change(session: Any, uuid: str, statement: Any) -> None:
         """Change an instance, or raise if it has a migration in progress or does not exist."""
-        if session.execute(statement.where(_T.c.uuid == uuid, ~_has_migration(uuid))).rowcount:
+        if session.execute(statement.where(_T.c.uuid == uuid, ~has_migration(uuid))).rowcount:
             return
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
             raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing(session, uuid))
@@ -322,160 +298,6 @@ def _immovable(definition: Mapping[str, Any]) -> str | None:
     return base.text(str(found), _LONGEST) if found else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Placed:
-    """Where the database has a guest that has no migration in progress.
-
-    :ivar cleanups_at: the hosts with a deferred cleanup of it.
-    """
-
-    uuid: str
-    name: str
-    host: str
-    task_state: str | None
-    tenure: int
-    vm_state: str
-    cleanups_at: frozenset[str] = frozenset()
-
-
-class Differences:
-    """The rows of ``guest_differences``, and the writes with which an instance follows its guest."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def placed(self, uuids: Collection[str] | None = None) -> dict[str, Placed]:
-        """Return where the database has its guests, without those that are new or busy.
-
-        :param uuids: only these; None: all.
-        """
-        read = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
-        query = sa.select(*read).where(
-            ~sa.exists().where(_M.c.in_progress_instance_uuid == _T.c.uuid),
-            sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-            _T.c.created_at < columns.later(-_BIRTH),
-        )
-        if uuids is not None:
-            query = query.where(_T.c.uuid.in_([*uuids]))
-        cleanup, pending = models.CLEANUPS, dict[str, set[str]]()
-        with self._engine.reader() as session:
-            found = session.execute(query).all()
-            for uuid, host in session.execute(sa.select(cleanup.c.instance_uuid, cleanup.c.host)):
-                pending.setdefault(uuid, set()).add(host)
-        return {row.uuid: Placed(**row._asdict(), cleanups_at=frozenset(pending.get(row.uuid, ()))) for row in found}
-
-    def unknown(self, uuids: Iterable[str]) -> set[str]:
-        """Return those uuids that are neither those of instances nor of guests with a deferred cleanup."""
-        left = sorted(uuids)
-        found = set(left)
-        with self._engine.reader() as session:
-            for start in range(0, len(left), _BATCH):
-                for column in (_T.c.uuid, models.CLEANUPS.c.instance_uuid):
-                    batch = sa.select(column).where(column.in_(left[start : start + _BATCH]))
-                    found -= set(session.execute(batch).scalars())
-        return found
-
-    def list(self, host: str | None = None) -> builtins.list[Difference]:
-        """Return the differences that were found, by name.
-
-        :param host: only those that concern this host.
-        """
-        with self._engine.reader() as session:
-            found = [models.of_row(Difference, row) for row in session.execute(_ALL_DIFFERENCES)]
-        return [one for one in found if host is None or host in one.hosts]
-
-    @retried
-    def replace(self, found: Iterable[Difference], kept: Collection[str] = ()) -> builtins.list[Difference]:
-        """Store the differences that a comparison has found, and forget the earlier ones.
-
-        :param kept: the guests whose earlier difference stays, because the comparison has not judged them.
-        :returns: those that were not stored before, and that this call has stored.
-        """
-        known = {one.instance_uuid: one for one in self.list()}
-        wanted = {one.instance_uuid: one for one in found}
-        gone = [uuid for uuid, one in known.items() if uuid not in kept and not one.is_like(wanted.get(uuid))]
-        new = [one for uuid, one in wanted.items() if not one.is_like(known.get(uuid))]
-        if not gone and not new:
-            return []
-        try:
-            with self._engine.writer() as session:
-                _forget(session, [*gone, *(one.instance_uuid for one in new)])
-                for one in new:
-                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': columns.now()}
-                    session.execute(sa.insert(_G).values(values))
-        except DBDuplicateEntry:
-            return []  # another conductor has stored them meanwhile
-        return new
-
-    @retried
-    def begin_to_follow(self, placed: Placed, host: str) -> bool:
-        """Set the task_state of an instance to reconciling, so that no migration of it is accepted.
-
-        The cleanups that would remove the guest from the host are blocked. The call may be repeated.
-
-        :param placed: the instance as it was read.
-        :param host: where the guest runs.
-        :returns: whether it was set. It is not if the instance has changed, or has a migration in progress.
-        :raises migrator.exception.CleanupInProgress: a cleanup at that host removes the remains of the guest now.
-        """
-        with self._engine.writer() as session:
-            found = session.execute(
-                sa.update(_T)
-                .where(*_unchanged(placed), sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING))
-                .values(task_state=RECONCILING)
-            )
-            if found.rowcount and host != placed.host:
-                cleanups.hold_at(session, placed.uuid, host)
-            return bool(found.rowcount)
-
-    @retried
-    def follow(self, placed: Placed, host: str, node: str) -> bool:
-        """Write that an instance is at the host where its guest runs, after its allocation has followed.
-
-        :returns: whether the instance is there now. It is not if it has changed since :meth:`begin_to_follow`.
-        """
-        with self._engine.writer() as session:
-            found = session.execute(
-                sa.update(_T)
-                .where(*_unchanged(placed), _T.c.task_state == RECONCILING)
-                .values(host=host, node=node, task_state=None)
-            )
-            if found.rowcount:
-                _forget(session, [placed.uuid])
-                return True
-            # Another operator may have done the same.
-            there = sa.select(_T.c.id).where(_T.c.uuid == placed.uuid, _T.c.host == host, _T.c.task_state.is_(None))
-            return session.execute(there).scalar() is not None
-
-    @retried
-    def follow_power(self, placed: Placed, vm_state: str, power_state: int) -> bool:
-        """Write whether a guest runs, and return whether that was done. It is not if the instance has changed."""
-        same = (*_unchanged(placed), _T.c.vm_state == placed.vm_state, _T.c.task_state.is_(None))
-        with self._engine.writer() as session:
-            found = session.execute(sa.update(_T).where(*same).values(vm_state=vm_state, power_state=power_state))
-            if found.rowcount:
-                _forget(session, [placed.uuid])
-            return bool(found.rowcount)
-
-    @retried
-    def give_up(self, placed: Placed) -> None:
-        """Clear the task_state that :meth:`begin_to_follow` has set, because the allocation could not follow."""
-        mine = (*_unchanged(placed), _T.c.task_state == RECONCILING)
-        with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(*mine).values(task_state=None))
-
-
-def _unchanged(placed: Placed) -> tuple[Any, ...]:
-    """Return the conditions that an instance is as it was read, and has no migration in progress."""
-    same = (_T.c.uuid == placed.uuid, _T.c.host == placed.host, _T.c.tenure == placed.tenure)
-    return (*same, ~_has_migration(placed.uuid))
-
-
-def _forget(session: Any, uuids: Sequence[str]) -> None:
-    for start in range(0, len(uuids), _BATCH):
-        session.execute(sa.delete(_G).where(_G.c.instance_uuid.in_(uuids[start : start + _BATCH])))
-
-
 def keep_definition(session: Any, migration: Migration) -> None:
     """Keep a guest's definition for its new host, until that host reports its own."""
     mine = (_D.c.instance_uuid == migration.instance_uuid, _D.c.host == migration.source_compute)
@@ -516,7 +338,8 @@ def _outdated() -> Prepared:
     return Prepared(query.order_by(_T.c.id).limit(sa.bindparam('most', type_=sa.Integer())))
 
 
-def _has_migration(uuid: str) -> Any:
+def has_migration(uuid: str) -> Any:
+    """Return the condition that an instance has a migration in progress."""
     return sa.select(_M.c.id).where(_M.c.in_progress_instance_uuid == uuid).exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 from migrator import exception
 from migrator.conductor import audit
 from migrator.conductor.guests import reconcile
-from migrator.db import instances
+from migrator.db import differences
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults
 
@@ -29,7 +29,7 @@ MINUTE = 60
 @pytest.fixture(autouse=True)
 def short_births(monkeypatch):
     """A guest may be reported at once."""
-    for module in (audit, instances):
+    for module in (audit, differences):
         monkeypatch.setattr(module, '_BIRTH', 0.0)
 
 

@@ -18,7 +18,7 @@ from migrator import context, exception, executors
 from migrator.conductor.metrics import Guests
 from migrator.conductor.migration.context import Tools
 from migrator.db.api import Database
-from migrator.db.instances import Placed
+from migrator.db.differences import Placed
 from migrator.objects import COMPUTE_BINARY, RECONCILING, Guest, GuestState, Service
 from migrator.objects.difference import RUNS, Difference, DifferenceKind, is_power_wrong
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import drains, instances, models
+from migrator.db import differences, drains, models
 
 #: The modules with tables. One that was not imported would be missing in the name.
-_WITH_TABLES = (models, drains, instances)
+_WITH_TABLES = (models, drains, differences)
 
 
 def of_the_models() -> str:
