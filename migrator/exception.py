@@ -373,6 +373,15 @@ class GuestNotFound(MigratorException):
     msg_fmt = 'Host {host} has no guest {instance_uuid}.'
 
 
+class GuestElsewhere(MigratorException):
+    """A guest is registered on one host, and was seen on another one too."""
+
+    msg_fmt = (
+        'Guest {instance_uuid} was seen on {seen} too, not only on {host}. Remove it there, or give --force to '
+        'register it on {host}.'
+    )
+
+
 class GuestStillHere(MigratorException):
     """A step would destroy a guest that runs."""
 

@@ -10,6 +10,7 @@ the host has lost the guest that it should have.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.conductor import registry
 from migrator.conductor.compute_client import HostBusy
+from migrator.conductor.guests import lists
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.cleanups import Cleanup
@@ -30,6 +32,7 @@ from migrator.objects import (
     base,
     protocol,
 )
+from migrator.objects.difference import RUNS
 from migrator.objects.instance import stand_in
 from migrator.objects.protocol import ACTIVE
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
@@ -122,7 +125,8 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str) -> bool:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
-    if held.step in RESTORING and _has_no_place(tools, held):
+    if held.step in RESTORING and (_has_no_place(tools, held) or _runs_elsewhere(tools, held)):
+        tools.database.cleanups.let_go(held)
         return False
     answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
@@ -188,11 +192,29 @@ def _has_no_place(tools: Tools, held: Cleanup) -> bool:
         look = '' if host is None else f' look which host has the guest. If it stays on {host},'
         why = f'{held.step} would restore the guest at {held.host}, but {what}:{look} destroy the guest at {held.host}'
         _block(tools, held, f'{why}, then retry the cleanup.')
-        return True
-    elif _is_gone(tools, held):
-        return True
-    tools.database.cleanups.let_go(held)
+    else:
+        _is_gone(tools, held)
     return True
+
+
+def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
+    """Return whether another host runs a guest that a cleanup would restore, and block the cleanup then.
+
+    The destination of its migration is asked, and each host that was last known to have the guest. One that does not
+    answer decides nothing: the migration has found out before that its destination does not run the guest.
+    """
+    uuid, known = held.instance_uuid, tools.database.differences.known(held.instance_uuid)
+    with contextlib.suppress(exception.MigrationNotFound):
+        destination = tools.database.migrations.get(held.migration_uuid).dest_compute
+        named = {*known.may_run, *filter(None, [destination])} - {held.host}
+        found = lists.copies(tools.lists.of(named), known, uuid, [held.host])
+        runs_on = sorted(host for host, state in found.has.items() if state in RUNS)
+        if runs_on:
+            why = f'{held.step} would restore the guest at {held.host}, but {" and ".join(runs_on)} runs it'
+            remedy = 'let the database follow it (migrator-manage instance reconcile), or shut it off there'
+            _block(tools, held, f'{why}: {remedy}. Then retry the cleanup.')
+            return True
+    return False
 
 
 def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | None:
@@ -269,6 +291,9 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     if wait.next_try > m.tools.threads.clock.monotonic():
         m.ledger.wake_by(wait.next_try)
         return cleanup.reason
+    if cleanup.step in RESTORING and _runs_elsewhere(m.tools, cleanup):
+        m.ledger.wake_now()  # it is blocked, which the next run reports
+        return ''
     intent = log.StepRecord(cleanup.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
     data = _migrate_data(cleanup)
     outcome = hosts.carry_out(m, m.source, cleanup.step, intent, instance=m.guest, migrate_data=data)

@@ -50,6 +50,8 @@ class WaitKind(enum.StrEnum):
     COPYING_HOST = 'copying-host'
     #: A host answers, but its hypervisor does not report the guest.
     GUEST = 'guest'
+    #: Another host may have the guest, and does not answer.
+    ELSEWHERE = 'elsewhere'
     #: Other writers were faster each time.
     PLACEMENT_BUSY = 'placement-busy'
     PLACEMENT_ERROR = 'placement-error'
@@ -113,6 +115,10 @@ WAITS: Mapping[str, str] = MappingProxyType(
         WaitKind.HOST: '{hosts} to answer',
         WaitKind.COPYING_HOST: '{hosts} to answer',
         WaitKind.GUEST: '{hosts} to report the guest',
+        WaitKind.ELSEWHERE: (
+            '{hosts} to report whether the guest is there ({why}); start its compute service or, once the host is '
+            'fenced, declare it forced down'
+        ),
         WaitKind.PLACEMENT_BUSY: 'Placement, where other writers were faster each time',
         WaitKind.PLACEMENT_ERROR: 'Placement: {reason}',
         WaitKind.PLACEMENT: 'Placement: {reason}',

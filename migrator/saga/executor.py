@@ -198,8 +198,9 @@ class SagaExecutor(Generic[T]):
                 failed = self._record(failing, DO, StepState.FAILED, {'reason': reason})
                 again = (before_pivot or another) and subject.has_next_attempt()
                 self._keep(failed, outcome=None if again else BACK)
-            case Lost(reason):
-                self._keep(self._record(failing, DO, StepState.FAILED, {'reason': reason, 'lost': True}), outcome=BACK)
+            case Lost(reason, is_certain):
+                result = {'reason': reason, 'lost': True, 'elsewhere': not is_certain}
+                self._keep(self._record(failing, DO, StepState.FAILED, result), outcome=BACK)
             case GoOn():
                 return self._do(step)
             case Failed(reason):

@@ -94,6 +94,7 @@ class Facts:
     :ivar skipped: why it did nothing.
     :ivar deferred: why it became a cleanup.
     :ivar lost: whether there is nothing left to move.
+    :ivar elsewhere: whether what is not left may be elsewhere.
     :ivar migrate_data: the data of the hosts for each other, in JSON-safe form.
     """
 
@@ -101,6 +102,7 @@ class Facts:
     skipped: str | None = None
     deferred: str | None = None
     lost: bool = False
+    elsewhere: bool = False
     migrate_data: Any = None
 
 

@@ -96,9 +96,13 @@ class Back:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """Settled: there is nothing left to move. The saga undoes what it can, and ends in error."""
+    """Settled: there is nothing left to move. The saga undoes what it can.
+
+    :ivar is_certain: whether the subject is lost, so that the saga ends in error; if not, it may be elsewhere.
+    """
 
     reason: str
+    is_certain: bool = True
 
 
 Verdict = Done | Parked | Failed | Stuck

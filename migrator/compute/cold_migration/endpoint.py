@@ -13,7 +13,7 @@ from migrator import exception
 from migrator.compute import rpcapi, steps
 from migrator.compute.work import Steps, Work, step
 from migrator.objects import STOPPED, Instance, LiveMigrateData
-from migrator.objects.protocol import IN_USE, Guest
+from migrator.objects.protocol import IN_USE, Guest, GuestState
 from migrator.virt.driver import ComputeDriver
 
 
@@ -27,15 +27,16 @@ class ColdMigrationSteps(Steps):
         """Return the data that the destination needs, or refuse to move the guest (source).
 
         ``source['power_on']`` of the data is whether the guest is started at the destination, or when it is restored
-        here.
+        here. ``source['is_off']`` is whether it is shut off here.
 
         :raises migrator.exception.MigrationPreCheckError: the guest cannot leave; the message says why.
         """
-        refuse_if_busy(self.driver, self.host, instance)
+        guest = refuse_if_busy(self.driver, self.host, instance)
         _refuse_to_resize(self.driver, self.host, migrate_data)
         found = self.driver.check_can_migrate_source(instance, migrate_data)
         data = returned(work.step, found, migrate_data)
-        return data.replace(source={**data.source, 'power_on': instance.vm_state != 'stopped'})
+        facts = {'power_on': instance.vm_state != STOPPED, 'is_off': guest.state == GuestState.SHUTDOWN}
+        return data.replace(source={**data.source, **facts})
 
     @step()
     def check_can_migrate_destination(
@@ -119,8 +120,8 @@ def present(driver: ComputeDriver, host: str, instance: Instance) -> Guest:
     return guest
 
 
-def refuse_if_busy(driver: ComputeDriver, host: str, instance: Instance) -> None:
-    """Refuse a guest that cannot be powered off now.
+def refuse_if_busy(driver: ComputeDriver, host: str, instance: Instance) -> Guest:
+    """Return a guest, or refuse one that cannot be powered off now.
 
     :raises migrator.exception.MigrationPreCheckError: it is not here, is moved live, or runs although it is stopped in
         the database.
@@ -131,6 +132,7 @@ def refuse_if_busy(driver: ComputeDriver, host: str, instance: Instance) -> None
     if guest.job:
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} is moved live by a job at {host}')
     _refuse_if_started(host, instance, guest)
+    return guest
 
 
 def _refuse_to_resize(driver: ComputeDriver, host: str, migrate_data: LiveMigrateData) -> None:

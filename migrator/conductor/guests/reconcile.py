@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from migrator import exception
 from migrator.conductor import audit, registry
-from migrator.conductor.guests import differences
+from migrator.conductor.guests import differences, lists
 from migrator.db.api import Database
 from migrator.db.differences import Placed
 from migrator.objects import GuestState, Instance
@@ -50,7 +50,7 @@ class Case:
         return f'To do: {self.plan}' if self.act is not None else f'Left alone: {self.plan}'
 
 
-def compare(database: Database, client: PlacementClient, ask: differences.Ask) -> tuple[list[Case], dict[str, str]]:
+def compare(database: Database, client: PlacementClient, ask: lists.Ask) -> tuple[list[Case], dict[str, str]]:
     """Compare what hypervisors, database and Placement have, guest by guest; change nothing.
 
     :returns: the guests that differ; and each host that may run guests and did not list them, with the reason.

@@ -19,17 +19,18 @@ from oslo_log import log as logging
 from migrator import exception, executors, tracing
 from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
+from migrator.conductor.guests import lists
 from migrator.conductor.migration import destinations
 from migrator.conductor.migration.replies import Replies
 from migrator.conductor.migration.waiting import Ledger
-from migrator.context import about
+from migrator.context import about, admin_context
 from migrator.db import slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.db.sql import columns
 from migrator.db.takeovers import Owned
-from migrator.objects import ENDS, Migration, MigrationStatus, Outcome, instance, protocol, reasons
+from migrator.objects import ENDS, Guest, Migration, MigrationStatus, Outcome, Service, instance, protocol, reasons
 from migrator.objects.reasons import Reason
 from migrator.placement_client.allocations import SharedReadings, Writer
 from migrator.placement_client.candidates import SharedCandidates
@@ -67,6 +68,7 @@ class Tools:
     :ivar candidates: the candidates of Placement for the guests that leave.
     :ivar readings: reads what guests that leave hold.
     :ivar writer: sends the writes of allocations of all migrations.
+    :ivar lists: the guests that the hosts list.
     :ivar slots: when each kind of slot was last seen in use.
     :ivar placement_outage: since when Placement does not answer.
     :ivar auditing: held while an audit runs that a user has requested.
@@ -92,8 +94,16 @@ class Tools:
         self._submitted: set[tuple[str, object]] = set()
         self.slots = slots.Watch(self.threads.clock)
         self.auditing = self.threads.lock()
+        self.lists = lists.Lists(self.database.services, self.list_guests, self.threads)
         self.placement_outage = broker.Outage('Placement', self.threads)
         self.placement.on_result = self.placement_outage.on_result
+
+    def list_guests(self, service: Service) -> list[Guest]:
+        """Return the guests of a host.
+
+        :raises migrator.exception.MigratorException: the host did not list them.
+        """
+        return self.hosts.api.list_guests(admin_context(), service.host, lists.TIMEOUT)
 
     def _root_of(self, guest: instance.Instance, host: str) -> str | None:
         """Return the root provider of a host."""
@@ -409,7 +419,9 @@ class MigrationContext:
         status, text = self.row.abort_status, self.row.abort_text
         if status is None:
             status, text = Status.FAILED.value, f'it was being undone already: {self.row.failure}'
-        if self.lost:
+        if self.lost and any(record.facts.elsewhere for record in self.step_log.of_attempt(self.attempt)):
+            status, text = Status.FAILED.value, 'the guest was not at its host'
+        elif self.lost:
             status, text = Status.ERROR.value, 'the guest was lost'
             self.writes.instance['vm_state'] = 'error'
         self.set(status=status, **({'abort_status': status, 'abort_text': text} if asked else {}))
@@ -477,7 +489,7 @@ class MigrationContext:
 
     @property
     def lost(self) -> bool:
-        """Whether the guest was found on no host."""
+        """Whether the guest was found at neither host."""
         return any(record.facts.lost for record in self.step_log.of_attempt(self.attempt))
 
     def record(self, step: str, direction: str = log.DO) -> log.StepRecord | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from migrator import exception
+from migrator.conductor.guests import lists
 from migrator.conductor.migration import destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
@@ -328,11 +329,21 @@ def _back(m: MigrationContext, decision: Decision, source: Host, _destination: H
 
 
 def _lost(m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:
-    if m.record('live_migration') is not None:
-        return Lost(f'The guest is lost. {decision.reason}')
-    # The guest may never have been there.
-    where = f'Host {m.source} has no guest {m.row.instance_uuid}, and its migration had not begun'
-    return Lost(f'{where}: look whether another host has it, and whether the allocations name that host.')
+    """Give the guest up, once every host has listed its guests without it: it may have been moved by hand."""
+    if m.record('live_migration') is None:
+        # The guest may never have been there.
+        where = f'Host {m.source} has no guest {m.row.instance_uuid}, and its migration had not begun'
+        return Lost(f'{where}. See "migrator-manage instance reconcile --dry-run" for where it is.', is_certain=False)
+    known = m.tools.database.differences.known(m.row.instance_uuid)
+    whole = m.tools.lists.of_all(after=m.tools.database.services.now())
+    found = lists.copies(whole, known, m.row.instance_uuid, m.row.hosts)
+    if found.has:
+        there = ' and '.join(f'{host} ({state})' for host, state in found.has.items())
+        return Lost(f'The guest is on {there}. {decision.reason}', is_certain=False)
+    if found.unasked:
+        unasked = ', '.join(sorted(found.unasked))
+        return Lost(f'The guest is lost, or on a host that does not answer ({unasked}). {decision.reason}', False)
+    return Lost(f'The guest is lost. {decision.reason}')
 
 
 def _stuck(m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:

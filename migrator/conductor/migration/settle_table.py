@@ -241,7 +241,8 @@ def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_
     if {theirs, others} == {_A.OTHER_DECIDES}:
         return _A.STUCK
     if theirs is _A.OTHER_DECIDES and others is _A.GO_ON:
-        return _A.QUEUE
+        # The source has lost the guest or the command. If its driver has failed, it would fail again.
+        return _A.ERROR if source.verdict == 'failed' else _A.QUEUE
     if theirs is _A.ABORT:
         return theirs if others is not _A.STUCK else others
     return min({theirs, others} - {_A.OTHER_DECIDES}, key=_PRECEDENCE.index)

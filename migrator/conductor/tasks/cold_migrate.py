@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrator.conductor.migration import abandon, allocations, destinations, hosts
+from migrator.conductor.guests import lists
+from migrator.conductor.migration import abandon, allocations, destinations, elsewhere, hosts
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host, Observed
@@ -122,8 +123,17 @@ def check_can_migrate_destination(m: MigrationContext) -> Verdict:
 # --- 4 migrate_disk_and_power_off ------------------------------------------------------------------------------------
 
 
-def note_state(m: MigrationContext) -> Mapping[str, Any]:
-    """Record the vm_state of the guest, which it gets back when the migration is confirmed or reverted."""
+def note_state(m: MigrationContext) -> Mapping[str, Any] | Verdict:
+    """Record the vm_state of the guest, which it gets back when the migration is confirmed or reverted.
+
+    Another host must not have the guest. If it is shut off at the source although the database has it running, it may
+    run at any host.
+    """
+    is_off = hosts.migrate_data(m, 'check_can_migrate_source').source.get('is_off', False)
+    is_odd = is_off and m.guest.vm_state != STOPPED
+    copies = elsewhere.refuse_a_second_copy(m, [m.source], whole=is_odd)
+    if not isinstance(copies, lists.Copies):
+        return copies
     m.read_boots()
     m.writes.instance['task_state'] = 'resize_migrating'
     return {'vm_state': m.guest.vm_state}
@@ -264,8 +274,23 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
     if destination.observed is Observed.DOWN and not destination.forced_down:
         return Stuck(Reason.of(StuckKind.DESTINATION_MAY_RUN, m.destination))
+    # A guest that is not as it was left there may be anywhere.
+    copies = elsewhere.refuse_a_second_copy(m, m.row.hosts, whole=not _is_as_started(m, destination))
+    if isinstance(copies, Failed):
+        helps = f'then abandon the migration with the guest on {m.destination}, or let the guest run there again'
+        words = {'observed': 'cannot restore it', 'destination': m.destination, 'look': f'{copies.reason} {helps}'}
+        return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
+    if isinstance(copies, Parked):
+        return copies
     m.read_boots()
     return {}
+
+
+def _is_as_started(m: MigrationContext, destination: Host) -> bool:
+    """Return whether the destination has the guest as it was started there."""
+    seen = m.replies.seen.get(m.destination or '')
+    is_off = seen is not None and seen.guest.state == GuestState.SHUTDOWN
+    return destination.observed is Observed.RUNS and (not is_off or _vm_state(m) == STOPPED)
 
 
 def revert_migration_at_destination(m: MigrationContext) -> Verdict:

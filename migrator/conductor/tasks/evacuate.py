@@ -9,15 +9,17 @@ see :mod:`migrator.conductor.cleanups`, which also completes the evacuation.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.migration import abandon, allocations, hosts
+from migrator.conductor.guests import lists
+from migrator.conductor.migration import abandon, allocations, elsewhere, hosts
 from migrator.conductor.migration.context import LEFT_SHUT_OFF, NOW, MigrationContext, Status
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host
-from migrator.objects import LiveMigrateData
+from migrator.objects import LiveMigrateData, Service
 from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
 from migrator.saga.saga import Back, Done, Failed, GoOn, Kind, Parked, Saga, Settlement, Step, Stuck, Verdict
@@ -57,8 +59,9 @@ def saga() -> Saga[MigrationContext]:
 
 
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Choose the next candidate, unless the source is back."""
-    return _is_back(m) or allocations.next_candidate(m)
+    """Choose the next candidate, unless the source is back or another host has the guest."""
+    refused = _is_back(m) or _copies(m)
+    return allocations.next_candidate(m) if isinstance(refused, lists.Copies) else refused
 
 
 # --- 2 check_can_evacuate --------------------------------------------------------------------------------------------
@@ -74,17 +77,20 @@ def check_can_evacuate(m: MigrationContext) -> Verdict:
 
 
 def note_queued(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Record that the guest may be started from now on, unless the source is back.
+    """Record that the guest may be started from now on, unless the source is back or another host has it.
 
-    A source that registers while ``queued_at`` is not set requests an abort. So either this commit fails, or the
-    registration sees ``queued_at``.
+    The log keeps which hosts were asked in vain. A source that registers while ``queued_at`` is not set requests an
+    abort. So either this commit fails, or the registration sees ``queued_at``.
     """
     back = _is_back(m)
     if back is not None:
         return back
+    copies = _copies(m)
+    if not isinstance(copies, lists.Copies):
+        return copies
     m.set(checked_at=NOW, queued_at=NOW)
     m.read_boots()
-    return {'source_boot_id': m.boots.get(m.source)}
+    return {'source_boot_id': m.boots.get(m.source), 'not_asked': sorted(copies.unasked)}
 
 
 def evacuate(m: MigrationContext) -> Failed | Parked:
@@ -138,12 +144,27 @@ def end_at_destination(_m: MigrationContext) -> Verdict:
 # --- shared by several -----------------------------------------------------------------------------------------------
 
 
+def _copies(m: MigrationContext) -> Failed | Parked | lists.Copies:
+    """Have all hosts list their guests, and refuse a guest that one of them has.
+
+    They do that after the source was declared down.
+    """
+    source = _service(m)
+    declared = source.down_since if source is not None else None
+    return elsewhere.refuse_a_second_copy(m, [m.source], whole=True, after=declared)
+
+
+def _service(m: MigrationContext) -> Service | None:
+    """Return the compute service of the source, or None if it was deleted."""
+    with contextlib.suppress(exception.ComputeHostNotFound):
+        return m.tools.database.services.get_compute(m.source)
+    return None
+
+
 def _is_back(m: MigrationContext) -> Failed | None:
     """Return a failure if the source has reported since an operator or a conductor declared it down."""
-    tools, source = m.tools, m.source
-    try:
-        service = tools.database.services.get_compute(source)
-    except exception.ComputeHostNotFound:
+    source, service = m.source, _service(m)
+    if service is None:
         return None
     if service.last_seen_up is not None and service.down_since is None:
         reported = f'last reported at {service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
@@ -157,6 +178,7 @@ def _is_back(m: MigrationContext) -> Failed | None:
             'down.'
         )
     earlier = m.step_log.find(m.attempt - 1, 'evacuate')
-    if earlier is not None and (earlier.input or {}).get('source_boot_id') != service.boot_id:
+    sent = (earlier.input if earlier is not None else None) or {}
+    if sent and sent['source_boot_id'] != service.boot_id:
         return Failed(f'The compute service of source {source} was started, so the host is not dead.')
     return None

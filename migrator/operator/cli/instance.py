@@ -66,6 +66,7 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
 
     :raises migrator.exception.GuestNotFound: the host reports that it has no such guest.
     :raises migrator.exception.HostNotAsked: the host cannot be reached, or does not report the guest's state.
+    :raises migrator.exception.GuestElsewhere: another host was last seen with the guest.
     """
     from migrator import context
     from migrator.compute import rpcapi
@@ -93,6 +94,10 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
     if not report.guest.present:
         helps = 'give the uuid and the host of an existing guest, or --force to register it before it exists'
         raise exception.GuestNotFound(f'Host {host} has no guest {uuid}: {helps}.', host=host, instance_uuid=uuid)
+    others = {other: why for other, why in asked.database.differences.known(uuid).may_run.items() if other != host}
+    if others:
+        seen = ', '.join(f'{other} ({why})' for other, why in sorted(others.items()))
+        raise exception.GuestElsewhere(host=host, instance_uuid=uuid, seen=seen)
 
 
 def _node_of(asked: Asked, host: str) -> str:
@@ -199,14 +204,14 @@ def reconcile(asked: Asked) -> int:
 def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
     from migrator import context
     from migrator.compute import rpcapi
-    from migrator.conductor.guests import differences
+    from migrator.conductor.guests import lists
     from migrator.conductor.guests.reconcile import compare
 
     with asked.talking() as client:
         computes = rpcapi.ComputeAPI(client)
 
         def ask(service: Service) -> list[protocol.Guest]:
-            return computes.list_guests(context.admin_context(), service.host, differences.TIMEOUT)
+            return computes.list_guests(context.admin_context(), service.host, lists.TIMEOUT)
 
         cases, unanswered = compare(asked.database, asked.placement(), ask)
     host = asked.arguments.host
