@@ -35,7 +35,7 @@ from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.workloads import cold_migrations, drains, evacuations, plans
+from migrator.simulator.workloads import by_hand, cold_migrations, drains, evacuations, plans
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
@@ -52,6 +52,7 @@ KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
     'drains': drains.of_drains,
     'cold-migrations': cold_migrations.of_cold_migrations,
     'resizes': cold_migrations.of_resizes,
+    'by-hand': by_hand.of_changes_by_hand,
 }
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80

@@ -16,6 +16,7 @@ from migrator.simulator.actors.operator import Operator
 from migrator.simulator.actors.user import resize_to
 from migrator.simulator.workloads import plans
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor.hypervisor import OWNING
 from migrator.testing.simulation.sim_thread import ProcessKilled
 
 #: The task_states in which only a migration starts the guest.
@@ -65,8 +66,8 @@ def _do_to_a_process(operator: Operator, deed: plans.Deed, name: str) -> None:
 
 
 def _do_to_a_guest(operator: Operator, deed: plans.Deed, instance: Instance) -> None:
-    if deed.name in _LATER:
-        _LATER[deed.name](operator, instance, deed.more)
+    if deed.name in _TO_A_GUEST:
+        _TO_A_GUEST[deed.name](operator, instance, deed.more)
     elif deed.name in ('migrate', 'migrate to'):
         operator.user.migrate(instance, deed.more)
     elif deed.name == 'abort':
@@ -156,6 +157,48 @@ def bring_back(cloud: SimulatedCloud, instance: Instance, host: str, shut_off: b
                 return
 
 
+def move_by_hand(operator: Operator, instance: Instance, host: str, leaves: bool) -> None:
+    """Move a guest as ``virsh`` does.
+
+    Nothing is done if it does not run, if a hypervisor moves it, or if the host has something of it or no power. An
+    operator does not do this at a host that is declared down either.
+
+    :param leaves: whether its old host keeps a copy that is shut off.
+    """
+    cloud, uuid = operator.cloud, instance.uuid
+    hypervisors = cloud.world.hypervisors
+    target, have = hypervisors[host], [one for one in hypervisors.values() if uuid in one.guests]
+    runs = [one for one in have if one.guests[uuid].state in OWNING]
+    moving = any(uuid in one.jobs or uuid in one.pending for one in hypervisors.values())
+    if len(runs) != 1 or target in have or moving or not runs[0].powered or not target.powered:
+        return
+    declared = {service.host for service in cloud.database.services.list() if service.forced_down}
+    with contextlib.suppress(exception.InstanceNotFound):
+        row = cloud.database.instances.get(uuid)
+        if not {host, runs[0].host} & declared:
+            operator.by_hand.add(uuid)
+            (runs[0].shut_off if leaves else runs[0].delete)(uuid)
+            target.spawn(row)
+
+
+def start_by_hand(operator: Operator, instance: Instance) -> None:
+    """Start a copy of a guest that no host runs, as ``virsh`` does.
+
+    Nothing is done while a migration of it is in progress.
+    """
+    cloud, uuid = operator.cloud, instance.uuid
+    with contextlib.suppress(exception.InstanceNotFound):
+        if cloud.database.instances.get(uuid).task_state is not None or cloud.world.active_on(uuid):
+            return
+        declared = {service.host for service in cloud.database.services.list() if service.forced_down}
+        for hypervisor in cloud.world.hypervisors.values():
+            if hypervisor.powered and hypervisor.host not in declared and uuid in hypervisor.guests:
+                operator.by_hand.add(uuid)
+                with contextlib.suppress(ValueError):  # the guest's state does not allow it
+                    hypervisor.resume(uuid)
+                return
+
+
 # --- drains ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,10 +262,12 @@ _AT_A_PLACE: Mapping[str, Callable[[Operator, str, Any], None]] = {
     'Placement away': lambda operator, _placement, more: operator.supervisor.take_placement_away(more),
     'force down': lambda operator, host, more: operator.fence(host, more),
 }
-#: An action of the user of a guest, in a thread of its own -> what does it.
-_LATER: Mapping[str, Callable[[Operator, Instance, Any], None]] = {
+#: An action that concerns a guest -> what does it.
+_TO_A_GUEST: Mapping[str, Callable[[Operator, Instance, Any], None]] = {
     'migrate soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more),
     'migrate cold soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more, cold=True),
     'resize soon': lambda operator, instance, more: operator.user.act_soon(instance, resize_to(more)),
     'decide later': lambda operator, instance, more: operator.user.decide_later(instance, *more),
+    'move by hand': lambda operator, instance, more: move_by_hand(operator, instance, *more),
+    'start by hand': lambda operator, instance, _more: start_by_hand(operator, instance),
 }

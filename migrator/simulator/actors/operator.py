@@ -49,6 +49,7 @@ class Operator:
     :param cloud: a cloud whose conductors and compute services are started.
     :ivar vanished: uuid of a guest that was deleted everywhere -> its migrations that may have moved it before. Only an
         operator could decide what to do about such a guest.
+    :ivar by_hand: uuids of the guests that were moved or started without the control plane. Only I1 is judged for them.
     """
 
     def __init__(self, cloud: SimulatedCloud) -> None:
@@ -57,6 +58,7 @@ class Operator:
         self.user = User(self.supervisor)
         self.simulation = self.supervisor.simulation
         self.vanished: dict[str, set[str]] = {}
+        self.by_hand: set[str] = set()
         self._is_over = cloud.after_writes(self._has_ended, 'migrations', 'drains', 'drain_members')
         self._over = False
 
@@ -117,14 +119,19 @@ class Operator:
         else:
             self.supervisor.pause(host, back_after or _BACK)
 
-    def evacuate_soon(self, instance: Instance, named: str | None, force: bool, declares: bool, clears: bool) -> None:
+    def evacuate_soon(
+        self, instance: Instance, named: str | None, force: bool, declares: bool | str, clears: bool
+    ) -> None:
         """Let an operator request the evacuation of an instance until it is accepted, or give up.
 
-        :param declares: whether the operator declares the host forced down first, rightly or not.
+        :param declares: whether the operator declares the host forced down first, rightly or not; ``'rightly'``: only
+            if it has lost its power.
         :param clears: whether the operator clears that as soon as the host is back and the API allows it.
         """
         world = self.cloud.world.threads
         lost, before = self.host_of(instance.uuid), self.user.newest(instance)
+        if declares == 'rightly' and lost is not None:
+            declares = not self.cloud.world.hypervisors[lost].powered
 
         def act() -> None:
             if lost is not None and declares:
@@ -300,7 +307,7 @@ class Operator:
         seen = [one for one in check.check(world) if not self._is_vanished_guest(world, one)]
         found = dict.fromkeys([*monitor.violations, *self.supervisor.violations, *seen])
         for row in world.migrations.values():
-            if row.instance_uuid in self.vanished:
+            if row.instance_uuid in self.vanished or row.instance_uuid in self.by_hand:
                 continue
             if row.in_progress and row.stuck_reason and self.supervisor.gone.isdisjoint(world.hosts):
                 found[check.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
@@ -309,7 +316,16 @@ class Operator:
                 found[
                     check.Violation('I25', f'drain {drain.uuid} is {drain.shown_status}: it has not ended', world.at)
                 ] = None
-        return list(found)
+        always = {*monitor.violations, *check.check(world, quiet=False)}
+        return [
+            one for one in found if (one.id == 'I1' and one in always) or not self._is_of_change_by_hand(world, one)
+        ]
+
+    def _is_of_change_by_hand(self, world: World, violation: check.Violation) -> bool:
+        """Return whether a violation concerns a guest that was moved or started by hand, or a migration of it."""
+        rows = world.migrations.values()
+        ours = self.by_hand | {row.uuid for row in rows if row.instance_uuid in self.by_hand}
+        return any(uuid in violation.what for uuid in ours)
 
     def _is_vanished_guest(self, world: World, violation: check.Violation) -> bool:
         """Return whether a violation is only that a vanished guest is on no host.

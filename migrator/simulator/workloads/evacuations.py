@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 
 from migrator.objects import service
 from migrator.simulator.workloads.plans import DIRTY_RATES, HORIZON, INTERFERES, MEMORY, Deed, Guest, Plan, of
@@ -25,18 +26,20 @@ _LOSSES = ('power', 'power', 'service', 'service', 'heartbeats')
 _POWER_STATES = (1, 1, 1, 1, 1, 1, 3, 4)
 
 
-def _loss(dice: random.Random, begin: float, hosts: list[str], guests: int) -> tuple[float, list[Deed]]:
+def loss(
+    dice: random.Random, begin: float, hosts: list[str], guests: int, losses: Sequence[str] = _LOSSES
+) -> tuple[float, list[Deed]]:
     """Return the time of the next loss, and actions that lose the host of a guest and evacuate its guests.
 
     The guest may be migrated before that, during it and after it. The host may come back before the evacuation has
     begun, during it or after it, and it may have been lost only in the eyes of the operator.
     """
     whom = dice.randrange(guests)
-    loss, lasts = dice.choice(_LOSSES), dice.choice((1.5, 5.0, 12.0, 40.0, 80.0, 110.0, 160.0))
-    for_ever = loss != 'heartbeats' and dice.random() < 0.1
+    how, lasts = dice.choice(losses), dice.choice((1.5, 5.0, 12.0, 40.0, 80.0, 110.0, 160.0))
+    for_ever = how != 'heartbeats' and dice.random() < 0.1
     lost = begin + dice.choice((0.0, dice.uniform(0.2, 6)))
     asked = lost + dice.choice((dice.uniform(0, 2), dice.uniform(0, 10)))
-    deeds = [Deed(lost, 'its host is lost', whom, (loss, None if for_ever else lasts))]
+    deeds = [Deed(lost, 'its host is lost', whom, (how, None if for_ever else lasts))]
     if dice.random() < 0.5:
         deeds.append(Deed(begin, 'migrate soon', whom, dice.choice((None, *hosts))))
     for number in range(guests):
@@ -87,7 +90,7 @@ def of_evacuations(seed: int) -> Plan:
     ]
     end = dice.uniform(0, 12)
     for _ in range(dice.choice((1, 1, 2, 3))):
-        end, more = _loss(dice, end, hosts, len(guests))
+        end, more = loss(dice, end, hosts, len(guests))
         deeds += more
     deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', dice.randrange(len(guests))))
     versions = {}
