@@ -13,7 +13,7 @@ from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.migration.context import Tools
-from migrator.db.instances import Asked
+from migrator.db.guests.definitions import Asked
 
 LOG = logging.getLogger(__name__)
 

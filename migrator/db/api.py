@@ -19,18 +19,8 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
-from migrator.db import (
-    actions,
-    cleanups,
-    differences,
-    drains,
-    instances,
-    migrations,
-    models,
-    services,
-    slots,
-    takeovers,
-)
+from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
+from migrator.db.guests import definitions, differences
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
@@ -61,7 +51,7 @@ class Database:
         self.threads = threads
         self.engine = engine or Engine(connection, threads, **options)
         self.instances = instances.Instances(self.engine)
-        self.definitions = instances.Definitions(self.engine)
+        self.definitions = definitions.Definitions(self.engine)
         self.differences = differences.Differences(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
         self.takeovers = takeovers.Takeovers(self.engine)

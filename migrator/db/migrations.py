@@ -18,6 +18,7 @@ from migrator import exception, executors
 from migrator.context import RequestContext
 from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
+from migrator.db.guests import definitions
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, retried
@@ -395,9 +396,9 @@ class Migrations:
             for cleanup in write.cleanups:
                 cleanups.write(session, cleanup)
             if write.keeps_definition:
-                instances.keep_definition(session, known)
+                definitions.keep(session, known)
             if 'flavor' in instance:
-                instances.forget_definition(session, known.instance_uuid)
+                definitions.forget(session, known.instance_uuid)
             if changes:
                 actions.finish_all(session, known, str(status), fields)
             if write.raise_tenure is not None:

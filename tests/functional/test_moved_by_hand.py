@@ -12,7 +12,7 @@ import pytest
 from migrator import exception
 from migrator.conductor import audit
 from migrator.conductor.guests import reconcile
-from migrator.db import differences
+from migrator.db.guests import differences
 from tests.functional import migration_requests, state
 from tests.functional.faults import faults
 

@@ -20,7 +20,7 @@ from migrator.conductor.guests.lists import Ask
 from migrator.conductor.metrics import Guests
 from migrator.conductor.migration.context import Tools
 from migrator.db.api import Database
-from migrator.db.differences import Placed
+from migrator.db.guests.differences import Placed
 from migrator.objects import RECONCILING, Guest, GuestState
 from migrator.objects.difference import RUNS, Difference, DifferenceKind, is_power_wrong
 

@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from migrator import exception, executors
-from migrator.db.differences import Known
+from migrator.db.guests.differences import Known
 from migrator.db.services import Services
 from migrator.objects import COMPUTE_BINARY, Guest, GuestState, Service
 from migrator.objects.difference import RUNS

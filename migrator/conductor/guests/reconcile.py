@@ -18,7 +18,7 @@ from migrator import exception
 from migrator.conductor import audit, registry
 from migrator.conductor.guests import differences, lists
 from migrator.db.api import Database
-from migrator.db.differences import Placed
+from migrator.db.guests.differences import Placed
 from migrator.objects import GuestState, Instance
 from migrator.objects.difference import POWER, RUNS, Difference, DifferenceKind
 from migrator.placement_client import allocation_state, allocations, providers

@@ -14,7 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import differences, drains, models
+from migrator.db import drains, models
+from migrator.db.guests import differences
 
 #: The modules with tables. One that was not imported would be missing in the name.
 _WITH_TABLES = (models, drains, differences)

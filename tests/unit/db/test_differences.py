@@ -8,7 +8,7 @@ import pytest
 
 from migrator import exception
 from migrator.db.cleanups import Cleanup
-from migrator.db.differences import Placed
+from migrator.db.guests.differences import Placed
 from migrator.objects import RECONCILING
 from migrator.objects.difference import Difference
 from tests.unit.db import conftest
