@@ -3,7 +3,7 @@
 """Taking over migrations that no live conductor owns, and the start of a compute host.
 
 After a conductor was killed between the commit of an intent and its call, its lease expires. The sweep of another one
-finds the migration (:meth:`migrator.db.takeovers.Takeovers.orphans`), and :func:`adopt` takes it over in a new epoch.
+finds the migration (:meth:`migrator.db.conductors.Takeovers.orphans`), and :func:`adopt` takes it over in a new epoch.
 Its first run polls every host (:func:`migrator.conductor.migration.hosts.poll_first`). Then the step is sent again if
 no host has it. At the pivot, :mod:`migrator.conductor.migration.settle` decides.
 """
@@ -19,7 +19,7 @@ from migrator import exception
 from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
-from migrator.db.takeovers import Owned
+from migrator.db.conductors import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
 from migrator.objects.migration import AbortCause
 from migrator.saga import log

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
-from migrator.db import actions, cleanups, drains, instances, migrations, models, services, slots, takeovers
+from migrator.db import actions, cleanups, conductors, drains, instances, migrations, models, services, slots
 from migrator.db.guests import definitions, differences
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, OneSession, retried
@@ -54,10 +54,10 @@ class Database:
         self.definitions = definitions.Definitions(self.engine)
         self.differences = differences.Differences(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
-        self.takeovers = takeovers.Takeovers(self.engine)
+        self.takeovers = conductors.Takeovers(self.engine)
         self.slots = slots.SlotReader(self.engine)
         self.services = services.Services(self.engine, threads)
-        self.conductors = services.Conductors(self.engine, self.services)
+        self.conductors = conductors.Conductors(self.engine, self.services)
         self.requests = actions.Requests(self.engine)
         self.cleanups = cleanups.Cleanups(self.engine)
         self.actions = actions.Actions(self.engine)

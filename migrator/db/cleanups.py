@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from migrator import exception
 from migrator.db import models, saga_log
-from migrator.db.services import alive
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.objects import Migration, MigrationStatus
@@ -145,7 +144,7 @@ class Cleanups:
         :returns: the cleanup after the takeover. None if another conductor owns it, it is done, it is blocked by now,
             or a migration in progress works on the guest at this host.
         """
-        free = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+        free = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
         try:
             with self._engine.writer() as session:
                 row = session.execute(sa.select(_T).where(_T.c.id == cleanup.id)).one_or_none()

@@ -20,7 +20,6 @@ from sqlalchemy import orm
 
 from migrator import exception
 from migrator.db import models
-from migrator.db.services import alive
 from migrator.db.sql import columns
 from migrator.db.sql.columns import Json, Text, Whole
 from migrator.db.sql.engine import Engine, retried
@@ -128,7 +127,7 @@ _T, _P, _L, _S, _I = DRAINS, MEMBERS, LOG, models.SERVICES, models.INSTANCES
 _ENDS = [status.value for status in DRAIN_ENDS]
 #: SQLite does not use the index for ``IS NOT NULL``.
 _IN_PROGRESS = _T.c.in_progress_host > ''
-_WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+_WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
 _OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
 _ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))

@@ -18,12 +18,12 @@ from migrator import exception, executors
 from migrator.context import RequestContext
 from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
+from migrator.db.conductors import Owned, read_owned
 from migrator.db.guests import definitions
 from migrator.db.services import LOWEST_VERSION, Services, boot_columns, boots_in, read_boots
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
-from migrator.db.takeovers import Owned, read_owned
 from migrator.objects import (
     COMPUTE_BINARY,
     ENDS,

@@ -338,6 +338,13 @@ FLAVORS: Any = Flavor.__table__
 #: The condition that a migration is in progress, and that it has ended. The column is set and cleared together with the
 #: status. SQLite does not use its index for ``IS NOT NULL``.
 IN_PROGRESS: Any = MIGRATIONS.c.in_progress_instance_uuid > ''
+
+
+def alive(owner: Any) -> Any:
+    """Return the condition that an owner holds an unexpired lease."""
+    return sa.exists().where(CONDUCTORS.c.id == owner, CONDUCTORS.c.lease_until > columns.now())
+
+
 ENDED: Any = columns.unindexed(MIGRATIONS.c.in_progress_instance_uuid).is_(None)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services, hypervisors and conductors: last reports, boots, resources, and the leases of conductors."""
+"""Services and hypervisors: last reports, boots, and resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from migrator.db.sql.statements import Prepared
 from migrator.objects import (
     ARRIVED,
     COMPUTE_BINARY,
-    CONDUCTOR_BINARY,
     CURRENT_VERSION,
     ComputeNode,
     MigrationStatus,
@@ -31,11 +30,11 @@ from migrator.objects import (
 
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
-_C = models.CONDUCTORS
 _NOW = Prepared(sa.select(columns.now()))
 _NOT_PLACED = Prepared(sa.select(_N).where(~_N.c.in_placement))
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
+_DEAD = _T.alias('its_service')
 _BOOTS = Prepared(
     sa.select(_T.c.host, _T.c.boot_id).where(
         _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
@@ -84,11 +83,6 @@ _IS_LATE = sa.and_(
 _MARK_DOWN = Prepared(sa.update(_T).values(down_since=columns.now()).where(*_MAY_BE_DOWN, _IS_LATE))
 _DOWN_AND_LATE = sa.func.count(_T.c.down_since), sa.func.count(sa.case((_IS_LATE, 1)))
 _COUNT_DOWN = Prepared(sa.select(*_DOWN_AND_LATE).where(*_MAY_BE_DOWN))
-_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > columns.now())
-_RENEW_REACHABLE = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=None))
-_RENEW_AWAY = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=columns.later('away')))
-_REACHABLE = (_C.c.lease_until > columns.now(), _C.c.broker_away_since.is_(None))
-_FIRST = Prepared(sa.select(_C.c.id).where(*_REACHABLE).order_by(_C.c.id).limit(1))
 _LOWEST = sa.select(_T.c.version).where(_T.c.binary == COMPUTE_BINARY).order_by(_T.c.version).limit(1)
 #: The lowest version of the compute services, or that of this release if there are none.
 LOWEST_VERSION = sa.func.coalesce(_LOWEST.scalar_subquery(), CURRENT_VERSION)
@@ -101,8 +95,6 @@ _BEFORE_COPY = [
 _ARRIVED = [status.value for status in ARRIVED]
 #: The columns that name the hosts of a migration.
 _HOSTS = ('source_compute', 'dest_compute')
-#: Seconds for which an ended boot is kept, because timelines look up the names of conductors here.
-KEPT = 30 * 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +107,7 @@ class Place:
     :ivar hypervisor: the type and version of its hypervisor.
     :ivar cold_migrations: the types of cold migrations that its driver supports; None: not known.
     :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
+    :ivar is_source_dead: whether the instance's host is forced down.
     """
 
     host: str
@@ -125,6 +118,7 @@ class Place:
     hypervisor: tuple[str, int]
     cold_migrations: Sequence[str] | None
     source_hypervisor: tuple[str, int] | None
+    is_source_dead: bool
 
 
 class Services:
@@ -375,6 +369,7 @@ class Services:
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     cold_migrations=row.cold_migrations,
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
+                    is_source_dead=bool(row.is_source_dead),
                 )
                 for row in session.execute(_places(*given), given)
             ]
@@ -443,6 +438,9 @@ def _places(*given: str) -> Prepared:
     # For a join PostgreSQL would read the index of all hosts.
     its_host = sa.select(models.INSTANCES.c.host).where(models.INSTANCES.c.uuid == guest)
     source = sa.select(_SOURCE).where(_SOURCE.c.host == its_host.scalar_subquery())
+    dead = sa.select(_DEAD.c.forced_down).where(
+        _DEAD.c.host == its_host.scalar_subquery(), _DEAD.c.binary == COMPUTE_BINARY
+    )
     which = {'of_roots': _in_list(_N.c.uuid, 'of_roots'), 'of_hosts': _in_list(_N.c.host, 'of_hosts')}
     return Prepared(
         sa.select(
@@ -454,6 +452,7 @@ def _places(*given: str) -> Prepared:
             source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
             source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
             _N.c.uuid.label('root'),
+            dead.scalar_subquery().label('is_source_dead'),
             has_cleanup.label('has_cleanup'),
         )
         .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
@@ -464,119 +463,6 @@ def _places(*given: str) -> Prepared:
 
 def _in_list(column: Any, name: str) -> Any:
     return column.in_(sa.bindparam(name, expanding=True))
-
-
-def alive(owner: Any) -> Any:
-    """Return the condition that an owner holds an unexpired lease."""
-    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > columns.now())
-
-
-_ALL_BOOTS = Prepared(sa.select(_C).order_by(_C.c.lease_until.desc(), _C.c.id))
-_FORGET_ENDED = Prepared(
-    sa.delete(_C).where(
-        _C.c.lease_until < columns.later(-KEPT),
-        ~sa.exists().where(models.MIGRATIONS.c.owner == _C.c.id, models.IN_PROGRESS),
-        ~sa.exists().where(models.CLEANUPS.c.owner == _C.c.id),
-    )
-)
-_REGISTER = Prepared(sa.insert(_C).values(lease_until=columns.later('lease')))
-
-
-@dataclasses.dataclass(frozen=True)
-class ConductorBoot:
-    """One boot of a conductor, which may have ended.
-
-    :ivar server: the RPC server name for events. The conductor's next boot has the same name.
-    :ivar lease_until: the end of the lease by the database's clock. The boot lives until then.
-    :ivar broker_away_since: since when it cannot reach the broker; None: it can.
-    """
-
-    id: str
-    server: str
-    lease_until: datetime.datetime
-    broker_away_since: datetime.datetime | None = None
-
-
-class Conductors:
-    """The rows of ``conductors``."""
-
-    def __init__(self, engine: Engine, services: Services) -> None:
-        self._engine = engine
-        self._services = services
-
-    @retried
-    def register(self, conductor_id: str, server: str, lease: float) -> None:
-        """Begin a boot, and delete those that ended long ago and that no work in progress names.
-
-        :param server: the RPC server name for events.
-        :param lease: seconds until the lease ends.
-        """
-        with self._engine.writer() as session:
-            session.execute(_FORGET_ENDED)
-            session.execute(_REGISTER, {'id': conductor_id, 'server': server, 'lease': lease})
-
-    @retried
-    def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
-        """Extend a lease that has not run out.
-
-        :param server: also report this service as up, if the lease was extended.
-        :param broker_away: seconds for which it has not reached the broker; 0: it can.
-        :returns: whether the lease was extended. If not, the boot has ended: take a new id, and own nothing.
-        """
-        with self._engine.writer() as session:
-            given = {'me': conductor_id, 'lease': lease}
-            found = (
-                session.execute(_RENEW_AWAY, {**given, 'away': -broker_away})
-                if broker_away
-                else session.execute(_RENEW_REACHABLE, given)
-            )
-            if found.rowcount and server is not None:
-                binary, version = CONDUCTOR_BINARY, CURRENT_VERSION
-                self._services.write_report(session, server, binary, version, None)
-            return bool(found.rowcount)
-
-    @retried
-    def retire(self, conductor_id: str, server: str | None = None) -> None:
-        """End a boot, so that other conductors may take over its migrations at once.
-
-        :param server: also write this service as stopped, unless another boot with this name lives.
-        """
-        with self._engine.writer() as session:
-            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=columns.now()))
-            if server is not None:
-                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > columns.now())
-                self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
-
-    def first(self) -> str | None:
-        """Return the living conductor that does the work which only one of all conductors has to do, or None.
-
-        A conductor that cannot reach the broker does not count. While conductors come and go, two of them may do the
-        work once.
-        """
-        with self._engine.reader() as session:
-            found: str | None = session.execute(_FIRST).scalar()
-            return found
-
-    def server_of(self, conductor_id: str) -> str | None:
-        """Return the RPC server name of a living conductor, or None."""
-        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > columns.now())
-        with self._engine.reader() as session:
-            found: str | None = session.execute(query).scalar_one_or_none()
-            return found
-
-    def owner_of(self, migration_uuid: str) -> str | None:
-        """Return the RPC server name of the living conductor that owns a migration, or None."""
-        migrations = models.MIGRATIONS
-        query = sa.select(_C.c.server).join(migrations, migrations.c.owner == _C.c.id)
-        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > columns.now())
-        with self._engine.reader() as session:
-            found: str | None = session.execute(query).scalar_one_or_none()
-            return found
-
-    def list(self) -> builtins.list[ConductorBoot]:
-        """Return every known boot, the one with the latest lease first."""
-        with self._engine.reader() as session:
-            return [models.of_row(ConductorBoot, row) for row in session.execute(_ALL_BOOTS)]
 
 
 # --- the boots of a migration's hosts, in the transactions of its owner ----------------------------------------------

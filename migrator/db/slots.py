@@ -21,7 +21,6 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.db import models
 from migrator.db.drains import DRAINS, MEMBERS
-from migrator.db.services import alive
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine
 from migrator.db.sql.statements import Prepared
@@ -45,7 +44,7 @@ _WAITS = sa.and_(
     _T.c.abort_requested_at.is_(None),
     _T.c.abandon_requested_at.is_(None),
     # The next owner looks soon. Without one the migration must not hold back others.
-    alive(_T.c.owner),
+    models.alive(_T.c.owner),
 )
 _ADMITTED_ROWS = Prepared(
     sa.select(

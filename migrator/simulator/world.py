@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from migrator.db import slots
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
+from migrator.db.conductors import ConductorBoot
 from migrator.db.drains import Event
-from migrator.db.services import ConductorBoot
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from migrator.db import cleanups, drains, models, services
+from migrator.db import cleanups, conductors, drains, models
 from migrator.objects import Drain, Member, Service, base
 from migrator.saga import log
 
@@ -24,7 +24,7 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'saga_log': (models.SagaLog, functools.partial(models.of_row, log.Entry)),
     'cleanups': (models.Cleanup, functools.partial(models.of_row, cleanups.Cleanup)),
     'services': (models.Service, functools.partial(models.of_row, Service)),
-    'conductors': (models.Conductor, functools.partial(models.of_row, services.ConductorBoot)),
+    'conductors': (models.Conductor, functools.partial(models.of_row, conductors.ConductorBoot)),
     'compute_nodes': (models.ComputeNode, models.node),
     'drains': (drains.DrainRow, functools.partial(models.of_row, Drain)),
     'drain_members': (drains.DrainMember, functools.partial(models.of_row, Member)),

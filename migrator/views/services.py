@@ -12,7 +12,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import ConductorBoot
+from migrator.db.conductors import ConductorBoot
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.objects.times import moment
 

@@ -17,7 +17,7 @@ from migrator import exception
 from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import ConductorBoot
+from migrator.db.conductors import ConductorBoot
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
 from migrator.objects.reasons import Reason

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 CLEANUPS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
-TAKEOVERS = 'migrator/db/takeovers.py'
+TAKEOVERS = 'migrator/db/conductors.py'
 SERVICES = 'migrator/db/services.py'
 REQUESTS = 'migrator/db/actions.py'
 
@@ -83,9 +83,9 @@ MUTANTS = (
     ),
     Mutant(
         'lease-compare-inverted',
-        SERVICES,
-        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until > columns.now())',
-        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until < columns.now())',
+        'migrator/db/models.py',
+        'return sa.exists().where(CONDUCTORS.c.id == owner, CONDUCTORS.c.lease_until > columns.now())',
+        'return sa.exists().where(CONDUCTORS.c.id == owner, CONDUCTORS.c.lease_until < columns.now())',
         'Migrations of living conductors are taken over, and those of dead ones never are.',
     ),
     Mutant(

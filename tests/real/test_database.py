@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception, executors
-from migrator.db import models, saga_log, slots, takeovers
+from migrator.db import conductors, models, saga_log, slots
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
 from migrator.db.sql import columns, engine
@@ -175,7 +175,7 @@ def test_concurrent_receivers_of_a_new_source_choose_one_conductor(on_server, ra
         adopts = [
             functools.partial(each.takeovers.adopt, [row.uuid], who, f'conductor-{who}') for each, row, who in pairs
         ]
-        assert {type(outcome) for outcome in at_once(adopts)} == {takeovers.Taken}
+        assert {type(outcome) for outcome in at_once(adopts)} == {conductors.Taken}
         moved = [on_server.migrations.get(row.uuid) for row in rows]
         assert len({one.owner for one in moved}) == 1
         for one in moved:

@@ -14,7 +14,7 @@ from migrator.compute.step_runner import StepRunner
 from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
-from migrator.db import migrations, takeovers
+from migrator.db import conductors, migrations
 from migrator.db.sql.statements import Prepared
 from migrator.objects import protocol
 from migrator.saga.saga import Back, Settlement
@@ -236,9 +236,9 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
 @SHELF.plant('I16', 'success | conductor1: rpc post_live_migration_at_destination call #1 | killed, and started again')
 def adoption_keeps_the_epoch() -> Iterator[object]:
     """A conductor adopts a migration in the epoch of the owner before."""
-    epoch = takeovers._T.c.epoch
-    same = Prepared(takeovers._TAKE.statement.values(epoch=sa.case((epoch > 0, epoch), else_=1)))
-    with patched(takeovers, '_TAKE', same) as there:
+    epoch = conductors._T.c.epoch
+    same = Prepared(conductors._TAKE.statement.values(epoch=sa.case((epoch > 0, epoch), else_=1)))
+    with patched(conductors, '_TAKE', same) as there:
         yield there
 
 
@@ -263,7 +263,7 @@ def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     without end.
     """
     with (
-        patched(takeovers, 'boots_in', lambda row: {}),
+        patched(conductors, 'boots_in', lambda row: {}),
         patched(hosts, 'reread_boots', lambda m: None) as there,
     ):
         yield there

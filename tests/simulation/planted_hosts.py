@@ -20,7 +20,7 @@ from migrator.conductor import cleanups
 from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
-from migrator.db import takeovers
+from migrator.db import conductors
 from migrator.db.services import Services
 from migrator.objects import protocol as command
 from migrator.saga.saga import Verdict
@@ -196,5 +196,5 @@ def host_with_a_cleanup_is_taken_as_destination() -> Iterator[object]:
 @SHELF.plant('nova 34', 'seed 1')
 def conductor_keeps_what_it_receives() -> Iterator[object]:
     """Each conductor took the migrations whose messages it received, so all of them polled one host."""
-    with patched(takeovers, '_choose', lambda _session, _uuid, me, _server: (me, None)) as there:
+    with patched(conductors, '_choose', lambda _session, _uuid, me, _server: (me, None)) as there:
         yield there

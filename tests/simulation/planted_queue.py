@@ -18,7 +18,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION, Work
 from migrator.conductor.migration import hosts
-from migrator.db import actions, migrations, slots, takeovers
+from migrator.db import actions, conductors, migrations, slots
 from migrator.db.sql.statements import Prepared
 from tests.simulation.plant import Shelf, patched
 
@@ -360,7 +360,7 @@ def receiver_takes_what_it_receives() -> Iterator[object]:
 
     Several wrote to one resource provider, and polled one host. Here likewise.
     """
-    with patched(takeovers, '_choose', lambda _session, _uuid, me, *_more: (me, None)) as there:
+    with patched(conductors, '_choose', lambda _session, _uuid, me, *_more: (me, None)) as there:
         yield there
 
 
@@ -370,11 +370,11 @@ def holder_of_a_source_is_ignored() -> Iterator[object]:
 
     def fewest(session: Any, uuid: str, me: str, my_server: str, lease: float) -> tuple[str, str | None]:
         known = {'one': uuid, 'me': me, 'my_server': my_server, 'late': lease / 2}
-        found = session.execute(takeovers._CONDUCTORS_WITH_SOURCES, known).all()
+        found = session.execute(conductors._CONDUCTORS_WITH_SOURCES, known).all()
         chosen = min(found, key=lambda one: (one.sources, one.id != me, one.id), default=None)
         return (me, None) if chosen is None or chosen.id == me else (chosen.id, chosen.server)
 
-    with patched(takeovers, '_choose', fewest) as there:
+    with patched(conductors, '_choose', fewest) as there:
         yield there
 
 

@@ -18,7 +18,7 @@ from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
-from migrator.db import migrations, takeovers
+from migrator.db import conductors, migrations
 from migrator.objects import Outcome, protocol
 from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga import log
@@ -329,7 +329,7 @@ def no_takeover() -> Iterator[object]:
 
     Here no conductor looks for migrations without an owner.
     """
-    with patched(takeovers.Takeovers, 'orphans', lambda self: []) as there:
+    with patched(conductors.Takeovers, 'orphans', lambda self: []) as there:
         yield there
 
 

@@ -27,9 +27,9 @@ from migrator.context import about, admin_context
 from migrator.db import slots
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
+from migrator.db.conductors import Owned
 from migrator.db.migrations import Write
 from migrator.db.sql import columns
-from migrator.db.takeovers import Owned
 from migrator.objects import ENDS, Guest, Migration, MigrationStatus, Outcome, Service, instance, protocol, reasons
 from migrator.objects.reasons import Reason
 from migrator.placement_client.allocations import SharedReadings, Writer

@@ -15,7 +15,7 @@ import pytest
 
 from migrator import context, executors
 from migrator.db import api
-from migrator.db.takeovers import Owned
+from migrator.db.conductors import Owned
 from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from tests import templates
 

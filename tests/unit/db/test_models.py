@@ -10,7 +10,7 @@ import pytest
 from migrator.db import models
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import ConductorBoot
+from migrator.db.conductors import ConductorBoot
 from migrator.objects import Flavor, Instance, Migration, compute_node, service
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member

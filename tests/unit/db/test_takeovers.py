@@ -8,7 +8,7 @@ import concurrent.futures
 import pytest
 import sqlalchemy as sa
 
-from migrator.db import models, takeovers
+from migrator.db import conductors, models
 from migrator.db.migrations import Write
 from tests.unit.db.conftest import Scene
 
@@ -24,7 +24,7 @@ class Site:
         """Accept a migration from each host, and return their uuids."""
         return [self.scene.migration(self.scene.instance(host)).uuid for host in hosts]
 
-    def adopt(self, server: str, *uuids: str) -> takeovers.Taken | None:
+    def adopt(self, server: str, *uuids: str) -> conductors.Taken | None:
         """Let a conductor find the owner of migrations of one source."""
         return self.scene.database.takeovers.adopt(uuids, self.ids[server], server)
 
@@ -51,7 +51,7 @@ def test_first_migration_of_a_source_goes_to_its_receiver(site: Site) -> None:
 def test_further_migration_of_a_source_goes_to_its_holder(site: Site) -> None:
     first, second = site.accept('host1', 'host1')
     site.adopt('c2', first)
-    assert site.adopt('c1', second) == takeovers.Taken([], 'c2')
+    assert site.adopt('c1', second) == conductors.Taken([], 'c2')
     row = site.scene.database.migrations.get(second)
     assert (site.owners(second), row.epoch) == (['c2'], 1)
     (owned,) = [site.scene.database.migrations.load(second, site.ids['c2'])]
@@ -99,7 +99,7 @@ def test_orphans_of_a_source_are_taken_together(site: Site) -> None:
 
 
 def test_orphans_are_listed_in_groups_of_a_limited_size(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeovers, 'AT_ONCE', 2)
+    monkeypatch.setattr(conductors, 'AT_ONCE', 2)
     one, two, three, four = site.accept('host1', 'host2', 'host1', 'host1')
     assert site.scene.database.takeovers.orphans() == [[one, three], [four], [two]]
 
@@ -124,7 +124,7 @@ def test_holder_that_cannot_reach_the_broker_gets_nothing_more(site: Site) -> No
 def test_conductor_that_cannot_reach_the_broker_lets_others_have_what_its_sweep_finds(site: Site) -> None:
     (uuid,) = site.accept('host1')
     assert site.scene.database.conductors.renew(site.ids['c1'], 100, broker_away=3)
-    assert site.adopt('c1', uuid) == takeovers.Taken([], 'c2')
+    assert site.adopt('c1', uuid) == conductors.Taken([], 'c2')
 
 
 def test_only_conductor_takes_everything_even_without_the_broker(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from migrator.conductor.tasks import sagas
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import ConductorBoot
+from migrator.db.conductors import ConductorBoot
 from migrator.objects import Migration, Service, steps
 from migrator.saga import log
 from migrator.views import timeline

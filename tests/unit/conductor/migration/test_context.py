@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from migrator import exception
 from migrator.conductor.migration import context, destinations, hosts, waiting
-from migrator.db import models, takeovers
+from migrator.db import conductors, models
 from migrator.objects import protocol
 from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
@@ -257,10 +257,10 @@ def test_new_epoch_discards_earlier_observations(still: Stage) -> None:
     """The restart of a host raises the epoch, and what the owner knew may be of the boot before."""
     m = still.adopt(still.accept())
     m.replies.settling, m.replies.unsure, m.replies.must_poll = True, {('host1', 'live_migration')}, {'host1'}
-    m.become(context.MigrationContext(m.tools, takeovers.Owned(m.row, m.instance, []), settling=False))
+    m.become(context.MigrationContext(m.tools, conductors.Owned(m.row, m.instance, []), settling=False))
     assert (m.replies.settling, m.replies.unsure) == (True, {('host1', 'live_migration')})
     assert m.replies.must_poll == {'host1'}
-    newer = takeovers.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
+    newer = conductors.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
     m.become(context.MigrationContext(m.tools, newer, settling=False))
     assert (m.replies.settling, m.replies.unsure, m.replies.must_poll) == (False, set(), set())
 

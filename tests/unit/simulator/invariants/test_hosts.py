@@ -9,7 +9,7 @@ import datetime
 import pytest
 
 from migrator.db import slots
-from migrator.db.services import ConductorBoot
+from migrator.db.conductors import ConductorBoot
 from migrator.simulator.invariants import hosts
 from migrator.simulator.world import World
 from tests.reasons import stuck_for, waiting_for

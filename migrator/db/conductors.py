@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Takeovers: a conductor becomes the owner of migrations that no living conductor owns.
+"""Conductors: the leases of their boots, and takeovers of migrations that no living conductor owns.
 
 All migrations of one source belong to one conductor, its *holder*: the living conductor that owns migrations in
 progress from it. No table has the holders. The rows of the migrations show them, so a source with nothing in progress
@@ -11,25 +11,146 @@ owners of migrations of one source are safe, since each migration has its own gu
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dataclasses
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from migrator.db import models, saga_log
-from migrator.db.services import alive, boot_columns, boots_in
+from migrator.db.services import Services, boot_columns, boots_in
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
-from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationType
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, Instance, Migration, MigrationType
 from migrator.saga import log
 
 _T = models.MIGRATIONS
 _C = models.CONDUCTORS
 _S = models.SERVICES
 _I = models.INSTANCES
+_RENEW = sa.update(_C).where(_C.c.id == sa.bindparam('me'), _C.c.lease_until > columns.now())
+_RENEW_REACHABLE = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=None))
+_RENEW_AWAY = Prepared(_RENEW.values(lease_until=columns.later('lease'), broker_away_since=columns.later('away')))
+_REACHABLE = (_C.c.lease_until > columns.now(), _C.c.broker_away_since.is_(None))
+_FIRST = Prepared(sa.select(_C.c.id).where(*_REACHABLE).order_by(_C.c.id).limit(1))
+#: Seconds for which an ended boot is kept, because timelines look up the names of conductors here.
+KEPT = 30 * 24 * 3600.0
+
+
+_ALL_BOOTS = Prepared(sa.select(_C).order_by(_C.c.lease_until.desc(), _C.c.id))
+_FORGET_ENDED = Prepared(
+    sa.delete(_C).where(
+        _C.c.lease_until < columns.later(-KEPT),
+        ~sa.exists().where(models.MIGRATIONS.c.owner == _C.c.id, models.IN_PROGRESS),
+        ~sa.exists().where(models.CLEANUPS.c.owner == _C.c.id),
+    )
+)
+_REGISTER = Prepared(sa.insert(_C).values(lease_until=columns.later('lease')))
+
+
+@dataclasses.dataclass(frozen=True)
+class ConductorBoot:
+    """One boot of a conductor, which may have ended.
+
+    :ivar server: the RPC server name for events. The conductor's next boot has the same name.
+    :ivar lease_until: the end of the lease by the database's clock. The boot lives until then.
+    :ivar broker_away_since: since when it cannot reach the broker; None: it can.
+    """
+
+    id: str
+    server: str
+    lease_until: datetime.datetime
+    broker_away_since: datetime.datetime | None = None
+
+
+class Conductors:
+    """The rows of ``conductors``."""
+
+    def __init__(self, engine: Engine, services: Services) -> None:
+        self._engine = engine
+        self._services = services
+
+    @retried
+    def register(self, conductor_id: str, server: str, lease: float) -> None:
+        """Begin a boot, and delete those that ended long ago and that no work in progress names.
+
+        :param server: the RPC server name for events.
+        :param lease: seconds until the lease ends.
+        """
+        with self._engine.writer() as session:
+            session.execute(_FORGET_ENDED)
+            session.execute(_REGISTER, {'id': conductor_id, 'server': server, 'lease': lease})
+
+    @retried
+    def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
+        """Extend a lease that has not run out.
+
+        :param server: also report this service as up, if the lease was extended.
+        :param broker_away: seconds for which it has not reached the broker; 0: it can.
+        :returns: whether the lease was extended. If not, the boot has ended: take a new id, and own nothing.
+        """
+        with self._engine.writer() as session:
+            given = {'me': conductor_id, 'lease': lease}
+            found = (
+                session.execute(_RENEW_AWAY, {**given, 'away': -broker_away})
+                if broker_away
+                else session.execute(_RENEW_REACHABLE, given)
+            )
+            if found.rowcount and server is not None:
+                binary, version = CONDUCTOR_BINARY, CURRENT_VERSION
+                self._services.write_report(session, server, binary, version, None)
+            return bool(found.rowcount)
+
+    @retried
+    def retire(self, conductor_id: str, server: str | None = None) -> None:
+        """End a boot, so that other conductors may take over its migrations at once.
+
+        :param server: also write this service as stopped, unless another boot with this name lives.
+        """
+        with self._engine.writer() as session:
+            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=columns.now()))
+            if server is not None:
+                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > columns.now())
+                self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
+
+    def first(self) -> str | None:
+        """Return the living conductor that does the work which only one of all conductors has to do, or None.
+
+        A conductor that cannot reach the broker does not count. While conductors come and go, two of them may do the
+        work once.
+        """
+        with self._engine.reader() as session:
+            found: str | None = session.execute(_FIRST).scalar()
+            return found
+
+    def server_of(self, conductor_id: str) -> str | None:
+        """Return the RPC server name of a living conductor, or None."""
+        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > columns.now())
+        with self._engine.reader() as session:
+            found: str | None = session.execute(query).scalar_one_or_none()
+            return found
+
+    def owner_of(self, migration_uuid: str) -> str | None:
+        """Return the RPC server name of the living conductor that owns a migration, or None."""
+        migrations = models.MIGRATIONS
+        query = sa.select(_C.c.server).join(migrations, migrations.c.owner == _C.c.id)
+        query = query.where(migrations.c.uuid == migration_uuid, _C.c.lease_until > columns.now())
+        with self._engine.reader() as session:
+            found: str | None = session.execute(query).scalar_one_or_none()
+            return found
+
+    def list(self) -> builtins.list[ConductorBoot]:
+        """Return every known boot, the one with the latest lease first."""
+        with self._engine.reader() as session:
+            return [models.of_row(ConductorBoot, row) for row in session.execute(_ALL_BOOTS)]
+
+
+# --- takeovers --------------------------------------------------------------------------------------------------------
+
 _IN_PROGRESS = models.IN_PROGRESS
 #: The prefix of an instance's columns in a row that also has the columns of its migration.
 _OF_INSTANCE = 'of_instance_'
@@ -47,7 +168,7 @@ _READ = (
 )
 _ANY = Prepared(_READ)
 _OWNED = Prepared(_READ.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')))
-_NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
+_NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
 _ORPHANS = Prepared(
     sa.select(_T.c.source_compute, _T.c.uuid)
     .where(_IN_PROGRESS, _NO_LIVING_OWNER, _T.c.uuid.is_not(None))
