@@ -6,8 +6,8 @@ A new mutant belongs to the module of its package. Text of logs and metrics is l
 test can see.
 """
 
-from tests.mutants import compute, conductor, db, placement_client, saga
+from tests.mutants import compute, conductor, db, placement_client, saga, virt
 
-MUTANTS = (*saga.MUTANTS, *db.MUTANTS, *placement_client.MUTANTS, *compute.MUTANTS, *conductor.MUTANTS)
+MUTANTS = (*saga.MUTANTS, *db.MUTANTS, *placement_client.MUTANTS, *compute.MUTANTS, *conductor.MUTANTS, *virt.MUTANTS)
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-PACKAGES = ('compute', 'conductor', 'db', 'placement_client', 'saga')
+PACKAGES = ('compute', 'conductor', 'db', 'placement_client', 'saga', 'virt')

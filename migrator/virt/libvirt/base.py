@@ -17,7 +17,7 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.objects import GuestState, Instance, compute_node, protocol
 from migrator.virt import driver
-from migrator.virt.libvirt import live_migration, records, storage
+from migrator.virt.libvirt import checks, live_migration, records, storage
 from migrator.virt.libvirt.connection import DEADLINE, Connection
 from migrator.virt.libvirt.guest import diagnostics_of, facts_of, read_state, remove_domain, to_guest, to_instance
 from migrator.virt.libvirt.host import node_of
@@ -67,6 +67,7 @@ class HostDriver(driver.ComputeDriver):
         if host != self.host:
             reason = f'[DEFAULT] host is {self.host}, not {host}'
             raise exception.DriverError(host=self.host, phase='init_host', reason=reason)
+        checks.refuse_uri(self.conf)
         try:
             self._records.prepare()
         except OSError as error:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
+from oslo_config import cfg
+
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import storage
@@ -44,6 +46,21 @@ def uri_host(there: dict[str, Any]) -> str:
         option = {'inbound_addr': '[libvirt] live_migration_inbound_addr', 'host': '[DEFAULT] host'}[field]
         raise ValueError(f'{option} is {text[:100]!r} at the destination: set a host name or an IP address')
     return f'[{address}]'
+
+
+def refuse_uri(conf: cfg.ConfigOpts) -> None:
+    """Refuse a ``live_migration_uri`` that names one host, whatever destination is chosen.
+
+    :raises migrator.exception.ConfigurationError: it has no place for the destination.
+    """
+    uri = conf.libvirt.live_migration_uri
+    if uri and '%s' not in uri:
+        raise exception.ConfigurationError(
+            option='[libvirt] live_migration_uri',
+            value=uri,
+            detail='it leads to one host, whatever destination is chosen: write %s in the place of the host, for '
+            'example qemu+tls://%s/system',
+        )
 
 
 def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -> None:

@@ -6,8 +6,10 @@ import dataclasses
 from xml.etree import ElementTree
 
 import pytest
+from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import libvirt
 from migrator.objects import LiveMigrateData
 from migrator.testing import driver_contract
 from migrator.virt.libvirt import checks, storage
@@ -32,6 +34,26 @@ def test_different_hypervisor_is_refused_with_the_difference():
     refused({'hypervisor_uuid': 'a'}, 'set host_uuid in libvirtd.conf')
     refused({'hypervisor_version': 6000000}, 'of beta is older')
     refused({'native_tls': True}, 'live_migration_with_native_tls is False at alpha, and True at beta')
+
+
+@pytest.mark.parametrize('uri', [None, 'qemu+tls://%s/system', 'qemu+unix:///system?socket=/run/%s.sock'])
+def test_uri_with_a_place_for_the_destination_is_accepted(uri):
+    checks.refuse_uri(conf_with(uri))
+
+
+def test_uri_that_leads_to_one_host_is_refused_with_what_to_write():
+    with pytest.raises(exception.ConfigurationError) as caught:
+        checks.refuse_uri(conf_with('qemu+tcp://gamma/system'))
+    for word in ("[libvirt] live_migration_uri is 'qemu+tcp://gamma/system'", 'write %s', 'qemu+tls://%s/system'):
+        assert word in str(caught.value)
+
+
+def conf_with(uri):
+    conf = cfg.ConfigOpts()
+    libvirt.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('live_migration_uri', uri, group='libvirt')
+    return conf
 
 
 def test_device_of_the_host_is_refused_unless_it_is_teamed():

@@ -45,6 +45,12 @@ def driver(tmp_path, monkeypatch):
     return made
 
 
+def test_service_does_not_start_with_a_migration_uri_that_leads_to_one_host(driver):
+    driver.conf.set_override('live_migration_uri', 'qemu+tls://beta/system', group='libvirt')
+    with pytest.raises(exception.ConfigurationError, match='live_migration_uri'):
+        driver.init_host('alpha')
+
+
 @pytest.fixture
 def instance():
     return Instance(
