@@ -136,7 +136,8 @@ The URI by which this host's libvirt daemon connects to the daemon of another ho
 A URI of libvirt, in which %s stands for the other host: its live_migration_inbound_addr, or else its name; default:
 qemu+SCHEME://%s/system with live_migration_scheme for SCHEME. A URI without %s is refused. The daemons need to
 authenticate each other. qemu+tls:// and qemu+ssh:// are safer than tcp, which needs a network of its own. A cold
-migration that copies disks connects by it too, as the user of the compute service.
+migration that copies disks connects by it too, as the user of the compute service. So does the check of a live
+migration, to see which host that is. If that user may not, the check does without.
 """,
     ),
     cfg.StrOpt(

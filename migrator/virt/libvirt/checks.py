@@ -63,6 +63,24 @@ def refuse_uri(conf: cfg.ConfigOpts) -> None:
         )
 
 
+def another_host(host: str, uri: str, there: dict[str, Any], found: str) -> str | None:
+    """Return in words that the source reaches another host than the destination, or None.
+
+    :param host: the name of the source.
+    :param uri: the URI by which it reaches the destination.
+    :param there: what the destination's check has returned.
+    :param found: the uuid of the host that it reaches; '': not known, and then nothing is compared.
+    """
+    name, wanted = there.get('host'), there.get('hypervisor_uuid')
+    if not found or not wanted or found == wanted:
+        return None
+    return (
+        f'by {uri}, {host} does not reach {name} but another host: the libvirt host uuid there is {found}, and that of '
+        f'{name} is {wanted}. Correct [libvirt] live_migration_uri of {host} or live_migration_inbound_addr of {name}, '
+        f'or what the name of {name} resolves to at {host}'
+    )
+
+
 def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -> None:
     """Refuse a destination whose hypervisor cannot take the source's guests.
 

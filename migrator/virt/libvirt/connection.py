@@ -30,6 +30,7 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.virt.libvirt.host import host_uuid
 
 LOG = logging.getLogger(__name__)
 
@@ -234,6 +235,17 @@ class Connection:
             raise
         self._give_back(connection)
         return answer
+
+    def identity(self, phase: str) -> str:
+        """Return the uuid by which libvirt identifies the daemon's host, or '' if it is not known now."""
+        try:
+            return self.call(phase, lambda connection: host_uuid(connection.getCapabilities()))
+        except exception.MigratorException as error:
+            LOG.info(
+                'Cannot compare the identity of host %(host)s, since %(uri)s does not show it: %(error)s',
+                {'host': self.host, 'uri': self.uri, 'error': error},
+            )
+            return ''
 
     def listen(self) -> None:
         """Subscribe to events if this process can receive them.

@@ -122,6 +122,8 @@ class LibvirtDriver(ResizingDriver):
         facts = self.connection.call('check_can_live_migrate_source', ask)
         facts['native_tls'] = self.conf.libvirt.live_migration_with_native_tls
         checks.refuse_hypervisor(self.host, facts, there)
+        if obstacle := plans.another_host(self.conf, there, self._threads):
+            raise exception.MigrationPreCheckError(reason=obstacle)
         xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
         checks.refuse_passthrough(instance, xml)
         try:

@@ -12,13 +12,15 @@ from typing import Any
 import libvirt
 from oslo_config import cfg
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, storage
 from migrator.virt.libvirt.connection import Connection
 
 #: The least size in GiB that a guest's memory, and each copied disk, counts as. Nova uses the same number.
 _LEAST_GIB = 2.0
+#: Seconds within which the daemon of a destination has to show its identity. A check waits no longer for it.
+IDENTITY_DEADLINE = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +120,23 @@ def uri_of(conf: cfg.ConfigOpts, there: dict[str, Any]) -> str:
     :raises ValueError: the destination reports neither a host name nor an IP address.
     """
     return _uri_of_any(conf).replace('%s', checks.uri_host(there))
+
+
+def another_host(conf: cfg.ConfigOpts, there: dict[str, Any], threads: executors.Threads) -> str | None:
+    """Return in words that this host reaches another one than the destination, or None.
+
+    The daemon of this host opens the same URI, but as its own user. If this service may not, nothing is compared.
+
+    :param there: what the destination's check has returned.
+    """
+    if not there.get('hypervisor_uuid'):
+        return None
+    uri = uri_of(conf, there)
+    destination = Connection(uri, str(there.get('host')), threads, IDENTITY_DEADLINE)
+    try:
+        return checks.another_host(conf.host, uri, there, destination.identity('check_can_live_migrate_source'))
+    finally:
+        destination.close()
 
 
 def _uri_of_any(conf: cfg.ConfigOpts) -> str:

@@ -93,6 +93,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         there = {
             'host': self.host,
+            'hypervisor_uuid': self.connection.identity('check_can_migrate_destination') if copied else '',
             'inbound_addr': self.conf.libvirt.live_migration_inbound_addr or '',
             'files': files,
             'copies': {disk.target: copies.draft_of(disk, instance.uuid, token) for disk in copied},
@@ -134,6 +135,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         destination = Connection(uri, str(there.get('host')), self._threads, self.connection.deadline)
         try:
             drafts = [draft for _disk, draft in copied]
+            found = destination.identity(phase) if copied else ''
+            if reason := checks.another_host(self.host, uri, there, found):
+                raise self._error(phase, reason)
             if guest.state != GuestState.SHUTDOWN:
                 # What an earlier call may have copied is not what the guest has now.
                 for draft in drafts:

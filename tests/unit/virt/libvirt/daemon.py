@@ -5,6 +5,7 @@
 import os
 import pathlib
 import re
+import uuid
 from xml.dom import minidom
 
 import libvirt
@@ -140,6 +141,7 @@ class Daemon:
         self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
         self.listens, self.asked, self.destroyed, self.away = True, 0, 0, 0
         self.pools, self.where, self.holes, self.breaks_after = {}, pathlib.Path, 0, None
+        self.identity = str(uuid.uuid4())
 
     def isAlive(self):  # noqa: N802 -- libvirt's name
         alive, self.away = not self.away, max(0, self.away - 1)
@@ -147,6 +149,15 @@ class Daemon:
 
     def close(self):
         pass
+
+    def getType(self):  # noqa: N802 -- libvirt's name
+        return 'QEMU'
+
+    def getVersion(self):  # noqa: N802 -- libvirt's name
+        return 7002000
+
+    def getCapabilities(self):  # noqa: N802 -- libvirt's name
+        return f'<capabilities><host><uuid>{self.identity}</uuid></host></capabilities>'
 
     def domainEventRegisterAny(self, _domain, event, _callback, _opaque):  # noqa: N802 -- libvirt's name
         return event

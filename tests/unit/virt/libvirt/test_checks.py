@@ -56,6 +56,17 @@ def conf_with(uri):
     return conf
 
 
+def test_another_host_than_the_destination_is_named():
+    said = checks.another_host('alpha', 'qemu+tcp://gamma/system', THERE, 'c')
+    for word in ('by qemu+tcp://gamma/system', 'alpha does not reach beta', 'uuid there is c', 'beta is b', 'Correct'):
+        assert word in said
+
+
+@pytest.mark.parametrize(('there', 'found'), [(THERE, 'b'), (THERE, ''), ({'host': 'beta'}, 'c')])
+def test_identity_that_is_equal_or_not_known_is_no_obstacle(there, found):
+    assert checks.another_host('alpha', 'qemu+tcp://beta/system', there, found) is None
+
+
 def test_device_of_the_host_is_refused_unless_it_is_teamed():
     xml = "<domain><devices><hostdev type='pci'>{}</hostdev></devices></domain>"
     with pytest.raises(exception.MigrationPreCheckError, match='pci device of its host'):
