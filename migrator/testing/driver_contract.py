@@ -233,7 +233,11 @@ class DriverContract(_ReportsContract):
         bench.prepare()
         assert bench.destination.get_instance(bench.instance.uuid) is None
 
-    def test_root_provider_is_the_compute_node(self, bench: Bench) -> None:
+    def test_root_provider_is_the_compute_node_and_identities_differ(self, bench: Bench) -> None:
+        identity, other = bench.source.get_identity(), bench.destination.get_identity()
+        assert bench.source.get_identity() == identity
+        # A conductor takes two hosts with one identity for one machine.
+        assert identity is None or identity not in ('', other)
         node = bench.source.get_node()
         roots = [provider for provider in node.providers if provider.parent_uuid is None]
         assert [root.uuid for root in roots] == [node.uuid]

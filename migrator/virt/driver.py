@@ -77,6 +77,16 @@ class Reporting:
 
     on_copied: Callable[[float | None, float | None], None] = staticmethod(lambda downtime, rate: None)
 
+    def get_identity(self) -> str | None:
+        """Return what distinguishes this hypervisor from every other one, such as a uuid of the machine.
+
+        It stays the same as long as the machine does, whatever the host is called. The compute service asks once, at
+        its start. A conductor then refuses another machine under the name of this host.
+
+        :returns: None if this driver knows none. Then nothing is compared.
+        """
+        return None
+
     def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
         """Return what the hypervisor has counted for a guest that runs here.
 

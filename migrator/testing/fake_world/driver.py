@@ -76,6 +76,7 @@ class FakeWorldDriver(driver.ComputeDriver):
 
     init_host = _forwarded('init_host')
     get_node = _forwarded('get_node')
+    get_identity = _forwarded('get_identity')
     list_guests = _forwarded('list_guests')
     get_guest = _forwarded('get_guest')
     get_instance = _forwarded('get_instance')

@@ -88,6 +88,10 @@ class HostDriver(driver.ComputeDriver):
             uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.capacity.children]
         )
 
+    def get_identity(self) -> str | None:
+        """Return the identity of the simulated machine; see :meth:`driver.ComputeDriver.get_identity`."""
+        return self.hypervisor.identity
+
     @phase
     def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""

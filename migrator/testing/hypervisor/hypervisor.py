@@ -14,6 +14,7 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
+from uuid import UUID, uuid5
 
 from migrator import exception, executors
 from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
@@ -26,6 +27,8 @@ OWNING = protocol.ACTIVE
 #: What belongs to a guest on a host besides the guest itself, in the order in which pre_live_migration makes it.
 PARTS = ('directory', 'connections', 'receiving process')
 CHECK_FILE = 'check file'
+#: The namespace of the identities of machines.
+_MACHINES = UUID('1f7ce6a2-77a5-4a58-9c39-0f9e2b6a3d11')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +158,7 @@ class FakeWorld:
     :ivar log: every effect, in order.
     :ivar violations: one sentence for each event that must never happen and did.
     :ivar connects: host -> how many drivers have connected so far. It makes the name of each one unique in the log.
+    :ivar machines: host -> each machine that was added under this name, the oldest first.
     :ivar acts: which migrations act on which guests.
     """
 
@@ -170,6 +174,7 @@ class FakeWorld:
         self.violations: list[str] = []
         self.acts = acts.Acts()
         self.connects: collections.Counter[str] = collections.Counter()
+        self.machines: dict[str, list[FakeHypervisor]] = collections.defaultdict(list)
         #: (host, instance) -> the start of an evacuated guest that was requested and has not ended.
         self.starts: dict[tuple[str, str], PendingStart] = {}
         #: Guards all guests and jobs of all hosts. Its holder never waits and takes no other lock.
@@ -290,7 +295,13 @@ class FakeHypervisor:
         self.pending: dict[str, RunningJob] = {}
         self.residues: dict[str, set[str]] = {}
         self.powered = True
+        world.machines[host].append(self)
         world.hypervisors[host] = self
+
+    @property
+    def identity(self) -> str:
+        """The identity of the machine. A further machine of the same name in one world has another."""
+        return str(uuid5(_MACHINES, f'{self.host} {self.world.machines[self.host].index(self)}'))
 
     # --- actions of a test or of a guest's user ----------------------------------------------------------------------
 

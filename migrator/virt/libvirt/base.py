@@ -20,7 +20,7 @@ from migrator.virt import driver
 from migrator.virt.libvirt import checks, live_migration, records, storage
 from migrator.virt.libvirt.connection import DEADLINE, Connection
 from migrator.virt.libvirt.guest import diagnostics_of, facts_of, read_state, remove_domain, to_guest, to_instance
-from migrator.virt.libvirt.host import node_of
+from migrator.virt.libvirt.host import host_uuid, node_of
 
 LOG = logging.getLogger(__name__)
 
@@ -82,6 +82,13 @@ class HostDriver(driver.ComputeDriver):
     def get_node(self) -> compute_node.ComputeNode:
         """Return the facts about the host; see :meth:`driver.ComputeDriver.get_node`."""
         return self.connection.call('get_node', lambda connection: node_of(connection, self.host, self.conf))
+
+    def get_identity(self) -> str | None:
+        """Return the uuid by which libvirt distinguishes hosts; see :meth:`driver.ComputeDriver.get_identity`.
+
+        libvirt refuses a migration between two hosts that have the same.
+        """
+        return self.connection.call('get_identity', lambda connection: host_uuid(connection.getCapabilities())) or None
 
     def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""

@@ -5,6 +5,7 @@
 import contextlib
 import dataclasses
 import threading
+import types
 
 import pytest
 
@@ -423,6 +424,25 @@ def test_attached_job_gets_its_maximum_downtime(driver, monkeypatch):
     driver._records.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
     assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert moving.widened == (500,)
+
+
+# --- the identity of the host ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('capabilities', 'identity'),
+    [
+        (
+            '<capabilities><host><uuid>6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11</uuid></host></capabilities>',
+            '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11',
+        ),
+        ('<capabilities><host/></capabilities>', None),
+    ],
+)
+def test_identity_is_the_uuid_of_the_host_that_libvirt_reports(driver, monkeypatch, capabilities, identity):
+    daemon = types.SimpleNamespace(getCapabilities=lambda: capabilities)
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, ask: ask(daemon))
+    assert driver.get_identity() == identity
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
