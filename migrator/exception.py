@@ -563,6 +563,12 @@ class BootReplaced(MigratorException):
     )
 
 
+class MachineRefused(MigratorException):
+    """Another machine has the name of the host, or the machine has another name."""
+
+    msg_fmt = 'Host {host} is not registered: {reason}.'
+
+
 class NotOwner(MigratorException):
     """Another conductor owns the migration."""
 

@@ -26,6 +26,7 @@ class HostInventory:
     :param version: the service version to report.
     :param limit: returns the current max_concurrent_live_migrations.
     :param pool: runs the driver's queries.
+    :param identity: the identity of the machine; None: ask the driver.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class HostInventory:
         limit: Callable[[], int],
         threads: executors.Threads,
         pool: executors.BoundedExecutor,
+        identity: str | None = None,
     ) -> None:
         self._driver = driver
         self._host = host
@@ -51,6 +53,7 @@ class HostInventory:
         #: Whether the last query failed, or has no reply for too long. That was logged then.
         self.unresponsive = False
         self._node: compute_node.ComputeNode | None = None
+        self._identity = identity or None
 
     def report(
         self,
@@ -70,10 +73,17 @@ class HostInventory:
             node=self._node,
             guests=list(guests),
             adoptable=list(adoptable),
+            identity=self._identity,
         )
 
     def refresh(self) -> None:
-        """Query the driver for the node, and wait for the result."""
+        """Query the driver for the node, and wait for the result.
+
+        The machine stays the same, so its identity is queried until the driver has returned one.
+        """
+        if self._identity is None:
+            found = self._driver.get_identity()
+            self._identity = str(found).strip() or None if found is not None else None
         self._node = self._driver.get_node().replace(cold_migrations=self._driver.cold_migrations)
 
     def refresh_later(self) -> None:

@@ -77,6 +77,7 @@ class ComputeManager(
     :param version: the service version to report; by default the version of this release, or its cap in ``conf``.
     :param executor: runs the live migrations; by default :func:`migrator.executors.long_calls`.
     :param tracer: records the work as spans of its migrations; None: they are not traced.
+    :param identity: what distinguishes the hypervisor from every other one; by default what the driver reports.
     :ivar boot_id: identifies this start of the service; each start of the same host has its own.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     """
@@ -92,6 +93,7 @@ class ComputeManager(
         version: int | None = None,
         executor: concurrent.futures.Executor | None = None,
         tracer: tracing.Tracer | None = None,
+        identity: str | None = None,
     ) -> None:
         limit = compute.max_concurrent_live_migrations(conf)
         cap = compute.service_version(conf, CURRENT_VERSION)
@@ -133,7 +135,9 @@ class ComputeManager(
             threads,
             events,
             driver,
-            inventory.HostInventory(driver, host, self.boot_id, self.version, lambda: queue.limit, threads, pool),
+            inventory.HostInventory(
+                driver, host, self.boot_id, self.version, lambda: queue.limit, threads, pool, identity
+            ),
             self._runner,
             self._accept_live_migration,
             conf.report_interval,
@@ -164,9 +168,10 @@ class ComputeManager(
             raise ValueError('a compute host needs an RPC to listen on: pass rpc to ComputeManager or to start()')
         self.init_host()
         self.conf.register_mutate_hook(self._conf_mutated)
-        target = Target(rpcapi.TOPIC, self.host, rpcapi.VERSION)
-        self._served = rpc.serve(target, self)
-        self.registration.start()
+        listener = registration.Listener(rpc, Target(rpcapi.TOPIC, self.host, rpcapi.VERSION), self, self.threads)
+        listener.start()
+        self._served = listener
+        self.registration.start(listener)
 
     def reset(self) -> None:
         """Apply the options that may change while the service runs, without interrupting any work.

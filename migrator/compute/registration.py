@@ -13,22 +13,68 @@ from migrator.compute.inventory import HostInventory
 from migrator.compute.step_runner import StepRunner
 from migrator.compute.work import LIVE_MIGRATION
 from migrator.objects import Answer, Assignment, EventClient, Guest, GuestState, Instance, LiveMigrateData
+from migrator.rpc import RPC, Served, Target
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two calls of compute_started if no conductor replied.
 CALL_AGAIN = 1.0
+#: The same if a conductor has refused this machine. An operator has to act first.
+REFUSED_AGAIN = 10.0
 #: The number of unresponsive guests that a start waits for, each until the driver's time-out. It then skips the others.
 MAX_UNRESPONSIVE_GUESTS = 3
 #: The number of guests that a log line names. A driver without get_instance would have every guest listed.
 SHOWN = 5
 
 
+class Listener:
+    """The RPC server of this host. It does not listen while a conductor refuses the machine.
+
+    :param rpc: the RPC to listen on.
+    :param endpoint: what it serves.
+    :ivar is_paused: whether it does not listen because of a refusal.
+    """
+
+    def __init__(self, rpc: RPC, target: Target, endpoint: object, threads: executors.Threads) -> None:
+        self.is_paused = False
+        self._rpc = rpc
+        self._target = target
+        self._endpoint = endpoint
+        self._lock = threads.lock()
+        self._served: Served | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Listen, unless the service stops."""
+        served = self._rpc.serve(self._target, self._endpoint)
+        with self._lock:
+            unwanted = self._stopped
+            if not unwanted:
+                self._served, self.is_paused = served, False
+        if unwanted:
+            served.stop()
+
+    def pause(self) -> None:
+        """Stop listening until :meth:`start`: the machine that has the name may need the messages."""
+        with self._lock:
+            served, self._served, self.is_paused = self._served, None, True
+        if served is not None:
+            served.stop()
+
+    def stop(self) -> None:
+        """Stop listening for good."""
+        with self._lock:
+            served, self._served, self._stopped = self._served, None, True
+        if served is not None:
+            served.stop()
+
+
 class Registration:
     """The caller of compute_started, which also applies the reply and sends the heartbeat.
 
-    The host accepts no command before the reply is applied.
+    The host accepts no command before the reply is applied. While a conductor refuses the machine, the host neither
+    listens nor sends heartbeats. It asks again, because an operator may have replaced the other machine.
 
     :param runner: accepts commands once the reply has been applied.
     :param live_migration: accepts a live migration, given its command, its guest, its destination and its data.
@@ -36,7 +82,7 @@ class Registration:
     :param pools: pools whose waiting work each heartbeat starts, if the process can then start a thread.
     :param adopts: whether a conductor may adopt guests that the database does not have.
     :ivar inventory: the given inventory, which the caller refreshes before :meth:`start`.
-    :ivar registered: whether a reply has been applied.
+    :ivar registered: whether a reply has been applied, and the machine was not refused since.
     """
 
     def __init__(
@@ -65,9 +111,14 @@ class Registration:
         self._pools = (self._pool, *pools)
         self._stopped = threads.event()
         self._heartbeat = executors.Periodic(threads, interval, self._beat, 'heartbeat')
+        self._listener: Listener | None = None
 
-    def start(self) -> None:
-        """Register in the background, and start the heartbeat."""
+    def start(self, listener: Listener) -> None:
+        """Register in the background, and start the heartbeat.
+
+        :param listener: the server of this host, which listens already.
+        """
+        self._listener = listener
         self.register()
         self._heartbeat.start()
 
@@ -90,29 +141,57 @@ class Registration:
 
     def _register(self) -> None:
         left_out: set[str] = set()
-        failed = False
+        pause = 0.0
+        why = ''
         while not self._stopped.is_set():
             try:
                 # In here, because a time-out that the driver has left behind may end the pause.
-                if failed and self._stopped.wait(CALL_AGAIN):
+                if pause and self._stopped.wait(pause):
                     return
                 guests = self._driver.list_guests()
                 report = self.inventory.report(guests, self._adoptable(guests, left_out))
                 if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
                     return
-                self._apply(self._events.compute_started(report))
+                assignments = self._events.compute_started(report)
+                if self._is_refused:
+                    # Listen first, as at every start. This reply is not used: what it assigns may change before that.
+                    LOG.warning('This host is not refused any more, and registers')
+                    self._listen()
+                    pause = 0.0
+                    continue
+                self._apply(assignments)
+            except exception.MachineRefused as error:
+                if error.message != why:
+                    why = error.message
+                    LOG.error('This machine is refused, and serves no command until that is corrected: %s', why)
+                self._refuse()
+                pause = REFUSED_AGAIN
+                continue
             except BaseException as error:  # the host has nothing else to do until a conductor replies
                 if self._threads.is_final(error):
                     raise
                 # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
                     LOG.warning('This host is not registered yet, trying again: %s', exception.message_of(error))
-                failed = True
+                pause = CALL_AGAIN
                 continue
             with self._lock:
                 self._calling = False
                 self._runner.starting = False
             return
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._listener is not None and self._listener.is_paused
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            self._listener.start()
+
+    def _refuse(self) -> None:
+        self.registered = False
+        if self._listener is not None:
+            self._listener.pause()
 
     def _apply(self, assignments: Sequence[Assignment]) -> None:
         """Apply the reply: the migrations in which this host takes part, in order."""
@@ -202,4 +281,6 @@ class Registration:
         for pool in self._pools:
             pool.start_waiting()
         self.inventory.refresh_later()
+        if self._is_refused:
+            return
         self._events.compute_heartbeat(self.inventory.report())

@@ -65,7 +65,9 @@ class Observer:
         """Return the definitions of some guests, without those that the driver does not have.
 
         :param wait: seconds to wait for the driver; guests for which it has not replied by then are left out.
+        :raises migrator.exception.ServiceUnreachable: the machine is not registered yet.
         """
+        self._check_registered()
         return dict(self._ask(self._define, instance_uuids, wait))
 
     def guests(self, wait: float) -> list[Guest]:
@@ -74,6 +76,7 @@ class Observer:
         :param wait: seconds to wait for the driver.
         :raises migrator.exception.DriverError: the driver has not replied by then.
         """
+        self._check_registered()
         found = self._ask(self._list, [''], wait)
         if not found:
             raise exception.DriverError(f'The hypervisor of {self._host} did not list its guests within {wait:g} s.')
@@ -104,6 +107,7 @@ class Observer:
         return found
 
     def _read(self, instance_uuid: str, what: str, read: Callable[[], dict[str, Any]], wait: float) -> dict[str, Any]:
+        self._check_registered()
         found = self._ask(lambda _: self._query(instance_uuid, what, read), [''], wait)
         if not found:
             raise exception.DriverError(
@@ -111,6 +115,16 @@ class Observer:
                 'log of its compute service.'
             )
         return found[0]
+
+    def _check_registered(self) -> None:
+        """Raise before a conductor has registered this machine: its guests may not be those of the host.
+
+        :raises migrator.exception.ServiceUnreachable: none has yet.
+        """
+        if self._runner.starting:
+            raise exception.ServiceUnreachable(
+                service=f'The compute service of {self._host}', reason='no conductor has registered it yet'
+            )
 
     def _list(self, _asked: str) -> list[Guest] | None:
         return self._query('all guests', 'all guests', self._driver.list_guests)

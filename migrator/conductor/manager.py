@@ -346,6 +346,8 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
 
         :raises migrator.exception.BootReplaced: another boot of the host was recorded meanwhile. Nothing was changed
             for this one, and the live boot calls again.
+        :raises migrator.exception.MachineRefused: another machine has the name of the host, or this machine has another
+            name. Only the refusal was recorded.
         """
         assignments, raised = takeover.compute_started(self.tools, report)
         for uuid in raised:

@@ -97,10 +97,17 @@ def compute_started(tools: Tools, report: protocol.HostReport) -> tuple[list[pro
 
     :returns: the host's assignments in queued_at order, and the uuids of the migrations whose owners must be woken.
     :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
+    :raises migrator.exception.MachineRefused: another machine has the name of the host, or this machine has another
+        name. Only the refusal was recorded.
     """
     known = tools.database.services.list(binary=COMPUTE_BINARY, host=report.host)
     replaces = known[0].boot_id if known else None
-    found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
+    try:
+        found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
+    except exception.MachineRefused as refused:
+        if tools.database.machines.record_refusal(refused):
+            LOG.warning('Refused a machine: %s', refused.message)
+        raise
     _report_unknown_guests(tools, report, {entry.owned.migration.instance_uuid for entry in found})
     assignments = []
     for entry in found:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
-from migrator.db import actions, cleanups, conductors, drains, instances, migrations, models, services, slots
+from migrator.db import actions, cleanups, conductors, drains, instances, machines, migrations, models, services, slots
 from migrator.db.guests import definitions, differences
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, OneSession, retried
@@ -63,6 +63,11 @@ class Database:
         self.actions = actions.Actions(self.engine)
         self.drains = drains.Drains(self.engine)
         self.purge = Purge(self.engine)
+
+    @property
+    def machines(self) -> machines.Machines:
+        """The machines of compute hosts, and those that were refused."""
+        return machines.Machines(self.engine)
 
     @property
     def flavors(self) -> Flavors:

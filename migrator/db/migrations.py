@@ -16,7 +16,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, drains, instances, models, saga_log, slots
+from migrator.db import actions, cleanups, drains, instances, machines, models, saga_log, slots
 from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import Owned, read_owned
 from migrator.db.guests import definitions
@@ -441,12 +441,16 @@ class Migrations:
             the new one already.
         :returns: those migrations, in queued_at order.
         :raises migrator.exception.BootReplaced: another boot is registered by now; nothing was changed.
+        :raises migrator.exception.MachineRefused: another machine has the name; nothing was changed.
         """
         with self._engine.writer() as session:
             known = services.lock_boot(session, report.host)
             if known not in (replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
+            claims = machines.compare(session, report)
             services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, report.limit)
+            if claims:
+                machines.claim(session, report)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             session.execute(_RAISE_EPOCHS, {'at_host': report.host})

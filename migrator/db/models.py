@@ -228,6 +228,11 @@ class Service(Times, Base):
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: The identity of a compute host's machine. Two hosts cannot have the same.
+    identity: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255), unique=True)
+    refused_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    refused_host: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
+    refused_identity: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     #: The max_concurrent_live_migrations that a compute service has reported; None: it has not reported one.
     slots: orm.Mapped[int | None] = orm.mapped_column(columns.Whole())
 

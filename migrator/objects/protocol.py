@@ -265,6 +265,7 @@ class HostReport(base.Versioned):
     :ivar node: name, hypervisor facts and inventory tree.
     :ivar guests: every guest that the driver knows; only at start.
     :ivar adoptable: the guests that the conductor adopts if the database does not know them; each is an instance.
+    :ivar identity: what distinguishes the machine from every other one; None: its driver knows nothing like that.
     """
 
     host: str
@@ -274,6 +275,7 @@ class HostReport(base.Versioned):
     node: base.Versioned | None = None
     guests: list[Guest] = dataclasses.field(default_factory=list)
     adoptable: list[base.Versioned] = dataclasses.field(default_factory=list)
+    identity: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -310,6 +312,7 @@ class EventClient(Protocol):
     def compute_started(self, report: HostReport) -> list[Assignment]:
         """Report to any conductor that this host has started. Return its assignments in queued_at order.
 
+        :raises migrator.exception.MachineRefused: another machine has this name, or this machine has another one.
         :raises migrator.exception.ServiceUnreachable: no conductor answered; call again.
         """
 

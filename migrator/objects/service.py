@@ -34,6 +34,10 @@ class Service(base.Versioned):
     :ivar down_since: when an operator forced a compute service down, or a conductor declared it down: the service had
         not reported for ``service_down_time``, while the conductor's messages to itself came through the broker. None:
         it has reported since. So a host keeps its state while the broker or every conductor is away.
+    :ivar identity: the identity of the machine that has the name of this compute host; None: none was reported.
+    :ivar refused_at: when a machine was last refused because of this one; None: not since this host has registered.
+    :ivar refused_host: the name of that machine: that of this host, or another one under which this machine came.
+    :ivar refused_identity: the identity of that machine.
     """
 
     id: int = 0
@@ -47,6 +51,10 @@ class Service(base.Versioned):
     disabled: bool = False
     disabled_reason: str | None = None
     forced_down: bool = False
+    identity: str | None = None
+    refused_at: datetime.datetime | None = None
+    refused_host: str | None = None
+    refused_identity: str | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
 

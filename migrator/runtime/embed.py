@@ -68,6 +68,8 @@ class Host:
     :param events: the client that reports to conductors; by default it uses ``client``.
     :param executor: runs the live migrations; by default :func:`migrator.executors.long_calls`.
     :param tracer: records the work as spans of its migrations; None: they are not traced.
+    :param identity: what distinguishes the hypervisor from every other one; by default what the driver reports. A
+        conductor refuses another one under the same name, and the same one under another name.
     :ivar manager: the compute manager.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     :raises oslo_config.cfg.DuplicateOptError: ``conf`` has another option of the same name.
@@ -84,6 +86,7 @@ class Host:
         events: EventClient | None = None,
         executor: concurrent.futures.Executor | None = None,
         tracer: tracing.Tracer | None = None,
+        identity: str | None = None,
     ) -> None:
         register_opts(conf)
         compute.check(conf)
@@ -96,7 +99,15 @@ class Host:
             client = rpc.OsloRPC(self._transport, threads)
         events = events or conductor_events(conf, client)
         self.manager = ComputeManager(
-            conf, host or conf.host, driver, threads, events, client, executor=executor, tracer=tracer
+            conf,
+            host or conf.host,
+            driver,
+            threads,
+            events,
+            client,
+            executor=executor,
+            tracer=tracer,
+            identity=identity,
         )
 
     def start(self) -> None:

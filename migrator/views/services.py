@@ -45,7 +45,9 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             shown = dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
         found = dataclasses.asdict(service)
         del found['disabled']
+        refused = {name: found.pop(f'refused_{name}') for name in ('host', 'identity', 'at')}
         found |= {
+            'refused': refused if refused['at'] is not None else None,
             'status': 'disabled' if service.disabled else 'enabled',
             'state': 'up' if service.is_up(now, lease) else 'down',
             'lease': shown,

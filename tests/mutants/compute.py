@@ -16,9 +16,16 @@ MUTANTS = (
     Mutant(
         'opens-before-registration-is-applied',
         REGISTRATION,
-        '                self._apply(self._events.compute_started(report))\n',
-        '                at, self._runner.starting = self._events.compute_started(report), False; self._apply(at)\n',
+        '                self._apply(assignments)\n',
+        '                self._runner.starting = False; self._apply(assignments)\n',
         'A host accepts a late command before it knows the epoch in which its migrations are now run.',
+    ),
+    Mutant(
+        'refused-machine-listens',
+        REGISTRATION,
+        '            self._listener.pause()',
+        '            self._listener.is_paused = True',
+        'A machine that was refused takes the messages of the one that has its name.',
     ),
     Mutant(
         'command-for-an-earlier-boot-accepted',

@@ -9,6 +9,7 @@ MIGRATIONS = 'migrator/db/migrations.py'
 TAKEOVERS = 'migrator/db/conductors.py'
 SERVICES = 'migrator/db/services.py'
 REQUESTS = 'migrator/db/actions.py'
+MACHINES = 'migrator/db/machines.py'
 
 MUTANTS = (
     Mutant(
@@ -59,6 +60,20 @@ MUTANTS = (
         '.where(*_NAMES_HOST).values(epoch=_T.c.epoch + 1)',
         '.where(*_NAMES_HOST).values(epoch=_T.c.epoch)',
         'The owner decides on what the earlier boot of a host reported, although the host has restarted.',
+    ),
+    Mutant(
+        'another-machine-has-the-name-of-a-host',
+        MACHINES,
+        'if own.identity not in (None, identity):',
+        'if own.identity is None and not identity:',
+        'A second machine takes the name of a host, and its guests count as missing or are lost.',
+    ),
+    Mutant(
+        'machine-has-two-names',
+        MACHINES,
+        'for other in rows:',
+        'for other in sorted(rows)[1:]:',
+        'A renamed machine is two hosts, and its resources are there twice in Placement.',
     ),
     Mutant(
         'dead-boot-replaces-the-living-one',

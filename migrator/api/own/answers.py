@@ -174,8 +174,9 @@ SERVICES = whole(
             status={'type': 'string', 'enum': ['enabled', 'disabled']},
             state={'type': 'string', 'enum': ['up', 'down']},
             forced_down=_FLAG,
-            **each('disabled_reason boot_id', _TEXT_OR_NULL),
+            **each('disabled_reason boot_id identity', _TEXT_OR_NULL),
             **each('last_seen_up down_since', _TIME_OR_NULL),
+            refused=or_null(whole(**each('host identity', _TEXT), at=_TIME)),
             lease=or_null(
                 whole(
                     **each('id server', _TEXT),

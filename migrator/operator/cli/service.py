@@ -41,6 +41,8 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
         remarks.append('was stopped')
     if document['disabled_reason']:
         remarks.append(document['disabled_reason'])
+    if document['refused'] is not None:
+        remarks.append(_refused(document))
     if document['debts']:
         blocked = f', {document["alarms"]} blocked' if document['alarms'] else ''
         remarks.append(f'deferred cleanups: {document["debts"]}{blocked}')
@@ -65,6 +67,14 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
         _lease(lease, now),
         '; '.join(remarks),
     ]
+
+
+def _refused(document: dict[str, Any]) -> str:
+    refused = document['refused']
+    at, identity = command.moment(refused['at']), refused['identity']
+    if refused['host'] == document['host']:
+        return f'another machine of this name was refused, last at {at} UTC (its identity: {identity})'
+    return f'a machine with the same identity was refused as {refused["host"]}, last at {at} UTC'
 
 
 def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:

@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
-from migrator import exception
+from migrator import context, exception
+from migrator.compute import manager, registration
 from migrator.objects import protocol
+from migrator.testing import driver_contract
 from migrator.virt import driver
 from tests.unit.compute import scene as scene_module
 
@@ -45,6 +47,73 @@ def test_compute_started_is_repeated_until_a_conductor_replies(scene: Scene) -> 
     scene.simulation.advance(1)
     assert len(host.events.started) == 1
     assert host.poll().refusal is None
+
+
+def test_refused_machine_does_not_listen_until_it_is_accepted(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    host = scene.host(start=False)
+    stopped: list[int] = []
+    host.wire.stop = lambda: stopped.append(len(host.wire.serving))
+
+    def refuse() -> None:
+        raise exception.MachineRefused(host='alpha', reason='planted', identity='x', shown_at='alpha')
+
+    host.events.hang = refuse
+    host.start()
+    scene.simulation.advance(60)
+    assert stopped == [1]
+    assert host.events.beats == []
+    assert host.poll().refusal == 'starting'
+    assert not host.manager.registration.registered
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged == [
+        'This machine is refused, and serves no command until that is corrected: Host alpha is not registered: planted.'
+    ]
+    host.events.hang = None
+    scene.simulation.advance(registration.REFUSED_AGAIN)
+    assert len(host.wire.serving) == 2
+    assert len(host.events.started) == 2, 'it registers once it listens'
+    assert host.manager.registration.registered
+    assert host.poll().refusal is None
+    scene.simulation.advance(60)
+    assert host.events.beats
+
+
+def test_machine_that_is_refused_while_it_runs_does_not_listen_any_more(scene: Scene) -> None:
+    host = scene.host()
+    stopped: list[int] = []
+    host.wire.stop = lambda: stopped.append(1)
+
+    def refuse() -> None:
+        raise exception.MachineRefused(host='alpha', reason='planted', identity='x', shown_at='alpha')
+
+    host.events.hang = refuse
+    host.call('pre_live_migration', boot_id='another')
+    scene.simulation.run_ready()
+    assert stopped == [1]
+    assert not host.manager.registration.registered
+    host.manager.cleanup_host()
+    assert host.events.stopping == []
+
+
+def test_report_has_the_identity_of_the_driver_or_the_one_that_is_given(scene: Scene) -> None:
+    host = scene.host()
+    assert host.events.started[0].identity == scene.alpha.identity
+    given = manager.ComputeManager(
+        host.conf, 'alpha', host.driver, host.process, host.events, host.wire, identity='a half of alpha'
+    )
+    given.init_host()
+    assert given.registration.inventory.report().identity == 'a half of alpha'
+
+
+@pytest.mark.parametrize('query', ['list_guests', 'get_definitions', 'get_diagnostics', 'get_host_uptime'])
+def test_host_reports_nothing_of_its_guests_before_it_is_registered(scene: Scene, query: str) -> None:
+    """They may not be those of the host of its name."""
+    host = scene.host(start=False)
+    host.events.unreachable = True
+    host.start()
+    asked = {'get_definitions': {'instance_uuids': []}, 'get_diagnostics': {'instance': driver_contract.an_instance()}}
+    with pytest.raises(exception.ServiceUnreachable, match='no conductor has registered it yet'):
+        getattr(host.manager, query)(context.admin_context(), wait=1.0, **asked.get(query, {}))
 
 
 @pytest.mark.seeds(None, 1, 2)
