@@ -512,6 +512,12 @@ class ServiceInUse(Conflict):
     msg_fmt = 'The service of {host} cannot be deleted: {reason}.'
 
 
+class MachineNotReplaced(Conflict):
+    """The machine of a host cannot be replaced now."""
+
+    msg_fmt = 'The machine of {host} cannot be replaced: {reason}.'
+
+
 class ProviderInUse(Conflict):
     """A resource provider with allocations cannot be deleted."""
 

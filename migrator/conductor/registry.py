@@ -379,6 +379,8 @@ def delete_service(database: Database, client: PlacementClient, service: Service
     except (exception.ProviderInUse, exception.ServiceInUse):
         _claim_again(database, client, [(one, released[one.uuid]) for one in done if released[one.uuid]])
         raise
+    if service.binary == COMPUTE_BINARY:
+        database.machines.forget(host)
     return done
 
 
@@ -435,10 +437,10 @@ def _why_not(database: Database, service: Service) -> str | None:
         return f'migration {moving[0].uuid} is in progress, {len(moving)} in all: let it end, or abort it'
     guests = database.instances.list({'host': host})
     if guests:
-        return (
-            f'instance {guests[0].uuid} is on it, {len(guests)} in all: evacuate it, or remove a lost one with '
-            'migrator-manage instance delete'
-        )
+        # A guest of a machine that was replaced is not lost.
+        was_replaced = database.machines.had_guest(host, guests[0].uuid)
+        otherwise = 'restore it there' if was_replaced else 'remove a lost one with migrator-manage instance delete'
+        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: evacuate it, or {otherwise}'
     deferred = database.cleanups.list(host=host)
     if deferred and not service.forced_down:
         return (

@@ -39,6 +39,8 @@ class DifferenceKind(enum.StrEnum):
     MOVED = 'moved'
     #: No host that answered has the guest.
     MISSING = 'missing'
+    #: The same, and the machine of the host in the database was replaced since it had the guest.
+    REPLACED = 'replaced'
     #: The host in the database has the guest, and another host has it too.
     TWICE = 'twice'
     #: A host has a guest that the database does not have.
@@ -101,6 +103,8 @@ class Difference:
                 return f'it is on {seen}, but the database has it on {self.host}'
             case DifferenceKind.MISSING:
                 return f'no host that answered has it, but the database has it on {self.host}'
+            case DifferenceKind.REPLACED:
+                return f'no host that answered has it; it was on the machine of {self.host} that was replaced'
             case DifferenceKind.TWICE:
                 return f'more than one host has it: {seen}; the database has it on {self.host}'
             case DifferenceKind.UNKNOWN:
@@ -126,6 +130,8 @@ class Difference:
             case DifferenceKind.MISSING:
                 delete = f'migrator-manage instance delete {self.instance_uuid}'
                 return f'start it on {self.host} again; or, if it is gone for good: {delete}'
+            case DifferenceKind.REPLACED:
+                return f'restore it on {self.host}; or stop the service there and evacuate it, if its disks are shared'
             case DifferenceKind.TWICE:
                 return 'undefine the copies that do not run, after a look at which one is right'
             case DifferenceKind.UNKNOWN:

@@ -32,6 +32,7 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
     differing = database.differences.list()
+    replacements = database.machines.replacements()
     sources = database.takeovers.sources()
     documents: list[dict[str, Any]] = []
     for service in sorted(database.services.list(binary=binary, host=host), key=lambda one: (one.binary, one.host)):
@@ -45,8 +46,13 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             shown = dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
         found = dataclasses.asdict(service)
         del found['disabled']
+        replaced = replacements.get(service.host, []) if is_compute else []
         refused = {name: found.pop(f'refused_{name}') for name in ('host', 'identity', 'at')}
         found |= {
+            'replaced': [
+                {name: getattr(one, name) for name in ('identity', 'declared_off_at', 'declared_off_by', 'guests')}
+                for one in replaced
+            ],
             'refused': refused if refused['at'] is not None else None,
             'status': 'disabled' if service.disabled else 'enabled',
             'state': 'up' if service.is_up(now, lease) else 'down',

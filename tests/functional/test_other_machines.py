@@ -7,8 +7,10 @@ import pytest
 import migrator
 from migrator import context, exception
 from migrator.compute import rpcapi
+from migrator.conductor import registry
 from migrator.testing.hypervisor.driver import FakeDriver
 from tests.functional import state
+from tests.functional.faults import LONG
 
 pytestmark = pytest.mark.simulated(reason='it starts services of its own, on machines that it exchanges')
 
@@ -205,3 +207,102 @@ def test_first_identity_that_is_reported_fills_an_empty_one(cloud, monkeypatch):
     start(cloud, machine)
     (known,) = cloud.database.services.list('nova-compute', 'host9')
     assert known.identity == machine.identity
+
+
+# --- a machine that was really replaced ------------------------------------------------------------------------------
+
+REPLACE = 'service', 'replace', 'host1', '--old-machine-is-off'
+
+
+@pytest.fixture
+def placement_of_the_cloud(cloud, monkeypatch):
+    """The commands find the Placement of the cloud, which no configuration names."""
+    monkeypatch.setattr('migrator.operator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
+
+
+def replaced(cloud, operator):
+    """Return the old and the new machine of host1, after an operator has replaced the old one."""
+    stop(cloud)
+    machine, other = another_machine(cloud)
+    start(cloud, other)
+    status, text = operator(*REPLACE)
+    assert status == 0
+    assert f'(identity {machine.identity}) is refused if it returns.' in text
+    assert 'waits for its new machine: ada declared at 20' in remarks(operator)['host1']
+    cloud.simulation.advance(AGAIN)
+    assert state.service(cloud, 'host1')['state'] == 'up'
+    assert of_host1(cloud).identity == other.identity
+    return machine, other
+
+
+def everything(cloud):
+    """Return what a replacement leaves as it is: the guests, their allocations, and the hypervisors."""
+    rows = [(one.uuid, one.host, one.node, one.vm_state, one.task_state) for one in cloud.database.instances.list()]
+    return rows, state.allocations(cloud), [node.uuid for node in cloud.database.services.list_nodes()]
+
+
+@pytest.mark.usefixtures('placement_of_the_cloud')
+def test_guests_of_a_replaced_machine_are_differences_and_are_not_lost(cloud, operator, caplog):
+    guests = [cloud.boot(f'guest{number}', 'host1') for number in range(3)]
+    cloud.boot('elsewhere', 'host2')
+    cloud.simulation.advance(DOWN)
+    before = everything(cloud)
+    _machine, other = replaced(cloud, operator)
+    assert everything(cloud) == before
+    cloud.simulation.advance(2 * DOWN)
+    differences = cloud.database.differences.list()
+    assert [(one.name, one.kind) for one in differences] == [(f'guest{number}', 'replaced') for number in range(3)]
+    shown = [remarks(operator)['host1'], operator('instance', 'reconcile', '--dry-run')[1], *caplog.messages]
+    assert all('restore it on host1' in one.remedy for one in differences)
+    assert not [text for text in shown if 'instance delete' in text]
+    drain = cloud.request('POST', '/migrator/v1/drains', {'host': 'host1'}).json['drain']['uuid']
+    cloud.simulation.run_until(lambda: cloud.database.drains.get(drain).status == 'incomplete', timeout=LONG)
+    assert everything(cloud) == before
+    assert 'which was on the machine that was replaced: restore it there first' in state.result(cloud, guests[0])[1]
+    for one in guests:
+        other.spawn(one)
+    cloud.simulation.advance(2 * DOWN)
+    assert cloud.database.differences.list() == []
+    assert cloud.live_migrate(guests[0], 'host2').status_int == 202
+    cloud.wait()
+    state.moved(cloud, guests[0], 'host2')
+
+
+def test_replaced_machine_is_refused_when_it_returns_under_any_name(cloud, operator):
+    machine, other = replaced(cloud, operator)
+    cloud.world.hypervisors['host1'] = machine
+    returned = start(cloud, machine, process='old')
+    renamed = start(cloud, cloud.world.add('host9'), machine.identity)
+    cloud.simulation.advance(DOWN)
+    assert not returned.manager.registration.registered
+    assert not renamed.manager.registration.registered
+    assert 'the machine that was replaced is on again, and was refused as host' in remarks(operator)['host1']
+    assert of_host1(cloud).identity == other.identity
+    assert state.service(cloud, 'host1')['state'] == 'up'
+    cloud.world.hypervisors['host1'] = other
+    for name in ('old', 'host9'):
+        cloud.kill(name)
+
+
+def test_old_machine_that_was_only_slow_is_refused_with_its_next_heartbeat(cloud, operator):
+    old = cloud.processes['host1']
+    cloud.simulation.pause(old)
+    cloud.simulation.advance(DOWN + 20)
+    assert operator(*REPLACE)[0] == 0
+    cloud.simulation.resume(old)
+    cloud.simulation.advance(DOWN)
+    assert state.service(cloud, 'host1')['state'] == 'down'
+    assert not cloud.computes['host1'].registration.registered
+    assert not answers(cloud, 'host1')
+    cloud.kill('host1')
+    assert start(cloud, cloud.world.add('host1')).manager.registration.registered
+
+
+def test_deleted_service_forgets_its_replaced_machines(cloud, operator):
+    machine, _other = replaced(cloud, operator)
+    cloud.kill('host1')
+    cloud.simulation.advance(DOWN)
+    (service,) = cloud.database.services.list('nova-compute', 'host1')
+    registry.delete_service(cloud.database, cloud.placement_client, service, 60)
+    assert cloud.database.machines.replacements() == {}
+    back_to(cloud, machine)

@@ -29,6 +29,13 @@ MUTANTS = (
         'A migration that gets no further is never stuck, and the operator does not learn what to do.',
     ),
     Mutant(
+        'guest-of-another-host-is-lost',
+        SETTLE,
+        "for where it is.', is_certain=False)",
+        "for where it is.', is_certain=True)",
+        'A drain turns the guests to ERROR that another host has, or that were on a machine which was replaced.',
+    ),
+    Mutant(
         'a-copy-is-stuck',
         'migrator/conductor/migration/waiting.py',
         'math.inf if endless else PATIENCE * m.tools.options.service_down_time',

@@ -177,6 +177,9 @@ SERVICES = whole(
             **each('disabled_reason boot_id identity', _TEXT_OR_NULL),
             **each('last_seen_up down_since', _TIME_OR_NULL),
             refused=or_null(whole(**each('host identity', _TEXT), at=_TIME)),
+            replaced=many(
+                whole(identity=_TEXT_OR_NULL, declared_off_at=_TIME, declared_off_by=_TEXT, guests=many(_UUID))
+            ),
             lease=or_null(
                 whole(
                     **each('id server', _TEXT),

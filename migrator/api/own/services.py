@@ -40,7 +40,7 @@ def index(request: Request) -> webob.Response:
     found = services.document(request.services.database, lease, given.get('binary'), given.get('host'))
     shown = (
         'uuid', 'host', 'binary', 'version', 'status', 'disabled_reason', 'state', 'forced_down', 'last_seen_up',
-        'down_since', 'boot_id', 'identity', 'refused',
+        'down_since', 'boot_id', 'identity', 'refused', 'replaced',
     )  # fmt: skip
     listed = [
         {

@@ -57,14 +57,17 @@ def compare(
     :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
     """
     placed = database.differences.placed()
+    replaced = {
+        (host, uuid) for host, each in database.machines.replacements().items() for one in each for uuid in one.guests
+    }
     first = lists.ask_all(database.services, ask, threads)
-    found = _judge_all(placed, first, database.differences.unknown)
+    found = _judge_all(placed, first, database.differences.unknown, replaced)
     suspects = [uuid for uuid, one in found.items() if known is None or not one.is_like(known.get(uuid))]
     if suspects:
         hosts = {host for uuid in suspects for host in found[uuid].hosts}
         again = lists.ask_all(database.services, ask, threads, hosts & first.seen.keys())
         rows = database.differences.placed(suspects)
-        second = _judge_all(rows, dataclasses.replace(first, seen=again.seen), database.differences.unknown)
+        second = _judge_all(rows, dataclasses.replace(first, seen=again.seen), database.differences.unknown, replaced)
         for uuid in suspects:
             if placed.get(uuid) != rows.get(uuid) or not found[uuid].is_like(second.get(uuid)):
                 del found[uuid]
@@ -73,16 +76,22 @@ def compare(
 
 
 def _judge_all(
-    placed: Mapping[str, Placed], found: lists.Round, unknown: Callable[[Iterable[str]], set[str]]
+    placed: Mapping[str, Placed],
+    found: lists.Round,
+    unknown: Callable[[Iterable[str]], set[str]],
+    replaced: Set[tuple[str, str]],
 ) -> dict[str, Difference]:
-    """Return the guests that differ, by uuid."""
+    """Return the guests that differ, by uuid.
+
+    :param replaced: host and uuid of each guest of a machine that was replaced.
+    """
     holders: dict[str, dict[str, Guest]] = {}
     for host, guests in found.seen.items():
         for uuid, guest in guests.items():
             if guest.present:
                 holders.setdefault(uuid, {})[host] = guest
     strangers = unknown([uuid for uuid in holders if uuid not in placed])
-    judged = [_judge(one, holders.get(uuid, {}), found) for uuid, one in placed.items()]
+    judged = [_judge(one, holders.get(uuid, {}), found, (one.host, uuid) in replaced) for uuid, one in placed.items()]
     judged += [_stranger(uuid, holders[uuid]) for uuid in strangers]
     return {one.instance_uuid: one for one in judged if one is not None}
 
@@ -93,13 +102,14 @@ def _is_moving(guest: Guest) -> bool:
     return guest.job or guest.incoming or guest.post_copy or unclear
 
 
-def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round) -> Difference | None:
+def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round, was_replaced: bool) -> Difference | None:
     """Return how a guest differs, or None if it is where the database has it, or is moving.
 
     If its host in the database has not listed its guests, only a copy elsewhere shows a difference: one that runs, or,
     if the host is fenced, also one that is shut off.
 
     :param holders: host -> the guest there, for each host that has it.
+    :param was_replaced: whether the guest was on a machine of its host that was replaced.
     """
     if any(_is_moving(guest) for guest in holders.values()):
         return None
@@ -118,7 +128,8 @@ def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round) -> 
     if not answered and not others:
         return None
     if here is None:
-        kind = DifferenceKind.MOVED if others else DifferenceKind.MISSING
+        absent = DifferenceKind.REPLACED if was_replaced else DifferenceKind.MISSING
+        kind = DifferenceKind.MOVED if others else absent
     elif here not in RUNS and any(states[host] in RUNS for host in others):
         kind = DifferenceKind.MOVED
     elif others:

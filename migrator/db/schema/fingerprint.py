@@ -14,11 +14,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import drains, models
+from migrator.db import drains, machines, models
 from migrator.db.guests import differences
 
 #: The modules with tables. One that was not imported would be missing in the name.
-_WITH_TABLES = (models, drains, differences)
+_WITH_TABLES = (models, drains, machines, differences)
 
 
 def of_the_models() -> str:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import getpass
 import io
 import json
 import logging
@@ -225,6 +226,14 @@ def fail(prog: str, status: int, error: object) -> int:
     """Print an error to stderr, and return the exit status."""
     print(f'{prog}: {error}', file=sys.stderr)
     return status
+
+
+def user() -> str:
+    """Return the name of the user who runs the command, for what is recorded of it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return 'an operator'
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
     if document['forced_down']:
         remarks.append('forced down')
     if document['last_seen_up'] is None:
-        remarks.append('was stopped')
+        waits = document['replaced'] and document['boot_id'] is None
+        remarks.append(_off(document) if waits else 'was stopped')
     if document['disabled_reason']:
         remarks.append(document['disabled_reason'])
     if document['refused'] is not None:
@@ -69,9 +70,17 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
     ]
 
 
+def _off(document: dict[str, Any]) -> str:
+    newest = document['replaced'][0]
+    at, by = command.moment(newest['declared_off_at']), newest['declared_off_by']
+    return f'waits for its new machine: {by} declared at {at} UTC that the old one is off'
+
+
 def _refused(document: dict[str, Any]) -> str:
     refused = document['refused']
     at, identity = command.moment(refused['at']), refused['identity']
+    if identity in {one['identity'] for one in document['replaced']}:
+        return f'the machine that was replaced is on again, and was refused as {refused["host"]}, last at {at} UTC'
     if refused['host'] == document['host']:
         return f'another machine of this name was refused, last at {at} UTC (its identity: {identity})'
     return f'a machine with the same identity was refused as {refused["host"]}, last at {at} UTC'
@@ -105,6 +114,38 @@ def delete(asked: Asked) -> int:
     return command.RIGHT
 
 
+def replace(asked: Asked) -> int:
+    """Let another machine take the place of one that is off."""
+    down_time = asked.conf.service_down_time
+    off = asked.database.machines.replace(asked.arguments.name, command.user(), down_time)
+    document = {
+        'host': off.host, 'identity': off.identity, 'declared_off_by': off.declared_off_by,
+        'declared_off_at': off.declared_off_at, 'guests': off.guests,
+    }  # fmt: skip
+    known = f'(identity {off.identity}) is refused if it returns.'
+    text = (
+        f'The next machine that registers as {off.host} takes the place of the old one. The old one '
+        f'{known if off.identity else "has reported no identity, and is not recognized if it returns."}\n'
+        f'Guests that the old machine had: {len(off.guests)}. They stay registered, with their allocations.'
+    )
+    if off.guests:
+        text += ' Once the new machine is up, this shows those that it does not have:\n'
+        text += f'  {asked.command} instance reconcile --dry-run --host {off.host}'
+    asked.answer(document, text)
+    return command.RIGHT
+
+
+def _replaced(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('name', metavar='HOST', type=command.name, help='the host whose machine was replaced')
+    parser.add_argument(
+        '--old-machine-is-off',
+        action='store_true',
+        required=True,
+        help='you have made sure that the old machine is off, and does not come back with this name. Your name and the'
+        ' time are recorded',
+    )
+
+
 def _which(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('name', metavar='HOST', type=command.name, help='the host of the service')
     help_ = f'{BINARIES[0]} (the default) or {BINARIES[1]}'
@@ -125,5 +166,11 @@ VERBS: tuple[command.Verb, ...] = (
         ' evacuations from it that are done are completed',
         delete,
         _which,
+    ),
+    command.Verb(
+        'replace',
+        'let another machine have the name of a host whose own machine is off; its guests stay registered',
+        replace,
+        _replaced,
     ),
 )

@@ -8,7 +8,6 @@ lost, the owner's sweep finds the request.
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Callable, Sequence
 
@@ -38,7 +37,7 @@ def retry(asked: Asked) -> int:
         to_run = f'{asked.command} migration retry {migration.uuid}'
         return _show_plan(asked, facts, unstick.plan_retry(facts), to_run)
     blocked = unstick.check_retry(facts)
-    asked.database.retry(migration, blocked, _user())
+    asked.database.retry(migration, blocked, command.user())
     if migration.ended:
         lines = [f'With its next sweep a conductor has {one.host} do {one.step}.' for one in blocked]
         document = {'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}
@@ -80,7 +79,7 @@ def abandon(asked: Asked) -> int:
             facts, guest_on, lambda consumer: allocations.read(asked.placement(), consumer).allocations
         )
         return _show_plan(asked, facts, [*plan], to_run, again)
-    asked.database.requests.request_abandon(migration, guest_on, _user())
+    asked.database.requests.request_abandon(migration, guest_on, command.user())
     _wake(asked, migration)
     printed: list[str] = []
 
@@ -129,14 +128,6 @@ def _show_plan(asked: Asked, facts: Facts, plan: Sequence[str], to_run: str, aga
 
 def _line(text: str) -> str:
     return command.printable(text) if text else ''
-
-
-def _user() -> str:
-    """Return the name of the user who runs the command, for the timeline."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in a container
-        return 'an operator'
 
 
 def _wake(asked: Asked, migration: Migration) -> None:

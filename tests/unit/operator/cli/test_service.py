@@ -300,3 +300,79 @@ def test_a_dead_conductor_is_deleted(operator):
     cloud.simulation.advance(100)
     operator.observed('service', 'delete', 'conductor1', '--binary', 'nova-conductor')
     assert [row['HOST'] for row in operator.rows('service', 'list', '--binary', 'nova-conductor')] == ['conductor2']
+
+
+# --- replace ---------------------------------------------------------------------------------------------------------
+
+REPLACE = 'service', 'replace', 'host1', '--old-machine-is-off'
+
+
+def is_refused(operator, why):
+    before = operator.cloud.database.services.list()
+    status, out = operator.status(*REPLACE)
+    assert (status, out) == (1, '')
+    assert why in operator.err
+    assert operator.cloud.database.services.list() == before
+    assert operator.cloud.database.machines.replacements() == {}
+
+
+def test_machine_is_replaced_only_if_the_operator_declares_the_old_one_off(refused):
+    assert '--old-machine-is-off' in refused('service', 'replace', 'host1')
+
+
+def test_machine_of_a_service_that_reports_is_not_replaced(operator):
+    cloud = operator.cloud
+    is_refused(operator, 'its compute service reports')
+    (service,) = cloud.database.services.list(host='host1')
+    cloud.database.services.update(service.id, forced_down=True)
+    cloud.simulation.advance(20)
+    is_refused(operator, 'its compute service reports')
+    cloud.kill('host1')
+    cloud.simulation.advance(30)
+    is_refused(operator, 'its compute service reports')
+    cloud.simulation.advance(40)
+    assert operator.status(*REPLACE)[0] == 0
+
+
+def test_machine_is_not_replaced_while_no_conductor_can_say_whether_it_reports(operator):
+    operator.cloud.kill('conductor1')
+    operator.cloud.simulation.advance(600)
+    is_refused(operator, 'was not declared down yet')
+
+
+@pytest.mark.parametrize('host', ['host2', 'host1'])
+def test_machine_with_a_migration_in_progress_is_not_replaced(operator, host):
+    cloud = operator.cloud
+    guest = cloud.boot('one', 'host1' if host == 'host2' else 'host3', memory_mb=65000, dirty_rate=10000.0)
+    assert cloud.live_migrate(guest, host).status_int == 202
+    cloud.simulation.run_until(lambda: cloud.migrations(guest)[0].status == 'running')
+    cloud.kill('host1')
+    cloud.simulation.advance(70)
+    is_refused(operator, f'migration {cloud.migrations(guest)[0].uuid} is in progress there, 1 in all')
+
+
+def test_machine_of_an_unknown_host_is_not_replaced(operator):
+    status, _out = operator.status('service', 'replace', 'host9', '--old-machine-is-off')
+    assert status == 1
+    assert 'host9' in operator.err
+
+
+def test_replacement_records_who_declared_the_machine_off_and_its_guests(operator, monkeypatch):
+    monkeypatch.setenv('LOGNAME', 'ada')
+    cloud = operator.cloud
+    guest = cloud.boot('one', 'host1')
+    (service,) = cloud.database.services.list(host='host1')
+    cloud.kill('host1')
+    cloud.simulation.advance(70)
+    shown = operator.json(*REPLACE)
+    assert shown['declared_off_at'].startswith('2026-01-01T00:01:')
+    expected = {'identity': service.identity, 'declared_off_by': 'ada', 'guests': [guest.uuid]}
+    assert shown == {'host': 'host1', **expected, 'declared_off_at': shown['declared_off_at']}
+    (listed,) = operator.json('service', 'list', '--host', 'host1')['services']
+    assert listed['replaced'] == [{**expected, 'declared_off_at': shown['declared_off_at']}]
+    assert (listed['state'], listed['identity']) == ('down', None)
+    status, out = operator.status(*REPLACE)
+    assert (status, out) == (1, '')
+    assert 'it was replaced already, and no machine has registered since' in operator.err
+    status, _out = operator.status('service', 'delete', 'host1')
+    assert 'evacuate it, or restore it there' in operator.err
