@@ -78,10 +78,12 @@ class Known:
 
     :ivar may_run: host -> why the guest may run there.
     :ivar explained: the hosts where a deferred cleanup removes a copy, which is shut off.
+    :ivar seen: the hosts that a comparison has seen with the guest, which differs -> its state there.
     """
 
     may_run: Mapping[str, str]
     explained: frozenset[str]
+    seen: Mapping[str, str]
 
 
 class Differences:
@@ -146,7 +148,7 @@ class Differences:
         if last is not None and (last.status == MigrationStatus.ERROR or last.abandon_requested_at is not None):
             for host in filter(None, (last.source_compute, last.dest_compute)):
                 may_run.setdefault(host, f'migration {last.uuid} has not found out whether it is there')
-        return Known(may_run, frozenset(host for host, _step in copies))
+        return Known(may_run, frozenset(host for host, _step in copies), seen)
 
     @retried
     def replace(self, found: Iterable[Difference], kept: Collection[str] = ()) -> builtins.list[Difference]:

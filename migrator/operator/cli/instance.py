@@ -94,9 +94,9 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
     if not report.guest.present:
         helps = 'give the uuid and the host of an existing guest, or --force to register it before it exists'
         raise exception.GuestNotFound(f'Host {host} has no guest {uuid}: {helps}.', host=host, instance_uuid=uuid)
-    others = {other: why for other, why in asked.database.differences.known(uuid).may_run.items() if other != host}
+    others = {other: state for other, state in asked.database.differences.known(uuid).seen.items() if other != host}
     if others:
-        seen = ', '.join(f'{other} ({why})' for other, why in sorted(others.items()))
+        seen = ', '.join(f'{other} ({state})' for other, state in sorted(others.items()))
         raise exception.GuestElsewhere(host=host, instance_uuid=uuid, seen=seen)
 
 
