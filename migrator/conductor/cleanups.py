@@ -271,7 +271,7 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
         why = _carry_out(m, cleanup)
         if why is not None and m.tools.is_down(m.source):
             what = f'{cleanup.step}, the deferred cleanup of migration {cleanup.migration_uuid}'
-            return Failed(f'{m.source} is down, and has not done {what}.')
+            return Failed(f'{m.source} is down, and has not done {what}.', unanswered=True)
         if why is not None:
             pause = Reason.of(WaitKind.CLEANUP, m.source, detail=f' ({why})' if why else '', **words)
             waiting.note_waiting(m, pause)

@@ -21,6 +21,8 @@ class ObstacleKind(enum.StrEnum):
     STATE = 'state'
     #: Another task of the guest is in progress, or its host is down. The drain waits until that has ended.
     BUSY = 'busy'
+    #: The guest is not where the control plane has it.
+    DIFFERENCE = 'difference'
     NO_DESTINATION = 'no_destination'
     #: It cannot be moved live, for example because of a device of the host. The hosts of this control plane report that
     #: only once an hour, so a drain asks them, and only its plan has this kind.
@@ -93,6 +95,7 @@ class Move:
     """A requested migration.
 
     :ivar is_of_guest: whether a check of the guest itself has failed, and not one of a destination.
+    :ivar unanswered: whether the guest's own host did not answer, or was stopped, so that nothing was tried.
     :ivar is_stuck: whether it is stuck, so that an operator should look at it.
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
     :ivar tried: the hosts where it has failed.
@@ -105,6 +108,7 @@ class Move:
     destination: str | None = None
     reason: str | None = None
     is_of_guest: bool = False
+    unanswered: bool = False
     is_stuck: bool = False
     waits_for_slot: bool = False
     tried: Sequence[str] = ()

@@ -168,7 +168,15 @@ class _Run:
         """Decide whether a guest is tried again."""
         reason = f'{(move.reason or "Its migration failed").rstrip(".")}.'
         tried = sorted({*member.tried, *move.tried})
-        if move.is_of_guest and member.attempts >= REFUSALS:
+        if move.unanswered:
+            self._change(
+                member,
+                status=_M.WAITING.value,
+                reason=f'{reason} This counts as no attempt; the next one begins when its host answers.',
+                attempts=member.attempts - 1,
+                not_before=self._later(FIRST_PAUSE),
+            )
+        elif move.is_of_guest and member.attempts >= REFUSALS:
             self._change(member, status=_M.FAILED.value, reason=f'{reason} It is not tried again.', tried=tried)
         elif member.attempts >= self.drain.max_attempts:
             gave_up = f'{reason} This was attempt {member.attempts} of {self.drain.max_attempts}.'

@@ -43,7 +43,7 @@ class Subject(Protocol):
 
     step_log: StepLog
     #: Why a step has failed: the abort reason, unless there is a request.
-    failure: str | None
+    failure: Failed | None
 
     @property
     def times(self) -> Times:
@@ -175,9 +175,9 @@ class SagaExecutor(Generic[T]):
                 if self._find(step) is None:
                     self._enter(step)
                 self._keep(self._record(step, DO, StepState.DONE, result))
-            case Failed(reason):
+            case Failed():
                 self._flush()
-                self.subject.failure = reason
+                self.subject.failure = verdict
             case _:
                 return verdict
         return None
@@ -193,9 +193,11 @@ class SagaExecutor(Generic[T]):
             # The outcome is committed together with the first step after the pivot, or with the first undo.
             case Forward(result):
                 self._keep(self._record(self.saga.pivot, DO, StepState.DONE, result), outcome=FORWARD)
-            case Back(reason, another):
+            case Back(reason, another, unanswered):
                 before_pivot = subject.step_log.find(subject.attempt, self.saga.pivot.name) is None
-                failed = self._record(failing, DO, StepState.FAILED, {'reason': reason})
+                unanswered |= subject.failure is not None and subject.failure.unanswered
+                facts = {'unanswered': True} if unanswered else {}
+                failed = self._record(failing, DO, StepState.FAILED, {'reason': reason, **facts})
                 again = (before_pivot or another) and subject.has_next_attempt()
                 self._keep(failed, outcome=None if again else BACK)
             case Lost(reason, is_certain):
@@ -203,8 +205,8 @@ class SagaExecutor(Generic[T]):
                 self._keep(self._record(failing, DO, StepState.FAILED, result), outcome=BACK)
             case GoOn():
                 return self._do(step)
-            case Failed(reason):
-                subject.failure = reason
+            case Failed():
+                subject.failure = settled
             case _:
                 return settled
         return None

@@ -95,6 +95,7 @@ class Facts:
     :ivar deferred: why it became a cleanup.
     :ivar lost: whether there is nothing left to move.
     :ivar elsewhere: whether what is not left may be elsewhere.
+    :ivar unanswered: whether it has failed since the subject's own host did not answer.
     :ivar migrate_data: the data of the hosts for each other, in JSON-safe form.
     """
 
@@ -103,6 +104,7 @@ class Facts:
     deferred: str | None = None
     lost: bool = False
     elsewhere: bool = False
+    unanswered: bool = False
     migrate_data: Any = None
 
 

@@ -59,9 +59,13 @@ class Parked:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga."""
+    """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga.
+
+    :ivar unanswered: whether the subject's own host did not answer, which says nothing about the subject.
+    """
 
     reason: str
+    unanswered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +92,12 @@ class Back:
     """Settled: the pivot has not happened and can no longer happen. Every step is undone.
 
     :ivar another: whether another attempt may follow, although the pivot was sent.
+    :ivar unanswered: as in :class:`Failed`.
     """
 
     reason: str
     another: bool = False
+    unanswered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

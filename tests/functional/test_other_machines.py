@@ -258,7 +258,10 @@ def test_guests_of_a_replaced_machine_are_differences_and_are_not_lost(cloud, op
     drain = cloud.request('POST', '/migrator/v1/drains', {'host': 'host1'}).json['drain']['uuid']
     cloud.simulation.run_until(lambda: cloud.database.drains.get(drain).status == 'incomplete', timeout=LONG)
     assert everything(cloud) == before
-    assert 'Host host1 has no guest' in state.result(cloud, guests[0])[1]
+    members = cloud.request('GET', f'/migrator/v1/drains/{drain}').json['drain']['members']
+    assert {one['status'] for one in members} == {'blocked'}, members
+    assert all('restore it on host1' in one['reason'].lower() for one in members)
+    assert cloud.migrations(guests[0]) == []
     for one in guests:
         other.spawn(one)
     cloud.simulation.advance(2 * DOWN)

@@ -66,9 +66,9 @@ MUTANTS = (
     Mutant(
         'a-drain-requests-migrations-of-a-dead-host',
         'migrator/conductor/drains/engine.py',
-        'if guest.host in self.forced_down:',
-        'if guest.host is None:',
-        'A drain of a dead host uses up the attempts of its guests, and delays their evacuation.',
+        'if service is not None and service.forced_down:',
+        'if service is not None and service.forced_down and whose == "home":',
+        'A drain requests the migrations of a dead host, which keep its guests from being evacuated.',
     ),
     Mutant(
         'a-named-host-may-be-disabled',
@@ -377,5 +377,26 @@ MUTANTS = (
         'kept = {uuid for uuid, one in shown.items() if uuid not in busy or rows.get(uuid) == one.host}',
         'kept = {uuid for uuid, one in shown.items() if uuid not in busy}',
         'An evacuation waits for a host that was last seen with the guest, and goes on when a comparison forgets it.',
+    ),
+    Mutant(
+        'silence-of-the-source-is-an-attempt',
+        'migrator/conductor/migration/hosts.py',
+        'return Failed(reason, unanswered=host == m.source)',
+        'return Failed(reason)',
+        'A drain gives guests up because the compute service of their host was away.',
+    ),
+    Mutant(
+        'drain-asks-while-its-host-is-away',
+        'migrator/conductor/drains/engine.py',
+        'if service is not None and (service.last_seen_up is None or service.down_since is not None):',
+        'if service is not None and service.last_seen_up is None and service.down_since is not None:',
+        'A drain requests a migration after the other while the compute service of its host is away.',
+    ),
+    Mutant(
+        'drain-moves-what-its-host-does-not-report',
+        'migrator/conductor/drains/engine.py',
+        'obstacle = found or obstacle or self._is_reported(instance)',
+        'obstacle = found or obstacle',
+        'A drain requests the migration of a guest that was moved by hand a moment ago.',
     ),
 )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator import context, exception
 from migrator.conductor.migration import destinations
@@ -41,6 +42,7 @@ from migrator.objects import (
     Strategy,
     protocol,
 )
+from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Direction, Drain, Member
 from migrator.objects.migration import AbortCause
 from migrator.saga import log
@@ -57,8 +59,14 @@ _CHECKS_OF_GUEST = ('check_can_live_migrate_source', 'check_can_migrate_source')
 _TIMEOUT = 10.0
 #: The remedy for a guest that is busy.
 _WAITS = 'The drain waits until that has ended.'
+#: The remedy where none is needed.
+_AGAIN = 'The drain tries again by itself.'
+#: The kinds of differences of a guest that is not, or not only, where the database has it.
+NOT_THERE = frozenset(kind for kind in DifferenceKind if kind not in (DifferenceKind.POWER, DifferenceKind.UNFINISHED))
 #: The greatest number of items that a check names.
 _NAMED = 20
+#: Seconds between two lists of a host for its drain, and the same while it does not report one of its guests.
+_LIST_AGAIN, _LIST_SOON = 60.0, 5.0
 #: Seconds between two forecasts of a drain. Each reads the newest migrations that have completed.
 _FORECASTS = 10.0
 
@@ -76,10 +84,30 @@ class ConductorEngine:
         self._wake = wake
         #: Drain -> when its last forecast was made.
         self._forecast_at: dict[str, float] = {}
+        #: Host -> when it last listed its guests for a drain, and which of its guests it did not have then.
+        self._listed: dict[str, tuple[float, frozenset[str]]] = {}
 
     def guests(self, drain: Drain) -> list[Guest]:
         """Return the guests of a drain's host in the database, by id."""
-        return guests_of(self._tools.database, drain, self._tools.database.instances.list({'host': drain.host}))
+        instances = self._tools.database.instances.list({'host': drain.host})
+        return guests_of(self._tools.database, drain, instances, self._absent(drain.host, instances))
+
+    def _absent(self, host: str, instances: Iterable[Instance]) -> frozenset[str]:
+        """Return the guests of a host that it does not report, as it has listed them lately.
+
+        It lists them once a minute, and sooner while it does not report one of them. A host that does not answer shows
+        nothing.
+        """
+        now = self._tools.threads.clock.monotonic()
+        at, absent = self._listed.get(host, (-math.inf, frozenset()))
+        if now - at >= (_LIST_AGAIN if not absent else _LIST_SOON):
+            guests = self._tools.lists.of({host}).seen.get(host)
+            absent = (
+                frozenset() if guests is None else frozenset(one.uuid for one in instances if not _has(guests, one))
+            )
+            self._listed = {one: known for one, known in self._listed.items() if now - known[0] < _LIST_AGAIN}
+            self._listed[host] = now, absent
+        return absent
 
     def find(self, drain: Drain, uuids: Iterable[str]) -> list[Guest]:
         """Return guests of a drain wherever they are; a deleted one is left out."""
@@ -125,7 +153,8 @@ class ConductorEngine:
             # It may have been locked or shut off since the members were read.
             obstacle = _obstacle(drain, instance)
             if obstacle is None or obstacle.kind == ObstacleKind.BUSY:
-                obstacle = _HostsInTheWay.read(database, drain).obstacle(instance)
+                found = _InTheWay.read(database, drain, [instance.host]).obstacle(instance)
+                obstacle = found or obstacle or self._is_reported(instance)
             if obstacle is not None:
                 raise Refused(obstacle)
             by, lowest = _requester(drain, drain.requested_by), database.services.lowest_version()
@@ -142,9 +171,18 @@ class ConductorEngine:
                 return
             if isinstance(error, Refused):
                 raise
-            raise Refused(Obstacle(ObstacleKind.BUSY, error.message, 'The drain tries again by itself.')) from None
+            raise Refused(Obstacle(ObstacleKind.BUSY, error.message, _AGAIN)) from None
         with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
             self._adopt([member.mark])
+
+    def _is_reported(self, instance: Instance) -> Obstacle | None:
+        """Have the host of a guest list its guests, and return None if the guest is among them."""
+        found = self._tools.lists.of({instance.host})
+        guests = found.seen.get(instance.host)
+        if guests is None:
+            why = found.unanswered.get(instance.host, 'it is forced down').rstrip('.')
+            return Obstacle(ObstacleKind.BUSY, f'Its host {instance.host} did not list its guests: {why}.', _AGAIN)
+        return None if _has(guests, instance) else _not_reported(instance)
 
     def look(self, members: Sequence[Member]) -> dict[str, Move]:
         """Return the newest migration of each member, from one query."""
@@ -216,42 +254,73 @@ def _shown(found: list[str]) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _HostsInTheWay:
-    """The hosts that take no part in migrations until an operator changes that. The drain waits meanwhile.
+class _InTheWay:
+    """What keeps guests from being migrated besides their own rows.
 
-    A migration from or to such a host fails at once, and would only use up the attempts of the guest.
+    A migration from or to a host that does not answer fails, and would only use up the attempts of the guest. So does
+    one of a guest that is not where the database has it.
 
-    :ivar forced_down: the hosts that are forced down.
-    :ivar home: the compute service to which a restore brings the guests back; None: there is none.
+    :ivar services: the compute services of the guests' hosts and of the drain's host, by host.
+    :ivar home: the host to which a restore brings the guests back; None: it is no restore.
+    :ivar differences: the differences that are stored, by guest.
     """
 
-    forced_down: Collection[str]
-    home: Service | None
+    services: Mapping[str, Service]
+    home: str | None
+    differences: Mapping[str, Difference]
 
     @classmethod
-    def read(cls, database: Database, drain: Drain) -> _HostsInTheWay:
-        goes_back = drain.direction == Direction.BACK
-        homes = database.services.list(COMPUTE_BINARY, drain.host) if goes_back else []
-        return cls(database.services.forced_down(), homes[0] if homes else None)
+    def read(cls, database: Database, drain: Drain, hosts: Iterable[str]) -> _InTheWay:
+        services = database.services.list(COMPUTE_BINARY, sorted({drain.host, *hosts}))
+        differences = {one.instance_uuid: one for one in database.differences.list() if one.kind in NOT_THERE}
+        home = drain.host if drain.direction == Direction.BACK else None
+        return cls({one.host: one for one in services}, home, differences)
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
-        if self.home is not None and self.home.forced_down:
-            return Obstacle(ObstacleKind.BUSY, f'Its home {self.home.host} is forced down.', _clear(self.home.host))
-        if self.home is not None and self.home.disabled:
-            return disabled_home(self.home.host, self.home.disabled_reason)
-        if guest.host in self.forced_down:
-            dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}.'
-            return Obstacle(ObstacleKind.BUSY, f'Its host {guest.host} is forced down.', f'{dead} {_clear(guest.host)}')
+        home = self.services.get(self.home or '')
+        if home is not None and home.disabled and not home.forced_down:
+            return disabled_home(home.host, home.disabled_reason)
+        difference = self.differences.get(guest.uuid)
+        if difference is not None:
+            return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(difference.remedy)}.')
+        for whose, service in (('home', home), ('host', self.services.get(guest.host))):
+            if service is not None and service.forced_down:
+                dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}. '
+                remedy = f'{dead if whose == "host" else ""}{_clear(service.host)}'
+                return Obstacle(ObstacleKind.BUSY, f'Its {whose} {service.host} is forced down.', remedy)
+            if service is not None and (service.last_seen_up is None or service.down_since is not None):
+                reason = f'The compute service of its {whose} {service.host} is down.'
+                return Obstacle(ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt.')
         return None
+
+
+def _upper(text: str) -> str:
+    return f'{text[:1].upper()}{text[1:]}'
 
 
 def _clear(host: str) -> str:
     return f'If the host is back: openstack compute service set --up {host} nova-compute.'
 
 
-def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -> list[Guest]:
-    """Return instances as a drain sees them, by id."""
+def _has(guests: Mapping[str, protocol.Guest], instance: Instance) -> bool:
+    """Return whether a host has a guest, and not only a process that waits to receive it."""
+    guest = guests.get(instance.uuid)
+    return guest is not None and guest.present and guest.state != protocol.GuestState.WAITING
+
+
+def _not_reported(instance: Instance) -> Obstacle:
+    look = 'See "migrator-manage instance reconcile --dry-run" for where it is.'
+    return Obstacle(ObstacleKind.DIFFERENCE, f'Its host {instance.host} does not report it.', look)
+
+
+def guests_of(
+    database: Database, drain: Drain, instances: Iterable[Instance], absent: Collection[str] = ()
+) -> list[Guest]:
+    """Return instances as a drain sees them, by id.
+
+    :param absent: those that their host has not listed.
+    """
     found = sorted(instances, key=lambda instance: instance.id)
     hosts = sorted({one.host for one in found if _is_cold(drain, one)})
     places = database.services.places('', host=hosts) if hosts else []
@@ -259,7 +328,7 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
     resized = [one.uuid for one in found if one.vm_state == RESIZED]
     rows = database.migrations.list({'instance_uuid': resized}, in_progress=True) if resized else []
     decided = {row.instance_uuid for row in rows if row.confirm_requested_at or row.revert_requested_at}
-    in_the_way = _HostsInTheWay.read(database, drain)
+    in_the_way = _InTheWay.read(database, drain, {one.host for one in found})
 
     def obstacle(one: Instance) -> Obstacle | None:
         if one.uuid in decided:
@@ -268,6 +337,8 @@ def guests_of(database: Database, drain: Drain, instances: Iterable[Instance]) -
         if _is_cold(drain, one) and refused is not None:
             reason = f'It is shut off, and {one.host} takes no part in cold migrations: {refused}.'
             return Obstacle(ObstacleKind.STATE, reason, 'Start the guest, so that it moves live.')
+        if one.uuid in absent and one.uuid not in in_the_way.differences:
+            return _not_reported(one)
         own = _obstacle(drain, one)
         return own if own is not None and own.kind != ObstacleKind.BUSY else in_the_way.obstacle(one) or own
 
@@ -342,11 +413,14 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
             for entry in entries
             if (entry.kind, entry.step) == (kinds.INTENT, _CHOICE) and entry.payload.get('input')
         }
+        ended = next((entry for entry in reversed(entries) if entry.kind == kinds.FAILED), None)
+        facts = log.records([ended])[0].facts if ended is not None else log.Facts()
         return Move(
             MoveState.FAILED,
             row.dest_compute,
             f'Migration {row.uuid} ended as {row.status}: {row.failure or row.abort_verdict or "no reason is known."}',
             is_of_guest=bool(failed) and failed[-1] in _CHECKS_OF_GUEST,
+            unanswered=facts.unanswered or row.abort_cause == AbortCause.HOST_STOP,
             tried=sorted(tried) if row.status == _S.FAILED else (),
         )
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING

@@ -36,6 +36,7 @@ from migrator.placement_client.allocations import SharedReadings, Writer
 from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
 from migrator.saga import log
+from migrator.saga.saga import Failed
 
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
@@ -284,7 +285,7 @@ class MigrationContext:
         )
         #: What the bodies of steps have collected for the next commit.
         self.writes = Write()
-        self.failure: str | None = None
+        self.failure: Failed | None = None
 
     def become(self, fresh: MigrationContext) -> None:
         """Replace everything by what was read again, except the replies of the hosts, the waits and the times."""
@@ -337,7 +338,7 @@ class MigrationContext:
         if self.row.abort_requested_at is not None:
             failed = self.row.abort_text if self.row.abort_status == Status.FAILED else None
             return failed or f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
-        return self.failure
+        return self.failure.reason if self.failure is not None else None
 
     def need_not_settle(self, step: str) -> bool:
         """Return whether the pivot has only waited for a free call slot of its source.

@@ -109,7 +109,8 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
     if (answers and wait.tries > 1) or (not answers and too_long):
         role = 'source' if host == m.source else 'destination'
         waited = error.kwargs.get('timeout')
-        return Failed(f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.')
+        reason = f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.'
+        return Failed(reason, unanswered=host == m.source)
     return _still_checking(m, host, step)
 
 

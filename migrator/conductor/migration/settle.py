@@ -325,7 +325,9 @@ def _back(m: MigrationContext, decision: Decision, source: Host, _destination: H
     if m.row.abort_requested_at is not None and source.verdict == 'failed':
         # The driver's verdict decides the result of an abort.
         m.set(failure=failure, abort_status=Status.FAILED.value, abort_text=failure)
-    return Back(m.abort_reason or failure)
+    # Only a host that is down before anything was sent: later the guest may have moved.
+    unanswered = source.observed is Observed.DOWN and m.abort_reason is None
+    return Back(m.abort_reason or failure, unanswered=unanswered)
 
 
 def _lost(m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:

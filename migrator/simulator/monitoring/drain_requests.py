@@ -10,6 +10,7 @@ from typing import Any
 
 from migrator.objects import MigrationStatus
 from migrator.objects.drain import MemberStatus
+from migrator.objects.migration import AbortCause
 from migrator.simulator.world import World
 
 
@@ -23,6 +24,8 @@ class DrainRequests:
         self._before: dict[tuple[str, str], tuple[str, bool]] = {}
         #: (drain, instance) -> the migrations that do not count any more: the guest has left since, or came back.
         self._earlier: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+        #: The migrations whose source did not answer, or was stopped. A look sees the logs of recent ones alone.
+        self._not_tried: set[str] = set()
         self._seen: tuple[Mapping[str, Any], ...] = ()
 
     def look(self, world: World) -> Iterator[str]:
@@ -31,7 +34,8 @@ class DrainRequests:
         - A mark belongs to one member. Each migration of a drain was requested with a mark of the drain's member.
         - A migration of a drain in progress is that of a member that moves.
         - A member gets no more than ``max_attempts`` migrations, unless its guest has left and come back, or the drain
-          was restored meanwhile. Each restore has attempts of its own.
+          was restored meanwhile. Each restore has attempts of its own. A migration does not count whose source did not
+          answer, or was stopped.
         """
         now = (world.drains, world.members, world.drained)
         if all(one is other for one, other in zip(now, self._seen, strict=False)) and self._seen:
@@ -39,6 +43,8 @@ class DrainRequests:
         self._seen = now
         requested: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
         for uuid, migration in world.drained.items():
+            if not _was_tried(world, uuid):
+                self._not_tried.add(uuid)
             requested[migration.drain or '', migration.instance_uuid].append(uuid)
             if migration.status in (MigrationStatus.COMPLETED, MigrationStatus.CONFIRMED):
                 # The guest has left with it, and with those before it.
@@ -64,7 +70,7 @@ class DrainRequests:
                 if came_back or (had_ended and not drain.ended):
                     self._earlier[key].update(requested[key])
                 self._before[key] = member.status, drain.ended
-                count = len(set(requested[key]) - self._earlier[key])
+                count = len(set(requested[key]) - self._earlier[key] - self._not_tried)
                 if count > drain.max_attempts:
                     yield f'drain {drain_uuid} has requested {count} migrations of {member.instance_uuid}'
         for key, uuids in requested.items():
@@ -77,3 +83,9 @@ class DrainRequests:
     def _note_mark(self, key: tuple[str, str], mark: str | None) -> Iterator[str]:
         if mark is not None and self._marks.setdefault(mark, key) != key:
             yield f'the mark {mark} of member {key[1]} of drain {key[0]} is one of another member'
+
+
+def _was_tried(world: World, uuid: str) -> bool:
+    """Return whether the source of a migration has answered, and was not stopped."""
+    unanswered = any(record.facts.unanswered for record in world.step_log.get(uuid, ()))
+    return not unanswered and world.drained[uuid].abort_cause != AbortCause.HOST_STOP

@@ -117,7 +117,7 @@ class Subject:
         self.world = world
         self.step_log = log.StepLog(world.stored.records.values())
         self.times = Times()
-        self.failure: str | None = None
+        self.failure: Failed | None = None
         self.ending: str | None = None
         self.beginning = False
 
@@ -139,7 +139,7 @@ class Subject:
 
     @property
     def abort_reason(self) -> str | None:
-        return self.world.abort_reason or self.failure
+        return self.world.abort_reason or (self.failure.reason if self.failure else None)
 
     def need_not_settle(self, step: str) -> bool:
         return step in self.world.unsent

@@ -14,6 +14,7 @@ from migrator.db import conductors, models
 from migrator.objects import protocol
 from migrator.objects.reasons import Reason, StuckKind
 from migrator.saga import log
+from migrator.saga.saga import Failed
 from tests.unit.conductor import stage
 
 Stage = stage.Stage
@@ -126,7 +127,7 @@ class TestAttempts:
         m = still.adopt(still.accept())
         m.set(status='preparing', dest_compute='host2', dest_node='host2')
         m.commit([intent(input=CHOSEN), intent('pre', state='failed', result={'reason': 'disk full'})])
-        m.failure = 'disk full'
+        m.failure = Failed('disk full')
         m.begin_next_attempt()
         row = still.row(m.row)
         assert (row.attempt, row.dest_compute, row.dest_node) == (2, None, None)
