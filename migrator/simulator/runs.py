@@ -50,6 +50,7 @@ KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
     'bounds': plans.of_bounds,
     'emptied-hosts': plans.of_an_emptied_host,
     'drains': drains.of_drains,
+    'hosts-away': drains.of_a_host_away,
     'cold-migrations': cold_migrations.of_cold_migrations,
     'resizes': cold_migrations.of_resizes,
     'by-hand': by_hand.of_changes_by_hand,
@@ -135,7 +136,7 @@ def run(
         over[0] = True
         failpoints.remove()
         operator.finish()
-        violations = tuple(str(violation) for violation in operator.judge(monitor))
+        violations = tuple(str(violation) for violation in operator.judge(monitor, plan.all_move))
         return Run(
             seed=plan.seed,
             violations=violations,

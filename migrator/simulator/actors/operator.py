@@ -18,7 +18,7 @@ from migrator.objects import Instance, Migration, MigrationStatus, protocol
 from migrator.objects.drain import Direction, Drain, MemberStatus
 from migrator.simulator.actors.supervisor import Supervisor
 from migrator.simulator.actors.user import User
-from migrator.simulator.invariants import check
+from migrator.simulator.invariants import check, drains
 from migrator.simulator.monitor import Monitor
 from migrator.simulator.world import World
 from migrator.testing.cloud import SimulatedCloud
@@ -297,11 +297,13 @@ class Operator:
                 with contextlib.suppress(exception.NotStuck):
                     self.cloud.database.requests.request_abandon(row, row.dest_compute or '', 'an operator')
 
-    def judge(self, monitor: Monitor) -> list[check.Violation]:
+    def judge(self, monitor: Monitor, all_move: bool = False) -> list[check.Violation]:
         """Return all violations after the cloud has come to rest.
 
         A stuck migration is a violation, unless a host is gone for ever: then only an operator can know where the guest
         is.
+
+        :param all_move: whether a migration moves each guest now, so that no drain may have given one up (I29).
         """
         world = monitor.snapshot()
         seen = [one for one in check.check(world) if not self._is_vanished_guest(world, one)]
@@ -316,6 +318,9 @@ class Operator:
                 found[
                     check.Violation('I25', f'drain {drain.uuid} is {drain.shown_status}: it has not ended', world.at)
                 ] = None
+        if all_move:
+            for what in drains.given_up(world):
+                found[check.Violation('I29', what, world.at)] = None
         always = {*monitor.violations, *check.check(world, quiet=False)}
         return [
             one for one in found if (one.id == 'I1' and one in always) or not self._is_of_change_by_hand(world, one)

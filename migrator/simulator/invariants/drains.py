@@ -168,3 +168,14 @@ def _after_restore(status: str, again: bool) -> str:
     if again:
         return _M.WAITING if status in (_M.CANCELLED, _M.FAILED, _M.BLOCKED) else status
     return _M.WAITING if status == _M.MOVED else _M.GONE
+
+
+def given_up(world: World) -> Iterator[str]:
+    """I29: no guest of a drain is ``failed`` that a plain migration moves.
+
+    It is judged only where nothing but an absence of hosts has kept guests from moving.
+    """
+    for uuid, members in world.members.items():
+        for member in members:
+            if member.status == MemberStatus.FAILED:
+                yield f'drain {uuid} has given {member.instance_uuid} up: {member.reason}'

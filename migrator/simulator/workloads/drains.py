@@ -112,3 +112,38 @@ def of_drains(seed: int) -> Plan:
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
         horizon=max(HORIZON, *(deed.at for deed in deeds)),
     )
+
+
+def of_a_host_away(seed: int) -> Plan:
+    """Return a seed's plan in which the compute service of a drained host is away for 5 to 15 minutes.
+
+    Nothing else goes wrong, so each guest can be moved once the service is back. Some drains are restored.
+    """
+    plan = of(seed)
+    dice = random.Random(f'host away {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    hosts = ('host1', 'host2', 'host3')
+    guests = tuple(
+        Guest('host1', dice.choice(_MEMORY), 0.0, dice.choice((1, 1, 1, 4))) for _ in range(dice.choice((2, 3, 6)))
+    )
+    wanted = {'max_attempts': dice.choice((1, 1, 2, 3)), 'include_stopped': True}
+    deeds, at = [Deed(0.0, 'drain', 'host1', wanted)], dice.choice((dice.uniform(-0.5, 2), dice.uniform(0, 12)))
+    for _ in range(dice.choice((1, 1, 2))):
+        away = dice.uniform(300, 900)
+        deeds.append(Deed(at, dice.choice(('kill', 'kill', 'stop and start')), 'host1', away))
+        at += away + dice.choice((dice.uniform(0, 5), dice.uniform(0, 60)))
+    if dice.random() < 0.4:
+        at += dice.uniform(60, 200)
+        deeds.append(Deed(at - dice.choice((5.0, 70.0)), 'kill', dice.choice(hosts), dice.uniform(100, 500)))
+        deeds.append(Deed(at, 'change the drain', 'host1', {'restore': None}))
+    return dataclasses.replace(
+        plan,
+        hosts=len(hosts),
+        guests=guests,
+        deeds=tuple(
+            dataclasses.replace(deed, at=round(max(deed.at, 0.0), 3)) for deed in sorted(deeds, key=lambda one: one.at)
+        ),
+        knobs={**plan.knobs, 'link': 4096.0},
+        rate=0.0,
+        horizon=at + HORIZON,
+        all_move=True,
+    )

@@ -112,6 +112,7 @@ class Plan:
     :ivar inject_at: random faults are injected only at boundaries whose labels contain this.
     :ivar placement_seconds: how long each request of a service to Placement takes.
     :ivar flavors: those that guests can be resized to.
+    :ivar all_move: whether nothing but an absence of hosts keeps a guest from moving, so that I29 is judged.
     """
 
     seed: int
@@ -129,6 +130,7 @@ class Plan:
     inject_at: str = ''
     placement_seconds: float = 0.0
     flavors: tuple[Flavor, ...] = ()
+    all_move: bool = False
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
         """Return a function that returns the fault for a boundary, or None."""
