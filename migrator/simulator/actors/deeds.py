@@ -260,6 +260,7 @@ _AT_A_PLACE: Mapping[str, Callable[[Operator, str, Any], None]] = {
     'power is lost': lambda operator, host, more: operator.supervisor.lose_power(host, more),
     'broker away': lambda operator, _broker, more: operator.supervisor.take_broker_away(*more),
     'Placement away': lambda operator, _placement, more: operator.supervisor.take_placement_away(more),
+    'another machine': lambda operator, host, more: operator.supervisor.switch_on_another(host, more),
     'force down': lambda operator, host, more: operator.fence(host, more),
 }
 #: An action that concerns a guest -> what does it.

@@ -8,8 +8,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from migrator import exception
+from migrator.compute.manager import ComputeManager
+from migrator.conductor.rpcapi import ConductorEvents
 from migrator.simulator.invariants import check
 from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.simulation.sim_thread import ProcessKilled
 from migrator.testing.simulation.threads import SimThreads
 
@@ -28,6 +32,7 @@ class Supervisor:
     :ivar gone: the processes that never come back.
     :ivar down: the processes that do not run now, for ever or not.
     :ivar declared: the hosts that an operator has declared down so far.
+    :ivar strangers: the processes of machines that have the name of another one, and are on now.
     :ivar violations: violations that were found at the end of an outage of the broker.
     """
 
@@ -38,13 +43,15 @@ class Supervisor:
         self.gone: set[str] = set()
         self.down: set[str] = set()
         self.declared: set[str] = set()
+        self.strangers: set[str] = set()
         self.violations: list[check.Violation] = []
         self._starved = 0
 
     @property
     def is_at_rest(self) -> bool:
         """Whether all processes run that come back, and no outage lasts."""
-        return not self.down - self.gone and not self._starved and not self._is_any_away()
+        is_busy = self.down - self.gone or self._starved or self.strangers
+        return not is_busy and not self._is_any_away()
 
     def _is_any_away(self) -> bool:
         return bool(self.cloud.bus.away or self.cloud.adapter.away)
@@ -138,6 +145,32 @@ class Supervisor:
 
         self.later(seconds, back)
 
+    def switch_on_another(self, host: str, seconds: float) -> None:
+        """Switch another machine on that has the name of a host and none of its guests, and off again later.
+
+        :param seconds: how long it is on.
+        """
+        world, name = self.cloud.world, f'another {host}'
+        if name in self.strangers:
+            return
+        own = world.hypervisors[host]
+        other = world.add(host)
+        world.hypervisors[host] = own
+        threads = self.cloud.threads_for(name)
+        assert isinstance(threads, SimThreads)
+        self.strangers.add(name)
+
+        def switch_off() -> None:
+            self.strangers.discard(name)
+            if name in self.cloud.processes:
+                self.cloud.kill(name)
+
+        self.later(seconds, switch_off)
+        client = self.cloud.rpc_for(name)
+        with contextlib.suppress(ProcessKilled, exception.MigratorException), threads.acting():
+            driver, events = FakeDriver(other, threads), ConductorEvents(client)
+            ComputeManager(self.cloud.conf(host=host), host, driver, threads, events, client).start()
+
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call a function after some seconds, whatever happens to the processes until then."""
         world = self.cloud.world.threads
@@ -164,6 +197,8 @@ class Supervisor:
     def _start(self, name: str) -> None:
         """Start a process again; if the start fails, the process ends and is started again later."""
         self.down.discard(name)
+        if name.startswith('another '):
+            return  # it stays off
         threads = self.cloud.threads_for(name)
         assert isinstance(threads, SimThreads)
         try:

@@ -69,7 +69,7 @@ def of_evacuations(seed: int) -> Plan:
     """Return a seed's plan in which hosts are lost and their guests are evacuated, once or several times.
 
     Guests may be evacuated back, be migrated meanwhile, and be deleted. Some hosts may be of a version that can neither
-    start an evacuated guest nor clean up after one.
+    start an evacuated guest nor clean up after one. Now and then another machine has the name of a host for a while.
     """
     plan = of(seed)
     dice = random.Random(f'evacuations of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
@@ -93,6 +93,11 @@ def of_evacuations(seed: int) -> Plan:
         end, more = loss(dice, end, hosts, len(guests))
         deeds += more
     deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', dice.randrange(len(guests))))
+    # These have dice of their own, so that the rest of the plan of a seed stays as it was.
+    strangers = random.Random(f'other machines of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    while strangers.random() < 0.4:
+        at, lasts = strangers.uniform(0, end + 30), strangers.choice((5.0, 40.0, 120.0))
+        deeds.append(Deed(at, 'another machine', strangers.choice(hosts), lasts))
     versions = {}
     if dice.random() < 0.3:
         old = dice.choice(hosts)
