@@ -145,6 +145,8 @@ class Registration:
         why = ''
         while not self._stopped.is_set():
             try:
+                if why:
+                    self._refuse()
                 # In here, because a time-out that the driver has left behind may end the pause.
                 if pause and self._stopped.wait(pause):
                     return
@@ -157,14 +159,13 @@ class Registration:
                     # Listen first, as at every start. This reply is not used: what it assigns may change before that.
                     LOG.warning('This host is not refused any more, and registers')
                     self._listen()
-                    pause = 0.0
+                    pause, why = 0.0, ''
                     continue
                 self._apply(assignments)
             except exception.MachineRefused as error:
                 if error.message != why:
                     why = error.message
                     LOG.error('This machine is refused, and serves no command until that is corrected: %s', why)
-                self._refuse()
                 pause = REFUSED_AGAIN
                 continue
             except BaseException as error:  # the host has nothing else to do until a conductor replies

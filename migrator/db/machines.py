@@ -64,6 +64,20 @@ _LOCK = sa.select(_T).where(*_ITS_SERVICE).with_for_update()
 _AT_HOST = sa.or_(_M.c.source_compute == sa.bindparam('of'), _M.c.dest_compute == sa.bindparam('of'))
 _NOT_REFUSED: dict[str, Any] = {'refused_at': None, 'refused_host': None, 'refused_identity': None}
 _CLAIM = Prepared(sa.update(_T).where(*_ITS_SERVICE).values(identity=sa.bindparam('its_identity'), **_NOT_REFUSED))
+_HAS_ANOTHER_NAME = (
+    'this machine (identity {identity}) is registered as {other}. If it was renamed, give it that name again '
+    '([DEFAULT] host), or delete the service of {other}. If these are two machines with one identity, such as a clone, '
+    'give one of them its own (with libvirt: host_uuid in libvirtd.conf)'
+)
+_HAS_ANOTHER_MACHINE = (
+    'that is the name of another machine (identity {known}; this one has {identity}). Give this machine a name of its '
+    'own ([DEFAULT] host). If it has replaced the other one, which is off: migrator-manage service replace {host}'
+)
+_WAS_DECLARED_OFF = (
+    'this machine (identity {identity}) was replaced as {old}, and {by} declared at {since} that it is off. Stop its '
+    'guests at once. Before the machine is used again, erase it and give it an identity of its own (with libvirt: '
+    'host_uuid in libvirtd.conf)'
+)
 
 
 def compare(session: Any, report: protocol.HostReport) -> bool:
@@ -94,22 +108,6 @@ def compare(session: Any, report: protocol.HostReport) -> bool:
         facts['shown_at'] = report.host
         raise exception.MachineRefused(reason=_HAS_ANOTHER_MACHINE.format(known=own.identity, **facts), **facts)
     return own.identity is None or own.refused_at is not None
-
-
-_HAS_ANOTHER_NAME = (
-    'this machine (identity {identity}) is registered as {other}. If it was renamed, give it that name again '
-    '([DEFAULT] host), or delete the service of {other}. If these are two machines with one identity, such as a clone, '
-    'give one of them its own (with libvirt: host_uuid in libvirtd.conf)'
-)
-_HAS_ANOTHER_MACHINE = (
-    'that is the name of another machine (identity {known}; this one has {identity}). Give this machine a name of its '
-    'own ([DEFAULT] host). If it has replaced the other one, which is off: migrator-manage service replace {host}'
-)
-_WAS_DECLARED_OFF = (
-    'this machine (identity {identity}) was replaced as {old}, and {by} declared at {since} that it is off. Stop its '
-    'guests at once. Before the machine is used again, erase it and give it an identity of its own (with libvirt: '
-    'host_uuid in libvirtd.conf)'
-)
 
 
 def claim(session: Any, report: protocol.HostReport) -> None:
