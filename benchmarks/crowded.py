@@ -18,7 +18,7 @@ from migrator.conductor.migration import allocations
 from migrator.conductor.migration.context import MigrationContext
 from migrator.context import admin_context
 from migrator.db import models, slots
-from migrator.db.takeovers import Owned
+from migrator.db.conductors import Owned
 from migrator.objects import (
     COMPUTE_BINARY,
     CURRENT_VERSION,

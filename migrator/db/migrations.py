@@ -67,6 +67,17 @@ _TAKE_ANY = _UPDATE_INSTANCE.where(
     _I.c.host == _AT,
 ).values(task_state=sa.bindparam('new_state'), tenure=_I.c.tenure + 1)
 _TAKE_INSTANCE = Prepared(_TAKE_ANY.where(_I.c.task_state.is_(None)))
+#: A drain requests nothing of a host that is forced down.
+_TAKE_FOR_DRAIN = Prepared(
+    _TAKE_ANY.where(
+        _I.c.task_state.is_(None),
+        ~sa.exists().where(
+            models.SERVICES.c.host == _I.c.host,
+            models.SERVICES.c.binary == COMPUTE_BINARY,
+            models.SERVICES.c.forced_down == sa.true(),
+        ),
+    )
+)
 #: A dead host ends no task of another service. If the instance has a migration in progress, the insert fails.
 _TAKE_FROM_DEAD = Prepared(_TAKE_ANY.where(sa.or_(_I.c.task_state.is_(None), _I.c.task_state.not_in(OWN_TASKS))))
 #: The instance may have changed since the caller has read it.
@@ -187,7 +198,8 @@ class Migrations:
         :param drain: the drain that requests it, as its owner knows it.
         :param remarks: further values of the first entry of its log.
         :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
-        :raises migrator.exception.InstanceInvalidState: the instance's task_state or vm_state forbids it.
+        :raises migrator.exception.InstanceInvalidState: the instance's task_state or vm_state forbids it, or that its
+            host is forced down, in a drain.
         :raises migrator.exception.InstanceNotFound: the instance was deleted.
         :raises migrator.exception.NotOwner: another conductor owns the drain.
         """
@@ -201,7 +213,7 @@ class Migrations:
                     drains.guard(session, drain)
                 wanted = {'my_instance': migration.instance_uuid, 'vm_states': [*vm_states]}
                 wanted |= {'at_host': migration.source_compute, 'new_state': task_state}
-                take = _TAKE_FROM_DEAD if migration.is_evacuation else _TAKE_INSTANCE
+                take = _TAKE_FROM_DEAD if migration.is_evacuation else _TAKE_FOR_DRAIN if drain else _TAKE_INSTANCE
                 if not session.execute(take, wanted).rowcount:
                     raise instances.refusal(session, migration, vm_states)
                 session.execute(_INSERT, values)

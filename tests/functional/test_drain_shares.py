@@ -9,6 +9,7 @@ import pytest
 from migrator.drain import run
 from migrator.drain.engine import Refused
 from migrator.objects.drain import Member
+from tests.functional import state
 from tests.functional.faults import faults
 from tests.functional.migration_requests import until
 from tests.functional.test_drain import act, drain, ends, host_of, show, statuses
@@ -41,6 +42,22 @@ def test_guest_that_was_locked_since_the_members_were_read_is_not_requested(clou
     with pytest.raises(Refused, match='It is locked by its owner'):
         owner.drains.mover.engine.ask(cloud.database.drains.get(uuid), member, None)
     assert cloud.migrations(late) == []
+
+
+def test_request_after_the_host_was_forced_down_counts_no_attempt(cloud, monkeypatch):
+    """The host is forced down between the look at its guests and the request."""
+    cloud.boot('guest', 'host1')
+    uuid = drain(cloud)['uuid']
+    assert act(cloud, uuid, 'pause').status_int == 202
+    cloud.simulation.advance(1)
+    monkeypatch.setattr(run._Run, 'update_members', lambda self, is_whole: None)
+    state.force_down(cloud, 'host1')
+    assert act(cloud, uuid, 'resume').status_int == 202
+    cloud.simulation.advance(30)
+    shown = show(cloud, uuid)
+    assert 'Its host host1 is forced down.' in shown['waits_for']
+    assert [(one['status'], one['attempts']) for one in shown['members']] == [('waiting', 0)]
+    assert cloud.migrations() == []
 
 
 @pytest.mark.parametrize(

@@ -395,8 +395,8 @@ MUTANTS = (
     Mutant(
         'drain-moves-what-its-host-does-not-report',
         'migrator/conductor/drains/engine.py',
-        'obstacle = found or obstacle or self._is_reported(instance)',
-        'obstacle = found or obstacle',
+        'obstacle = obstacle or self._is_reported(instance)',
+        'pass',
         'A drain requests the migration of a guest that was moved by hand a moment ago.',
     ),
 )

@@ -152,9 +152,9 @@ class ConductorEngine:
             instance = database.instances.get(member.instance_uuid)
             # It may have been locked or shut off since the members were read.
             obstacle = _obstacle(drain, instance)
-            if obstacle is None or obstacle.kind == ObstacleKind.BUSY:
-                found = _InTheWay.read(database, drain, [instance.host]).obstacle(instance)
-                obstacle = found or obstacle or self._is_reported(instance)
+            if obstacle is None and drain.direction == Direction.BACK:
+                obstacle = _InTheWay.read(database, drain, [instance.host]).obstacle(instance)
+            obstacle = obstacle or self._is_reported(instance)
             if obstacle is not None:
                 raise Refused(obstacle)
             by, lowest = _requester(drain, drain.requested_by), database.services.lowest_version()
@@ -171,18 +171,23 @@ class ConductorEngine:
                 return
             if isinstance(error, Refused):
                 raise
-            raise Refused(Obstacle(ObstacleKind.BUSY, error.message, _AGAIN)) from None
+            raise Refused(self._why_refused(drain, member, error)) from None
         with contextlib.suppress(exception.ServiceUnreachable):  # the row is committed, so a sweep finds it
             self._adopt([member.mark])
 
+    def _why_refused(self, drain: Drain, member: Member, error: exception.MigratorException) -> Obstacle:
+        guest = self._tools.database.instances.find(member.instance_uuid)
+        held = None if guest is None else _InTheWay.read(self._tools.database, drain, [guest.host]).obstacle(guest)
+        return held or Obstacle(ObstacleKind.BUSY, error.message, _AGAIN)
+
     def _is_reported(self, instance: Instance) -> Obstacle | None:
         """Have the host of a guest list its guests, and return None if the guest is among them."""
-        found = self._tools.lists.of({instance.host})
-        guests = found.seen.get(instance.host)
-        if guests is None:
-            why = found.unanswered.get(instance.host, 'it is forced down').rstrip('.')
-            return Obstacle(ObstacleKind.BUSY, f'Its host {instance.host} did not list its guests: {why}.', _AGAIN)
-        return None if _has(guests, instance) else _not_reported(instance)
+        try:
+            listed = self._tools.hosts.api.list_guests(context.admin_context(), instance.host, _TIMEOUT)
+        except exception.MigratorException as error:
+            why = f'Its host {instance.host} did not list its guests: {error.message.rstrip(".")}.'
+            return Obstacle(ObstacleKind.BUSY, why, _AGAIN)
+        return None if _has({one.instance_uuid: one for one in listed}, instance) else _not_reported(instance)
 
     def look(self, members: Sequence[Member]) -> dict[str, Move]:
         """Return the newest migration of each member, from one query."""
@@ -286,9 +291,7 @@ class _InTheWay:
             return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(difference.remedy)}.')
         for whose, service in (('home', home), ('host', self.services.get(guest.host))):
             if service is not None and service.forced_down:
-                dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}. '
-                remedy = f'{dead if whose == "host" else ""}{_clear(service.host)}'
-                return Obstacle(ObstacleKind.BUSY, f'Its {whose} {service.host} is forced down.', remedy)
+                return _forced_down(whose, guest.replace(host=service.host))
             if service is not None and (service.last_seen_up is None or service.down_since is not None):
                 reason = f'The compute service of its {whose} {service.host} is down.'
                 return Obstacle(ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt.')
@@ -297,6 +300,12 @@ class _InTheWay:
 
 def _upper(text: str) -> str:
     return f'{text[:1].upper()}{text[1:]}'
+
+
+def _forced_down(whose: str, guest: Instance) -> Obstacle:
+    dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}. '
+    remedy = f'{dead if whose == "host" else ""}{_clear(guest.host)}'
+    return Obstacle(ObstacleKind.BUSY, f'Its {whose} {guest.host} is forced down.', remedy)
 
 
 def _clear(host: str) -> str:

@@ -129,8 +129,9 @@ def note_state(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     Another host must not have the guest. If it is shut off at the source although the database has it running, it may
     run at any host.
     """
-    is_off = hosts.migrate_data(m, 'check_can_migrate_source').source.get('is_off', False)
-    is_odd = is_off and m.guest.vm_state != STOPPED
+    # A resize that leaves the guest at its host has another check, without this fact.
+    data = hosts.migrate_data(m, 'check_can_migrate_source')
+    is_odd = data is not None and data.source.get('is_off', False) and m.guest.vm_state != STOPPED
     copies = elsewhere.refuse_a_second_copy(m, [m.source], whole=is_odd)
     if not isinstance(copies, lists.Copies):
         return copies

@@ -2,7 +2,7 @@
 
 """The model of two migrations from one source: their owners and their inbound slots.
 
-Each destination, D and E, has one inbound slot. Two conductors take ownership (``db/takeovers.py``) and choose
+Each destination, D and E, has one inbound slot. Two conductors take ownership (``db/conductors.py``) and choose
 destinations (:func:`migrator.db.slots.take`). A transaction is two steps, between which anything may happen: it takes
 its lock and reads, and it commits. The order of those that wait is the product's own :class:`migrator.db.slots.Slots`.
 
