@@ -22,6 +22,8 @@ EVERY = 83
 SPACING = int(os.environ.get('MIGRATOR_FLOORS', '1'))
 #: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
 NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
+#: The paths of resizes that leave a guest at its host, which doubled allocations do not allow.
+RESIZED_HERE = ('resize here', 'resize here reverted', 'resize here retried')
 #: The paths of single migrations.
 SINGLE = [path for path in scenarios.PATHS if not path.name.startswith('drain')]
 
@@ -50,6 +52,8 @@ def of_version(path, version):
     ends = path.ends
     if version < service.ABORTS_QUEUED and path.name in NOT_ABORTED:
         ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
+    if version < service.MIGRATION_OWNED and path.name in RESIZED_HERE:
+        ends = tuple(migration.MigrationStatus.FAILED for _ in ends)
     return dataclasses.replace(path, options={**path.options, 'compute.service_version_cap': version}, ends=ends)
 
 

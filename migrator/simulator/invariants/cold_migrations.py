@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from migrator.db.actions import REVERTING
-from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, MigrationStatus, steps
+from migrator.objects import ARRIVED, Flavor, GuestState, Instance, Migration, MigrationStatus, Strategy, steps
 from migrator.placement_client.allocation_state import PairState
 from migrator.saga import log
 from migrator.simulator.world import World
@@ -124,7 +124,8 @@ def location(world: World, migration: Migration) -> Iterator[str]:
 def flavors(world: World) -> Iterator[str]:
     """Yield the instances with the flavor of the other side of their resize, and wrong amounts.
 
-    While a resize waits for its user, each consumer holds the amounts of one flavor.
+    While a resize waits for its user, each consumer holds the amounts of one flavor. With doubled allocations the
+    instance holds both.
     """
     for instance in world.instances.values():
         migration = world.newest(instance.uuid)
@@ -136,9 +137,14 @@ def flavors(world: World) -> Iterator[str]:
             yield f'instance {instance.uuid} has flavor {instance.flavor.name} on {instance.host}, not {right.name}'
         waits = migration.confirm_requested_at is None and migration.revert_requested_at is None
         if migration.status == _S.FINISHED and waits and migration.abandon_requested_at is None:
-            for uuid, flavor in ((instance.uuid, migration.new_flavor), (migration.uuid, migration.old_flavor)):
-                if [*world.held(uuid).values()] != [flavor.resources()]:
-                    yield f'consumer {uuid} holds {world.held(uuid)}, not the amounts of flavor {flavor.name}'
+            old, new = migration.old_flavor, migration.new_flavor
+            is_owned = migration.strategy == Strategy.MIGRATION_OWNED
+            wanted = {instance.uuid: [new], migration.uuid: [old]} if is_owned else {instance.uuid: [old, new]}
+            for uuid, flavors_ in wanted.items():
+                held = [*world.held(uuid).values()]
+                if sorted(map(repr, held)) != sorted(repr(flavor.resources()) for flavor in flavors_):
+                    names = ' and '.join(flavor.name for flavor in flavors_)
+                    yield f'consumer {uuid} holds {world.held(uuid)}, not the amounts of flavor {names}'
 
 
 def _resized_here(world: World, migration: Migration) -> Iterator[str]:
