@@ -340,7 +340,7 @@ def slots_are_counted_before_the_commit() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I23', 'bounds seed 4')
+@SHELF.plant('I23', 'bounds seed 27')
 def stuck_migrations_keep_no_slot() -> Iterator[object]:
     """A migration that waits for an operator may still copy, or hold a prepared destination.
 
