@@ -376,10 +376,7 @@ class GuestNotFound(MigratorException):
 class GuestElsewhere(MigratorException):
     """A guest is registered on one host, and was seen on another one too."""
 
-    msg_fmt = (
-        'Guest {instance_uuid} was seen on {seen} too, not only on {host}. Remove it there, or give --force to '
-        'register it on {host}.'
-    )
+    msg_fmt = 'Guest {instance_uuid} was seen on {seen} too, and not only on {host}: remove it there, or give --force.'
 
 
 class GuestStillHere(MigratorException):
