@@ -104,6 +104,10 @@ def of_evacuations(seed: int) -> Plan:
         versions[old] = dice.randrange(1, service.CURRENT_VERSION)
         if dice.random() < 0.7:
             deeds.append(Deed(dice.uniform(0, end + 60), 'upgrade', old, dice.choice((0.5, 3.0, 20.0))))
+    if dice.random() < 0.2:
+        # A request may name it.
+        fields = {'status': 'disabled', 'disabled_reason': 'broken fan'}
+        deeds.append(Deed(dice.uniform(0, end), 'set the service', dice.choice(hosts), fields))
     return dataclasses.replace(
         plan,
         hosts=len(hosts),
