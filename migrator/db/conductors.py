@@ -157,9 +157,12 @@ _OF_INSTANCE = 'of_instance_'
 _PENDING = sa.exists().where(
     models.CLEANUPS.c.host == _T.c.source_compute, models.CLEANUPS.c.instance_uuid == _T.c.instance_uuid
 )
+_FORCED_DOWN = sa.exists().where(
+    _S.c.host == _T.c.source_compute, _S.c.binary == COMPUTE_BINARY, _S.c.forced_down == sa.true()
+)
 _READ = (
     sa.select(
-        *(_T, _PENDING.label('has_source_cleanup'), *boot_columns(_T)),
+        *(_T, _PENDING.label('has_source_cleanup'), _FORCED_DOWN.label('source_forced_down'), *boot_columns(_T)),
         *(column.label(_OF_INSTANCE + column.name) for column in _I.c),
     )
     .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
@@ -225,6 +228,8 @@ class Owned:
     entries: list[log.Entry]
     #: Whether earlier migrations of the instance have left a cleanup at its source. No later one can leave any.
     has_source_cleanup: bool = True
+    #: Whether its source is forced down; None: not read.
+    source_forced_down: bool | None = None
     #: Host -> its boot_id, in the epoch of the migration.
     boots: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
@@ -316,6 +321,7 @@ def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> 
             instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
             entries=entries.get(row.uuid, []),
             has_source_cleanup=bool(row.has_source_cleanup),
+            source_forced_down=bool(row.source_forced_down),
             boots=boots_in(row),
         )
         for row in rows

@@ -34,7 +34,6 @@ _NOW = Prepared(sa.select(columns.now()))
 _NOT_PLACED = Prepared(sa.select(_N).where(~_N.c.in_placement))
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
-_DEAD = _T.alias('its_service')
 _BOOTS = Prepared(
     sa.select(_T.c.host, _T.c.boot_id).where(
         _T.c.host.in_(sa.bindparam('hosts', expanding=True)), _T.c.binary == COMPUTE_BINARY
@@ -107,7 +106,6 @@ class Place:
     :ivar hypervisor: the type and version of its hypervisor.
     :ivar cold_migrations: the types of cold migrations that its driver supports; None: not known.
     :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
-    :ivar is_source_dead: whether the instance's host is forced down.
     """
 
     host: str
@@ -118,7 +116,6 @@ class Place:
     hypervisor: tuple[str, int]
     cold_migrations: Sequence[str] | None
     source_hypervisor: tuple[str, int] | None
-    is_source_dead: bool
 
 
 class Services:
@@ -369,7 +366,6 @@ class Services:
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     cold_migrations=row.cold_migrations,
                     source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
-                    is_source_dead=bool(row.is_source_dead),
                 )
                 for row in session.execute(_places(*given), given)
             ]
@@ -438,9 +434,6 @@ def _places(*given: str) -> Prepared:
     # For a join PostgreSQL would read the index of all hosts.
     its_host = sa.select(models.INSTANCES.c.host).where(models.INSTANCES.c.uuid == guest)
     source = sa.select(_SOURCE).where(_SOURCE.c.host == its_host.scalar_subquery())
-    dead = sa.select(_DEAD.c.forced_down).where(
-        _DEAD.c.host == its_host.scalar_subquery(), _DEAD.c.binary == COMPUTE_BINARY
-    )
     which = {'of_roots': _in_list(_N.c.uuid, 'of_roots'), 'of_hosts': _in_list(_N.c.host, 'of_hosts')}
     return Prepared(
         sa.select(
@@ -452,7 +445,6 @@ def _places(*given: str) -> Prepared:
             source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
             source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
             _N.c.uuid.label('root'),
-            dead.scalar_subquery().label('is_source_dead'),
             has_cleanup.label('has_cleanup'),
         )
         .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))

@@ -48,6 +48,17 @@ def admitted(cloud, instances):
 
 
 @pytest.mark.cloud(options={INBOUND: 1})
+def test_migration_that_waits_for_a_slot_fails_once_its_source_is_forced_down(cloud):
+    instances = boot(cloud, 'host1', 'host3')
+    begin(cloud, instances, 'host2')
+    state.force_down(cloud, 'host3')
+    cloud.simulation.advance(60)
+    first, second = rows(cloud, instances)
+    assert (first.status, second.status) == ('running', 'failed')
+    assert 'host3 is unavailable at this time: it is forced down' in second.failure
+
+
+@pytest.mark.cloud(options={INBOUND: 1})
 def test_second_migration_to_a_host_waits_accepted_and_then_moves(cloud):
     instances = boot(cloud, 'host1', 'host3')
     begin(cloud, instances, 'host2')

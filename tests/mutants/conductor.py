@@ -52,15 +52,15 @@ MUTANTS = (
     Mutant(
         'the-next-migration-does-not-wait-for-a-cleanup',
         LIVE_MIGRATE,
-        'pause = cleanups.run_at_source(m)',
+        'pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None',
         'pause = None',
         'A cleanup of an earlier migration stays pending at the source of the next one.',
     ),
     Mutant(
         'a-guest-leaves-a-host-that-is-forced-down',
-        'migrator/conductor/migration/destinations.py',
-        'if place.is_source_dead and not migration.is_evacuation:',
-        'if place.is_source_dead and migration.is_evacuation:',
+        LIVE_MIGRATE,
+        'known, m.source_forced_down = m.source_forced_down, None',
+        'known, m.source_forced_down = False, None',
         'A live migration from a dead host keeps its server from being evacuated for a minute.',
     ),
     Mutant(

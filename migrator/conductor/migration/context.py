@@ -271,6 +271,8 @@ class MigrationContext:
         self.stuck = _newest_stuck(owned.entries)
         #: Whether earlier migrations of the instance may have left a cleanup at its source.
         self.has_source_cleanup = owned.has_source_cleanup
+        #: Whether the source was forced down when the migration was read; None: look again.
+        self.source_forced_down = owned.source_forced_down
         #: Host -> its boot_id. The start of a host raises the epoch, so they hold for as long as the guard does.
         self.boots: dict[str, str | None] = dict(owned.boots)
         self.replies = Replies(tools.threads.clock, settling)

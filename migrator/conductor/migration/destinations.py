@@ -289,23 +289,11 @@ def refusal_of_cold_migration(place: Place, kind: str = MigrationType.MIGRATION)
     return f'the driver of its hypervisor supports no {what}'
 
 
-def dead_source(host: str) -> exception.ComputeServiceUnavailable:
-    """Return the error for a guest of a host that is forced down.
-
-    A migration that waited for that host would keep the guest from being evacuated.
-    """
-    reason = 'it is forced down. If the host is dead, evacuate its servers.'
-    return exception.ComputeServiceUnavailable(host=host, reason=reason)
-
-
 def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
     """Return why a host is no destination now, or None if it is one.
 
     :param by_state: whether a host whose service was stopped or is down is excluded.
-    :raises migrator.exception.ComputeServiceUnavailable: no host is, since the source is forced down.
     """
-    if place.is_source_dead and not migration.is_evacuation:
-        raise dead_source(migration.source_compute)
     if place.service.forced_down:
         return 'it is forced down'
     # A stopped service may also have been started again while no conductor was reachable.

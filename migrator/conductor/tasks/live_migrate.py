@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrator import exception
 from migrator.conductor import cleanups
-from migrator.conductor.migration import abandon, allocations, destinations, hosts, settle
+from migrator.conductor.migration import abandon, allocations, hosts, settle
 from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.objects import base, protocol
 from migrator.saga.saga import Done, Failed, Kind, Saga, Step, Verdict
@@ -77,15 +78,15 @@ def saga() -> Saga[MigrationContext]:
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Choose the next candidate, once the source has run its earlier deferred cleanups of the guest.
 
-    No guest leaves a host that is forced down, which runs no cleanup either.
+    No guest leaves a host that is forced down. A migration that waited for that host, or for a slot, would keep the
+    guest from being evacuated.
     """
-    if m.instance is not None and m.has_source_cleanup:
-        if m.source in m.tools.database.services.forced_down():
-            return Failed(destinations.dead_source(m.source).message)
-        pause = cleanups.run_at_source(m)
-        if pause is not None:
-            return pause
-    return allocations.next_candidate(m)
+    known, m.source_forced_down = m.source_forced_down, None
+    if m.source in m.tools.database.services.forced_down() if known is None else known:
+        reason = 'it is forced down. If the host is dead, evacuate its servers.'
+        return Failed(exception.ComputeServiceUnavailable(host=m.source, reason=reason).message)
+    pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
+    return pause or allocations.next_candidate(m)
 
 
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
