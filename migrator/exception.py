@@ -376,7 +376,7 @@ class GuestNotFound(MigratorException):
 class GuestElsewhere(MigratorException):
     """A guest is registered on one host, and was seen on another one too."""
 
-    msg_fmt = 'Guest {instance_uuid} was seen on {seen} too, and not only on {host}: remove it there, or give --force.'
+    msg_fmt = 'Guest {instance_uuid} was last seen on {seen} too: find out which copy is right, and undefine others.'
 
 
 class GuestStillHere(MigratorException):

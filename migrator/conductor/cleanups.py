@@ -210,9 +210,13 @@ def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
         found = lists.copies(tools.lists.of(named), known, uuid, [held.host])
         runs_on = sorted(host for host, state in found.has.items() if state in RUNS)
         if runs_on:
-            why = f'{held.step} would restore the guest at {held.host}, but {" and ".join(runs_on)} runs it'
-            remedy = 'let the database follow it (migrator-manage instance reconcile), or shut it off there'
-            _block(tools, held, f'{why}: {remedy}. Then retry the cleanup.')
+            there = ' and '.join(runs_on)
+            why = f'{held.step} would restore the guest at {held.host}, but it is active on {there}'
+            remedy = (
+                f'Look which copy is right. If it is that on {there}: migrator-manage instance reconcile, then remove '
+                f'what is left at {held.host}. If not, shut it off there. Then retry the cleanup.'
+            )
+            _block(tools, held, f'{why}. {remedy}')
             return True
     return False
 

@@ -66,17 +66,17 @@ _NOT_REFUSED: dict[str, Any] = {'refused_at': None, 'refused_host': None, 'refus
 _CLAIM = Prepared(sa.update(_T).where(*_ITS_SERVICE).values(identity=sa.bindparam('its_identity'), **_NOT_REFUSED))
 _HAS_ANOTHER_NAME = (
     'this machine (identity {identity}) is registered as {other}. If it was renamed, give it that name again '
-    '([DEFAULT] host), or delete the service of {other}. If these are two machines with one identity, such as a clone, '
-    'give one of them its own (with libvirt: host_uuid in libvirtd.conf)'
+    '([DEFAULT] host). Do not evacuate its guests: they run. If these are two machines with one identity, such as a '
+    'clone, give one of them its own (with libvirt: host_uuid in libvirtd.conf or virtqemud.conf)'
 )
 _HAS_ANOTHER_MACHINE = (
     'that is the name of another machine (identity {known}; this one has {identity}). Give this machine a name of its '
-    'own ([DEFAULT] host). If it has replaced the other one, which is off: migrator-manage service replace {host}'
+    'own ([DEFAULT] host). If it has replaced the other one, see "The machine was replaced" in the documentation'
 )
 _WAS_DECLARED_OFF = (
-    'this machine (identity {identity}) was replaced as {old}, and {by} declared at {since} that it is off. Stop its '
-    'guests at once. Before the machine is used again, erase it and give it an identity of its own (with libvirt: '
-    'host_uuid in libvirtd.conf)'
+    'this machine (identity {identity}) was replaced as {old}, and {by} declared at {since} that it is off. Look which '
+    'of its guests another host runs, and stop those here at once. Keep the others. If the replacement was a mistake, '
+    'give the machine a new identity (with libvirt: host_uuid in libvirtd.conf or virtqemud.conf)'
 )
 
 
@@ -220,7 +220,9 @@ def _why_not(session: Any, service: Service, now: datetime.datetime, down_time: 
     """Return why the machine of a service cannot be replaced now, or None if it can."""
     # A service that is forced down may still report. One that is up may be unable to, while no conductor listens.
     if service.is_up(now, 0) or (service.last_seen_up is not None and not service.is_unreachable(now, down_time)):
-        return 'its compute service reports, or was not declared down yet: stop it, and switch the machine off'
+        return (
+            'its compute service has reported lately, or no conductor has noticed yet that it is down: see service list'
+        )
     if service.boot_id is None and session.execute(sa.select(_R.c.id).where(_R.c.host == service.host)).first():
         return 'it was replaced already, and no machine has registered since: start the compute service of the new one'
     moving = sa.select(_M.c.uuid).where(models.IN_PROGRESS, _AT_HOST).order_by(_M.c.id)

@@ -172,7 +172,7 @@ class _Run:
             self._change(
                 member,
                 status=_M.WAITING.value,
-                reason=f'{reason} This counts as no attempt; the next one begins when its host answers.',
+                reason=f'{reason} This is not counted as an attempt. The drain tries again when its host answers.',
                 attempts=member.attempts - 1,
                 not_before=self._later(FIRST_PAUSE),
             )

@@ -129,9 +129,10 @@ class Difference:
                 return f'start it on one host, and undefine it on the others; then {reconcile}'
             case DifferenceKind.MISSING:
                 delete = f'migrator-manage instance delete {self.instance_uuid}'
-                return f'start it on {self.host} again; or, if it is gone for good: {delete}'
+                first = 'have each host list its guests that did not'
+                return f'{first}; then start it on {self.host} again; or, if it is gone for good: {delete}'
             case DifferenceKind.REPLACED:
-                return f'restore it on {self.host}; or stop the service there and evacuate it, if its disks are shared'
+                return f'restore it on {self.host}, or see "The machine was replaced" in the documentation'
             case DifferenceKind.TWICE:
                 return 'undefine the copies that do not run, after a look at which one is right'
             case DifferenceKind.UNKNOWN:

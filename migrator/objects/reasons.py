@@ -116,8 +116,8 @@ WAITS: Mapping[str, str] = MappingProxyType(
         WaitKind.COPYING_HOST: '{hosts} to answer',
         WaitKind.GUEST: '{hosts} to report the guest',
         WaitKind.ELSEWHERE: (
-            '{hosts} to report whether the guest is there ({why}); start its compute service or, once the host is '
-            'fenced, declare it forced down'
+            '{hosts} to report whether the guest is there ({why}); start the compute service there or, once the host '
+            'is fenced, declare it forced down'
         ),
         WaitKind.PLACEMENT_BUSY: 'Placement, where other writers were faster each time',
         WaitKind.PLACEMENT_ERROR: 'Placement: {reason}',

@@ -133,7 +133,7 @@ def test_returning_source_restores_nothing_that_the_destination_runs(cloud):
     cloud.start_compute('host1')
     cloud.simulation.advance(MINUTE)
     (cleanup,) = cloud.database.cleanups.list()
-    assert 'host2 runs it' in cleanup.blocked_because
+    assert 'it is active on host2' in cleanup.blocked_because
     assert cloud.world.active_on(instance.uuid) == ['host2']
     by_hand(cloud, instance, 'host2', None)
     cloud.database.cleanups.try_again([cleanup])
@@ -169,6 +169,6 @@ def test_instance_is_not_registered_on_one_host_while_another_was_seen_with_it(c
         said = []
         patched.setattr('sys.stderr.write', said.append)
         assert operator(*words, '--vcpus', '1', '--memory', '512', '--disk', '1')[0] == 1
-    assert f'Guest {instance.uuid} was seen on host2' in ''.join(said)
+    assert f'Guest {instance.uuid} was last seen on host2' in ''.join(said)
     by_hand(cloud, instance, 'host2', None)
     by_hand(cloud, instance, 'host1', None)

@@ -346,15 +346,15 @@ MUTANTS = (
     Mutant(
         'evacuation-asks-no-other-host',
         'migrator/conductor/tasks/evacuate.py',
-        'return elsewhere.refuse_a_second_copy(m, [m.source], whole=True, after=declared)',
-        'return elsewhere.refuse_a_second_copy(m, [m.source], whole=False, after=declared)',
+        'return elsewhere.refuse(m, [m.source], whole=True, after=declared)',
+        'return elsewhere.refuse(m, [m.source], whole=False, after=declared)',
         'A guest that was moved by hand is started on a third host when its host in the database dies.',
     ),
     Mutant(
         'silence-of-a-host-on-record-counts-as-an-answer',
         'migrator/conductor/migration/elsewhere.py',
-        'if found.awaited:',
-        'if found.awaited and not whole:',
+        'if found.awaited and not found.has:',
+        'if found.awaited and not found.has and not whole:',
         'A guest that was last seen on a host is started elsewhere because that host does not answer.',
     ),
     Mutant(

@@ -294,7 +294,9 @@ class _InTheWay:
                 return _forced_down(whose, guest.replace(host=service.host))
             if service is not None and (service.last_seen_up is None or service.down_since is not None):
                 reason = f'The compute service of its {whose} {service.host} is down.'
-                return Obstacle(ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt.')
+                return Obstacle(
+                    ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt meanwhile.'
+                )
         return None
 
 
@@ -303,13 +305,13 @@ def _upper(text: str) -> str:
 
 
 def _forced_down(whose: str, guest: Instance) -> Obstacle:
-    dead = f'If the host is dead, evacuate the guest: openstack server evacuate {guest.uuid}. '
+    dead = f'If the host is dead and fenced, evacuate the guest: openstack server evacuate {guest.uuid}. '
     remedy = f'{dead if whose == "host" else ""}{_clear(guest.host)}'
     return Obstacle(ObstacleKind.BUSY, f'Its {whose} {guest.host} is forced down.', remedy)
 
 
 def _clear(host: str) -> str:
-    return f'If the host is back: openstack compute service set --up {host} nova-compute.'
+    return f'If it is back, start its compute service, then: openstack compute service set --up {host} nova-compute.'
 
 
 def _has(guests: Mapping[str, protocol.Guest], instance: Instance) -> bool:

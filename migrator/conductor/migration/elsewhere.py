@@ -10,7 +10,7 @@ migration waits for it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from migrator.conductor.guests import lists
 from migrator.conductor.migration import hosts, waiting
@@ -19,15 +19,15 @@ from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga.saga import Failed, Parked
 
 
-def refuse_a_second_copy(
+def copies(
     m: MigrationContext, but: Collection[str | None], whole: bool, after: datetime.datetime | None = None
-) -> Failed | Parked | lists.Copies:
-    """Ask the hosts that may have the guest of a migration, and return which were asked in vain.
+) -> Parked | lists.Copies:
+    """Ask the hosts that may have the guest of a migration, and return which have it.
 
     :param but: the hosts whose copies do not count.
     :param whole: whether to ask all hosts, and not only those that were last known to have the guest.
     :param after: all hosts are asked after this time of the database; None: at any time.
-    :returns: Failed if a host has the guest; Parked if the guest may be at a host that does not answer.
+    :returns: Parked if no host has the guest, and it may be at one that does not answer.
     """
     uuid, ours = m.row.instance_uuid, {host for host in but if host is not None}
     known = m.tools.database.differences.known(uuid)
@@ -35,9 +35,7 @@ def refuse_a_second_copy(
     found = lists.copies(m.tools.lists.of(named), known, uuid, ours) if named else lists.NONE
     if whole and not found.has and not found.awaited:
         found = lists.copies(m.tools.lists.of_all(after), known, uuid, ours)
-    if found.has:
-        return Failed(f'{_shown(found.has)}, although the database has it on {m.guest.host}. {_REMEDY}')
-    if found.awaited:
+    if found.awaited and not found.has:
         awaited = sorted(found.awaited)
         why = ', and '.join(dict.fromkeys(found.awaited.values()))
         pause = Reason.of(WaitKind.ELSEWHERE, *awaited, why=why)
@@ -49,10 +47,21 @@ def refuse_a_second_copy(
 
 #: What an operator can do about a guest that another host has.
 _REMEDY = (
-    'Nothing was started. "migrator-manage instance reconcile" lets the database and Placement follow a guest that '
-    'runs there; a copy that is left over has to be removed there.'
+    'Nothing was started. If that is the right copy, "migrator-manage instance reconcile" lets the database and '
+    'Placement follow it. If not, shut it off and undefine it there, and keep its disks if they are shared.'
 )
 
 
-def _shown(has: Mapping[str, str]) -> str:
-    return ' and '.join(f'{host} has the guest ({state})' for host, state in has.items())
+def refuse(
+    m: MigrationContext, but: Collection[str | None], whole: bool, after: datetime.datetime | None = None
+) -> Failed | Parked | lists.Copies:
+    """Return as :func:`copies`; but Failed if a host has the guest."""
+    found = copies(m, but, whole, after)
+    if isinstance(found, lists.Copies) and found.has:
+        return Failed(f'{shown(found)}, although the database has it on {m.guest.host}. {_REMEDY}')
+    return found
+
+
+def shown(found: lists.Copies) -> str:
+    """Return which hosts have the guest, as a part of a sentence."""
+    return ' and '.join(f'{host} has the guest ({state})' for host, state in found.has.items())

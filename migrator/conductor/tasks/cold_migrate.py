@@ -132,7 +132,7 @@ def note_state(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     # A resize that leaves the guest at its host has another check, without this fact.
     data = hosts.migrate_data(m, 'check_can_migrate_source')
     is_odd = data is not None and data.source.get('is_off', False) and m.guest.vm_state != STOPPED
-    copies = elsewhere.refuse_a_second_copy(m, [m.source], whole=is_odd)
+    copies = elsewhere.refuse(m, [m.source], whole=is_odd)
     if not isinstance(copies, lists.Copies):
         return copies
     m.read_boots()
@@ -276,13 +276,21 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if destination.observed is Observed.DOWN and not destination.forced_down:
         return Stuck(Reason.of(StuckKind.DESTINATION_MAY_RUN, m.destination))
     # A guest that is not as it was left there may be anywhere.
-    copies = elsewhere.refuse_a_second_copy(m, m.row.hosts, whole=not _is_as_started(m, destination))
-    if isinstance(copies, Failed):
-        helps = f'then abandon the migration with the guest on {m.destination}, or let the guest run there again'
-        words = {'observed': 'cannot restore it', 'destination': m.destination, 'look': f'{copies.reason} {helps}'}
-        return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
+    copies = elsewhere.copies(m, m.row.hosts, whole=not _is_as_started(m, destination))
     if isinstance(copies, Parked):
         return copies
+    if copies.has:
+        helps = (
+            'look which copy is right. If it is the other one, abandon the migration with the guest on '
+            f'{m.destination}, then type "migrator-manage instance reconcile". If not, shut the other one off and '
+            'undefine it: the revert goes on'
+        )
+        words = {
+            'observed': f'has its copy, but {elsewhere.shown(copies)}',
+            'destination': m.destination,
+            'look': helps,
+        }
+        return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
     m.read_boots()
     return {}
 

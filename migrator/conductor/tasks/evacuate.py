@@ -151,7 +151,7 @@ def _copies(m: MigrationContext) -> Failed | Parked | lists.Copies:
     """
     source = _service(m)
     declared = source.down_since if source is not None else None
-    return elsewhere.refuse_a_second_copy(m, [m.source], whole=True, after=declared)
+    return elsewhere.refuse(m, [m.source], whole=True, after=declared)
 
 
 def _service(m: MigrationContext) -> Service | None:

@@ -83,7 +83,7 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """
     known, m.source_forced_down = m.source_forced_down, None
     if m.source in m.tools.database.services.forced_down() if known is None else known:
-        reason = 'it is forced down. If the host is dead, evacuate its servers.'
+        reason = 'it is forced down. If the host is dead and fenced, evacuate its servers.'
         return Failed(exception.ComputeServiceUnavailable(host=m.source, reason=reason).message)
     pause = cleanups.run_at_source(m) if m.instance is not None and m.has_source_cleanup else None
     return pause or allocations.next_candidate(m)

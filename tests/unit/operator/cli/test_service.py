@@ -322,14 +322,14 @@ def test_machine_is_replaced_only_if_the_operator_declares_the_old_one_off(refus
 
 def test_machine_of_a_service_that_reports_is_not_replaced(operator):
     cloud = operator.cloud
-    is_refused(operator, 'its compute service reports')
+    is_refused(operator, 'its compute service has reported lately')
     (service,) = cloud.database.services.list(host='host1')
     cloud.database.services.update(service.id, forced_down=True)
     cloud.simulation.advance(20)
-    is_refused(operator, 'its compute service reports')
+    is_refused(operator, 'its compute service has reported lately')
     cloud.kill('host1')
     cloud.simulation.advance(30)
-    is_refused(operator, 'its compute service reports')
+    is_refused(operator, 'its compute service has reported lately')
     cloud.simulation.advance(40)
     assert operator.status(*REPLACE)[0] == 0
 
@@ -337,7 +337,7 @@ def test_machine_of_a_service_that_reports_is_not_replaced(operator):
 def test_machine_is_not_replaced_while_no_conductor_can_say_whether_it_reports(operator):
     operator.cloud.kill('conductor1')
     operator.cloud.simulation.advance(600)
-    is_refused(operator, 'was not declared down yet')
+    is_refused(operator, 'no conductor has noticed yet')
 
 
 @pytest.mark.parametrize('host', ['host2', 'host1'])
