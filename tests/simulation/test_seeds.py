@@ -81,8 +81,8 @@ def test_a_failure_is_made_short(backend, monkeypatch):
     operator = runs.Operator
 
     class Strict(operator):
-        def judge(self, monitor):
-            wrong = super().judge(monitor)
+        def judge(self, monitor, all_move=False):
+            wrong = super().judge(monitor, all_move)
             aborted = [row for row in self.cloud.migrations() if row.abort_requested_at]
             return [*wrong, *(check.Violation('I0', f'{row.uuid} was aborted') for row in aborted)]
 
