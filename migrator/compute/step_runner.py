@@ -200,7 +200,8 @@ class StepRunner:
 
     def cancelled_in_queue(self, migration_uuid: str, send_event: bool = True) -> None:
         """End a live migration whose Future was cancelled, so that the driver is never called."""
-        work = self._records[migration_uuid].works[LIVE_MIGRATION]
+        with self._lock:  # a command that comes at the same moment is queued before it is stored
+            work = self._records[migration_uuid].works[LIVE_MIGRATION]
         self.end(work, _cancelled(exception.Cancelled(what=f'Queued migration {migration_uuid}')), send_event)
 
     # --- driver calls beside the sequence --------------------------------------------------------------------------
