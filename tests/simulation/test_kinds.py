@@ -22,6 +22,8 @@ SEEDS = {
         ('bounds', 'MIGRATOR_BOUNDS_SEEDS', '30'),
         ('drains', 'MIGRATOR_DRAIN_SEEDS', '30'),
         ('cold-migrations', 'MIGRATOR_COLD_SEEDS', '10'),
+        ('by-hand', 'MIGRATOR_HAND_SEEDS', '30'),
+        ('hosts-away', 'MIGRATOR_AWAY_SEEDS', '10'),
     )
 }
 SEEDS['resizes'] = SEEDS['cold-migrations'] // 2

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Planted bugs of verdicts that one source has made, although another one contradicts it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from migrator.conductor.drains import engine
+from migrator.conductor.guests import lists
+from migrator.conductor.migration import elsewhere
+from migrator.conductor.tasks import cold_migrate, evacuate
+from migrator.db import machines
+from migrator.drain import run
+from tests.simulation.plant import Shelf, patched
+
+SHELF = Shelf()
+
+
+@SHELF.plant('I1', 'by-hand seed 31', 'by-hand seed 65')
+def evacuation_asks_no_other_host() -> Iterator[object]:
+    """A guest whose host in the database dies is started elsewhere, although another host runs it."""
+    with patched(evacuate, '_copies', lambda _m: lists.NONE) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'by-hand seed 68')
+def revert_takes_an_absence_for_the_end_of_a_guest() -> Iterator[object]:
+    """The source of a revert starts its copy, since its destination lacks the guest, which another host runs."""
+    with patched(cold_migrate, '_is_as_started', lambda _m, _destination: True) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'by-hand seed 17', 'by-hand seed 22')
+def cold_migration_asks_no_other_host() -> Iterator[object]:
+    """The copy that an operator has left behind is powered off, and started beside the one that runs."""
+    with patched(elsewhere, 'copies', lambda *_args, **_more: lists.NONE) as there:
+        yield there
+
+
+@SHELF.plant('I25', 'hosts-away seed 4', 'hosts-away seed 5')
+def silence_of_the_source_is_an_attempt() -> Iterator[object]:
+    """A drain gives guests up because the compute service of their host was away."""
+    fail = run._Run._fail
+
+    def counted(self: Any, member: Any, move: Any) -> None:
+        fail(self, member, dataclasses.replace(move, unanswered=False))
+
+    with (
+        patched(engine.ConductorEngine, '_is_reported', lambda _self, _instance: None),
+        patched(engine._InTheWay, 'obstacle', lambda _self, _guest: None),
+        patched(run._Run, '_fail', counted) as there,
+    ):
+        yield there
+
+
+@SHELF.plant('I1', 'evacuations seed 35', 'evacuations seed 26')
+def another_machine_takes_the_name_of_a_host() -> Iterator[object]:
+    """A machine that registers with the name of a host is that host, whatever its identity is."""
+    with patched(machines, 'compare', lambda _session, _report: False) as there:
+        yield there
