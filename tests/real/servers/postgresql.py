@@ -100,8 +100,18 @@ class PostgreSQL(process.Process):
         """Start it, on the data that it had, if any."""
         if not self.data.exists():
             self._make_data()
+        if self._killed:
+            # It refuses to start while its lock file names a process that is not reaped yet, as on a busy machine.
+            process.wait_until(self._is_reaped, 'the killed postgresql to be gone', self.start_timeout)
         super().start(wait)
         self._killed = False
+
+    def _is_reaped(self) -> bool:
+        try:
+            os.kill(int((self.data / 'postmaster.pid').read_text().split()[0]), 0)
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return False
 
     def _make_data(self) -> None:
         self.data.mkdir(mode=0o700)
