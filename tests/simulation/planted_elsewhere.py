@@ -28,7 +28,7 @@ def evacuation_asks_no_other_host() -> Iterator[object]:
 
 @SHELF.plant('I1', 'by-hand seed 68')
 def revert_takes_an_absence_for_the_end_of_a_guest() -> Iterator[object]:
-    """The source of a revert starts its copy, since its destination lacks the guest, which another host runs."""
+    """A source starts its copy in a revert, since its destination lacks the guest. Another host runs it."""
     with patched(cold_migrate, '_is_as_started', lambda _m, _destination: True) as there:
         yield there
 
