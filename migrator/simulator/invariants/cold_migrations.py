@@ -35,15 +35,17 @@ _RESIZING = {
 def restarts(world: World, instance: Instance) -> list[tuple[hypervisor.Effect, bool]]:
     """Return each effect on a guest, and whether a cold migration started or stopped the guest with it.
 
-    After such an effect the guest has the state of the row. A guest that an evacuation defines shut off does not count.
+    After such an effect the guest has the state of the row. A guest that an evacuation defines shut off does not count,
+    whether the evacuation has started it or failed before.
     """
     found: list[tuple[hypervisor.Effect, bool]] = []
-    evacuated_at = None
+    evacuated_at = last = None
     for effect in world.effects:
         if effect.instance_uuid == instance.uuid:
             by_driver = effect.who not in ('user', 'power', 'hypervisor') and effect.host != evacuated_at
-            off = by_driver and effect.effect == GuestState.SHUTDOWN
+            off = by_driver and effect.effect == GuestState.SHUTDOWN and effect.host == last
             found.append((effect, effect.effect in _STARTS or off))
+            last = effect.host if effect.effect != 'removed' else last
             evacuated_at = effect.host if effect.effect == 'evacuated' else None
     return found
 
