@@ -165,10 +165,10 @@ class Host:
 
     def queue(self, numbers: Sequence[int]) -> None:
         """Have migrations queued, and wait until the first of all runs, and hangs."""
-        from migrator.objects import migrate_data
+        from migrator.objects import protocol
 
         for number in numbers:
-            data = migrate_data.LiveMigrateData(
+            data = protocol.LiveMigrateData(
                 source={'host': 'alpha', 'state': 'running'},
                 destination={'host': 'beta', 'address': 'fake://beta', 'post_copy': False, 'ready': True},
             )

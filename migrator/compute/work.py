@@ -21,7 +21,7 @@ from migrator.objects import (
     WorkState,
     base,
     instance,
-    migrate_data,
+    protocol,
     steps,
 )
 from migrator.rpc import expose
@@ -254,4 +254,4 @@ def _dictionary() -> bytes:
     blank = instance.Instance(
         uuid='', name='', project_id='', user_id='', host='', node='', flavor=instance.Flavor(name='')
     )
-    return _serialize([blank, '', migrate_data.LiveMigrateData()])
+    return _serialize([blank, '', protocol.LiveMigrateData()])

@@ -16,7 +16,6 @@ from migrator.objects.instance import (
     Flavor,
     Instance,
 )
-from migrator.objects.migrate_data import LiveMigrateData
 from migrator.objects.migration import (
     ARRIVED,
     ENDS,
@@ -38,6 +37,7 @@ from migrator.objects.protocol import (
     Guest,
     GuestState,
     HostReport,
+    LiveMigrateData,
     Observation,
     Refusal,
     Report,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from migrator import exception
 from migrator.objects import base
+from migrator.objects.instance import Flavor
 
 #: The greatest length of a reason, in characters. The rest is cut.
 LONGEST_REASON = 4000
@@ -338,3 +339,25 @@ class EventClient(Protocol):
         :param seconds: the time-out.
         :raises migrator.exception.ServiceUnreachable: no conductor answered; report it again.
         """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiveMigrateData(base.Versioned):
+    """The data of one live migration for both hosts.
+
+    The destination's check creates it. The source's check and pre_live_migration complete it. After that it does not
+    change.
+
+    :ivar block_migration: whether disks are copied too; None until the checks have found out.
+    :ivar is_shared_storage: whether both hosts see the same disks.
+    :ivar source: facts of the source's driver, JSON-safe.
+    :ivar destination: facts of the destination's driver, JSON-safe (where to connect, what it can do).
+    :ivar new_flavor: what the guest gets at the destination of a resize; None: it stays as it is.
+    """
+
+    block_migration: bool | None = None
+    disk_over_commit: bool = False
+    is_shared_storage: bool = True
+    source: dict[str, Any] = dataclasses.field(default_factory=dict)
+    destination: dict[str, Any] = dataclasses.field(default_factory=dict)
+    new_flavor: Flavor | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from migrator import exception, executors
 from migrator.compute import manager, rpcapi
-from migrator.objects import base, migrate_data, protocol
+from migrator.objects import base, protocol
 from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.testing.simulation.threads import Simulation
@@ -38,7 +38,7 @@ def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) 
         queue=queue,
         destination='beta',
         instance=scene_module.instance(number),
-        migrate_data=migrate_data.LiveMigrateData(),
+        migrate_data=protocol.LiveMigrateData(),
     ).replace(**changes)
 
 
@@ -423,15 +423,13 @@ def test_native_threads_migrate_twenty_guests_and_leave_nothing_behind() -> None
         pass
     for number in range(1, 21):
         source.spawn(scene_module.instance(number))
-        receiver.pre_live_migration(
-            scene_module.instance(number), migrate_data.LiveMigrateData(), driver.NeverCancelled()
-        )
+        receiver.pre_live_migration(scene_module.instance(number), protocol.LiveMigrateData(), driver.NeverCancelled())
         answer = made.live_migration(
             scene_module.CONTEXT,
             command_of(host, LIVE, number),
             scene_module.instance(number),
             'beta',
-            migrate_data.LiveMigrateData(),
+            protocol.LiveMigrateData(),
         )
         assert answer.refusal is None
     verdicts = [report.result for report in (finished.get(timeout=60) for _ in range(40)) if report.state == 'done']

@@ -21,7 +21,7 @@ from typing import Any
 
 from migrator import exception, executors
 from migrator.compute import live_migration_queue
-from migrator.objects import migrate_data, protocol
+from migrator.objects import protocol
 from migrator.testing.hypervisor.driver import FakeDriver
 from migrator.testing.hypervisor.hypervisor import FakeWorld
 from migrator.virt import driver
@@ -285,7 +285,7 @@ class Hammered:
         self.world = FakeWorld(executors.NativeThreads())
         # The links are so fast that the copies take almost no time.
         source, destination = (self.world.add(name, vcpus=256, link=1e6) for name in ('alpha', 'beta'))
-        self.data = migrate_data.LiveMigrateData(destination={'host': 'beta'})
+        self.data = protocol.LiveMigrateData(destination={'host': 'beta'})
         receiver = FakeDriver(destination, self.world.threads)
         for number in range(GUESTS):
             source.spawn(scene_module.instance(number))

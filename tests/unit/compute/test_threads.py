@@ -13,7 +13,7 @@ import pytest
 from futurist import _thread
 
 from migrator import executors
-from migrator.objects import migrate_data
+from migrator.objects import protocol
 from migrator.testing.hypervisor.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
 from tests.unit.test_executors import Native
@@ -27,7 +27,7 @@ def host() -> Any:
     scene: Any = types.SimpleNamespace(
         simulation=types.SimpleNamespace(process=lambda name: threads, run_ready=lambda: None),
         world=world,
-        data=migrate_data.LiveMigrateData(destination={'host': 'beta'}),
+        data=protocol.LiveMigrateData(destination={'host': 'beta'}),
     )
     alpha = world.add('alpha')
     for number in (1, 2):

@@ -19,7 +19,6 @@ from migrator.objects import (
     Migration,
     base,
     compute_node,
-    migrate_data,
     protocol,
     service,
 )
@@ -39,7 +38,7 @@ class Thing(base.Versioned):
 GUEST = protocol.Guest(instance_uuid='i', state='running', job=True)
 REPORT = protocol.Report(
     migration_uuid='m', host='h', boot_id='b', step='s', epoch=2, state='done',
-    result=migrate_data.LiveMigrateData(source={'a': 1}),
+    result=protocol.LiveMigrateData(source={'a': 1}),
 )  # fmt: skip
 COMMAND = protocol.Command(
     migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='r', boot_id='b'
@@ -57,10 +56,10 @@ NODE = compute_node.ComputeNode(
 @pytest.mark.parametrize(
     ('value', 'where'),
     [
-        (migrate_data.LiveMigrateData(source={'a': [1, (2.5, None)], 'b': Colour.RED}), None),
-        (migrate_data.LiveMigrateData(destination={'x': object()}), "destination['x'] of type object"),
-        (migrate_data.LiveMigrateData(source={'a': [1, {'b': b'raw'}]}), "source['a'][1]['b'] of type bytes"),
-        (migrate_data.LiveMigrateData(source={'a': (1, 2j)}), "source['a'][1] of type complex"),
+        (protocol.LiveMigrateData(source={'a': [1, (2.5, None)], 'b': Colour.RED}), None),
+        (protocol.LiveMigrateData(destination={'x': object()}), "destination['x'] of type object"),
+        (protocol.LiveMigrateData(source={'a': [1, {'b': b'raw'}]}), "source['a'][1]['b'] of type bytes"),
+        (protocol.LiveMigrateData(source={'a': (1, 2j)}), "source['a'][1] of type complex"),
         (Thing(name='t', parts=[Thing(name=Ellipsis)]), 'parts[0].name of type ellipsis'),
         (object(), 'something of type object'),
         ([object()], '[0] of type object'),
