@@ -212,8 +212,7 @@ class CleanupInProgress(Conflict):
 
     msg_fmt = (
         'Host {host} is running {step}, a deferred cleanup of migration {migration_uuid}, which would remove the '
-        'guest of instance {instance_uuid}: create the instance when "migrator-manage cleanup list" no longer shows '
-        'the cleanup.'
+        'guest of instance {instance_uuid}: create the instance {remedy}.'
     )
 
 
@@ -478,7 +477,7 @@ class PlacementUnauthorized(PlacementUnreachable):
 
     msg_fmt = (
         'Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], or at '
-        'the cloud that migrator-drain uses, and at the roles of that user (admin or service).'
+        'the cloud that is used, and at the roles of that user (admin or service).'
     )
 
 
@@ -539,7 +538,7 @@ class DatabaseReadOnly(DatabaseUnreachable):
 class NoSchema(MigratorException):
     """The database has no schema yet."""
 
-    msg_fmt = "The database has no schema yet, and this version needs {wanted}: run 'migrator-manage db sync'."
+    msg_fmt = 'The database has no schema yet, and this version needs {wanted}: {remedy}.'
 
 
 class OtherSchema(MigratorException):

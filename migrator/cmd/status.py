@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from migrator import exception, executors
-from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, remedies
 from migrator.runtime import pipes, settings
 
 if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help is fast
@@ -124,7 +124,7 @@ class Checks(upgradecheck.UpgradeCommands):
         if bare:
             return Result(
                 Code.WARNING,
-                f'{bare} migrations have none: run migrator-manage db online_data_migrations, at any time.',
+                f'{bare} migrations have none: {remedies.offer(remedies.Kind.MIGRATE_DATA)}.',
             )
         return Result(Code.SUCCESS, 'every migration has one')
 

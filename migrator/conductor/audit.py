@@ -27,7 +27,7 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.api import Database
-from migrator.objects import DELETING, RECONCILING, Instance, Migration, MigrationStatus
+from migrator.objects import DELETING, RECONCILING, Instance, Migration, MigrationStatus, remedies
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient
@@ -57,12 +57,14 @@ class Rows:
     :ivar migrations: the consumer itself, and the instance's migrations in progress.
     :ivar done: the consumer, if it is an evacuation that is done.
     :ivar has_cleanup: whether the source of ``done`` still has to clean up.
+    :ivar elsewhere: the hosts that have the guest, as a comparison has seen, and are not its host in the database.
     """
 
     instance: Instance | None
     migrations: tuple[Migration, ...]
     done: Migration | None = None
     has_cleanup: bool = False
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def moving(self) -> Migration | None:
@@ -76,7 +78,7 @@ class Rows:
     def _place(self) -> object:
         of_instance = (self.instance.host, self.instance.task_state) if self.instance is not None else None
         of_migrations = [(one.uuid, one.status, one.attempt, one.dest_compute, one.outcome) for one in self.migrations]
-        return of_instance, of_migrations, self.has_cleanup
+        return of_instance, of_migrations, self.has_cleanup, self.elsewhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,9 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
         return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
     instance = wrong.rows.instance
     assert instance is not None, 'a consumer that is neither unknown nor a migration is an instance'
+    if wrong.rows.elsewhere:
+        where = f'its guest is on {" and ".join(wrong.rows.elsewhere)}, and the database has it on {instance.host}'
+        return Remedy(None, f'{where}: {_see()}')
     wanted = home_of(database, client, instance)
     if wanted is None:
         why = f'cannot choose the providers of {instance.host} for it'
@@ -329,7 +334,8 @@ class _Audit:
             types={one.uuid: one.consumer_type or '' for one in held},
         )
         instances = [rows.instance] if rows.instance is not None else []
-        found = compare(now, _roots(self._database), instances, rows.migrations)
+        elsewhere = [consumer, *(one.uuid for one in instances)] if rows.elsewhere else []
+        found = compare(now, _roots(self._database), instances, rows.migrations, elsewhere)
         findings = tuple(one for one in found if one.consumer == consumer)
         return Wrong(consumer, findings, held[0].generation, rows) if findings else None
 
@@ -353,7 +359,9 @@ def _rows(database: Database, consumer: str) -> Rows:
     migrations = {one.uuid: one for one in [*itself, *moving]}
     done = next((one for one in itself if one.status == MigrationStatus.DONE), None)
     cleanups = done is not None and database.cleanups.list(host=done.source_compute, migration_uuid=done.uuid)
-    return Rows(found[0] if found else None, tuple(migrations.values()), done, bool(cleanups))
+    instance = found[0] if found else None
+    seen = database.differences.seen(uuid).keys() - {instance and instance.host}
+    return Rows(instance, tuple(migrations.values()), done, bool(cleanups), tuple(sorted(seen)))
 
 
 def _related(consumer: str, rows: Rows) -> Iterator[str]:
@@ -371,6 +379,8 @@ def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -
         return Remedy(
             None, 'it is unknown here: find out which service it belongs to; name it to remove it if it is not needed'
         )
+    if wrong.rows.elsewhere:
+        return Remedy(None, f'it is a guest on {" and ".join(wrong.rows.elsewhere)}: {_see()}')
     held = allocations.read(client, wrong.consumer)
     owner = allocation_state.Consumer(
         uuid=wrong.consumer,
@@ -380,6 +390,10 @@ def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -
         user_id=held.user_id or '',
     )
     return _nothing(wrong, owner)
+
+
+def _see() -> str:
+    return remedies.offer(remedies.Kind.SEE_OTHERS)
 
 
 def _of_done(database: Database, wrong: Wrong, migration: Migration) -> Remedy:

@@ -31,6 +31,7 @@ from migrator.objects import (
     Service,
     base,
     protocol,
+    remedies,
 )
 from migrator.objects.difference import RUNS
 from migrator.objects.instance import stand_in
@@ -213,8 +214,9 @@ def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
             there = ' and '.join(runs_on)
             why = f'{held.step} would restore the guest at {held.host}, but it is active on {there}'
             remedy = (
-                f'Look which copy is right. If it is that on {there}: migrator-manage instance reconcile, then remove '
-                f'what is left at {held.host}. If not, shut it off there. Then retry the cleanup.'
+                f'Look which copy is right. If it is that on {there}: '
+                f'{remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}, then remove what is left at {held.host}. If not, '
+                'shut it off there. Then retry the cleanup.'
             )
             _block(tools, held, f'{why}. {remedy}')
             return True

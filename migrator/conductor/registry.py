@@ -20,10 +20,12 @@ from migrator import exception, executors
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol
+from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol, remedies
+from migrator.objects.remedies import Reading
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
 from migrator.rpc import expose
+from migrator.views.differences import unlisted
 
 LOG = logging.getLogger(__name__)
 
@@ -439,8 +441,14 @@ def _why_not(database: Database, service: Service) -> str | None:
     if guests:
         # A guest of a machine that was replaced is not lost.
         was_replaced = database.machines.had_guest(host, guests[0].uuid)
-        otherwise = 'restore it there' if was_replaced else 'remove a lost one with migrator-manage instance delete'
-        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: evacuate it, or {otherwise}'
+        look = {
+            Reading.NOT_ALL_LISTED: bool(unlisted(database)),
+            Reading.ON_A_HOST: bool(database.differences.known(guests[0].uuid).seen),
+            Reading.REPLACED: was_replaced,
+        }
+        delete = remedies.offer(remedies.Kind.DELETE_INSTANCE, look, guest=guests[0].uuid)
+        helps = remedies.joined(', or ', 'evacuate it', 'restore it there' if was_replaced else '', delete)
+        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: {helps}'
     deferred = database.cleanups.list(host=host)
     if deferred and not service.forced_down:
         return (

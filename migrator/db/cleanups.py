@@ -17,7 +17,7 @@ from migrator import exception
 from migrator.db import models, saga_log
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
-from migrator.objects import Migration, MigrationStatus
+from migrator.objects import Migration, MigrationStatus, remedies
 from migrator.objects.steps import AFTER_EVACUATION, ENDS_COPIES, REMOVING
 from migrator.saga import log
 
@@ -105,7 +105,11 @@ def hold_at(session: Any, instance_uuid: str, host: str) -> None:
     found = session.execute(_SENT_HERE, here).first()
     if found is not None:
         raise exception.CleanupInProgress(
-            host=host, step=found.step, migration_uuid=found.migration_uuid, instance_uuid=instance_uuid
+            host=host,
+            step=found.step,
+            migration_uuid=found.migration_uuid,
+            instance_uuid=instance_uuid,
+            remedy=remedies.offer(remedies.Kind.WAIT_FOR_CLEANUP),
         )
 
 

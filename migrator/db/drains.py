@@ -25,7 +25,7 @@ from migrator.db.sql.columns import Json, Text, Whole
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.forecast import Prediction
-from migrator.objects import COMPUTE_BINARY
+from migrator.objects import COMPUTE_BINARY, remedies
 from migrator.objects.drain import (
     DRAIN_ENDS,
     LONGEST_ERROR,
@@ -208,7 +208,7 @@ class Drains:
         if drain.include_stopped and known is not None:
             raise exception.Invalid(
                 'Invalid input for include_stopped: a drain of a stock Nova moves only guests that run. Leave it out, '
-                'and move the others by openstack server migrate.'
+                f'and {remedies.offer(remedies.Kind.MOVE_OTHERS_COLD)}.'
             )
         names = [drain.host, *(drain.destinations or ())]
         if known is None:

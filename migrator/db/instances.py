@@ -32,6 +32,7 @@ from migrator.objects import (
     Migration,
     MigrationStatus,
     MigrationType,
+    remedies,
     times,
 )
 
@@ -244,7 +245,7 @@ def standing(session: Any, instance_uuid: str, migration_id: int | None = None) 
 
 def _advice(row: Any) -> str:
     if row.stuck_kind is not None:
-        return f' and stuck: ask an operator to look at it (migrator-manage migration show {row.id})'
+        return f' and stuck: {remedies.offer(remedies.Kind.SHOW_MIGRATION, migration=row.id)}'
     if row.abort_requested_at is not None:
         return ' and is being aborted: wait for it to end'
     if row.status in ARRIVED and row.confirm_requested_at is None and row.revert_requested_at is None:

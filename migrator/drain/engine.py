@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from migrator.objects import remedies
 from migrator.objects.drain import Drain, Member
 
 
@@ -47,8 +48,9 @@ def disabled_home(host: str, reason: str | None) -> Obstacle:
     The restore does not enable a host whose disabled reason was changed, and no migration goes to a disabled host.
     """
     why = f' ({reason})' if reason else ''
-    remedy = f'Enable it: openstack compute service set --enable {host} nova-compute.'
-    return Obstacle(ObstacleKind.BUSY, f'Its home {host} is disabled{why}.', remedy)
+    return Obstacle(
+        ObstacleKind.BUSY, f'Its home {host} is disabled{why}.', remedies.offer(remedies.Kind.ENABLE, host=host)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +82,6 @@ class MoveState(enum.StrEnum):
     CANCELLED = 'cancelled'
     #: The guest was deleted, or has left its host without this migration.
     GONE = 'gone'
-
-
-def to_decide(uuid: str) -> str:
-    """Return what ends the VERIFY_RESIZE of a guest, as a sentence."""
-    return (
-        'Its user has to confirm or to revert its cold migration or resize: '
-        f'openstack server migration confirm {uuid}, or openstack server migration revert {uuid}.'
-    )
 
 
 @dataclasses.dataclass(frozen=True)

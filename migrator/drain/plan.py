@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from migrator import exception
 from migrator.drain import forecast
-from migrator.drain.engine import Guest, Obstacle, ObstacleKind, to_decide
-from migrator.objects import Flavor, MigrationType
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind
+from migrator.objects import Flavor, MigrationType, remedies
 from migrator.objects.drain import Drain, Member, place
 
 #: The amounts of a guest or a host: provider -> resource class -> the amount.
@@ -133,7 +133,8 @@ def documents(
 
 def _copy(host: str, copy: Copy) -> dict[str, Any]:
     reason = f'It is in VERIFY_RESIZE at {copy.guest_on}, and {host} keeps its old copy.'
-    return dataclasses.asdict(copy) | {'reason': reason, 'remedy': to_decide(copy.instance_uuid)}
+    remedy = remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=copy.instance_uuid)
+    return dataclasses.asdict(copy) | {'reason': reason, 'remedy': remedy}
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
-from migrator.objects import base
+from migrator.objects import base, remedies
 from migrator.objects.drain import (
     NOT_MOVED,
     Direction,
@@ -365,7 +365,7 @@ class _Run:
         elif self._goes_back:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
-                message += f' Move each: openstack server migrate --live-migration --host {self.drain.host} GUEST.'
+                message += f' {remedies.offer(remedies.Kind.MOVE_LIVE, host=self.drain.host)}'
                 message += (
                     ' Move one that is shut off without --live-migration, and confirm it.'
                     if self.drain.include_stopped

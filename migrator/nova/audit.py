@@ -18,6 +18,7 @@ from typing import Any
 from migrator import exception, executors
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server
+from migrator.objects import remedies
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.allocation_state import Allocations, ConsumerAllocations
 from migrator.placement_client.audit import (
@@ -253,8 +254,8 @@ class _Judgement:
         parts = [why, *(f'it holds one on {host}' for host in elsewhere)]
         parts += [f'{self._what(one)} and holds one on {self._names(held)}' for one, held in claims]
         if wanted is None:
-            heal_allocations = f'nova-manage placement heal_allocations --instance {server.uuid} --force'
-            return self._finding(verdict, '; '.join(parts), heal_allocations)
+            remedy = remedies.offer(remedies.Kind.HEAL_BY_NOVA, guest=server.uuid)
+            return self._finding(verdict, '; '.join(parts), remedy)
         return self._repair(verdict, '; '.join(parts), wanted, self._doubt(server, elsewhere))
 
     def _doubt(self, server: Server, elsewhere: Iterable[str]) -> str | None:
@@ -295,8 +296,10 @@ class _Judgement:
 
     def _repair(self, verdict: str, why: str, wanted: Allocations, doubt: str | None) -> Finding:
         """Return a finding whose repair gives the guest or consumer ``wanted``, and its migrations nothing."""
-        named = f'migrator-drain heal --yes --consumer {self._case.consumer}'
-        remedy = f'{doubt}; then: {named}' if doubt else 'migrator-drain heal --yes'
+        remedy = remedies.first(
+            remedies.offer(remedies.Kind.HEAL_NOVA, {remedies.Reading.DOUBT: doubt is not None}),
+            remedies.offer(remedies.Kind.HEAL_ONE_OF_NOVA, doubt=doubt, consumer=self._case.consumer),
+        )
         right = f'{_amounts(wanted)} on {self._names(wanted)}, and nothing else' if wanted else 'nothing'
         wants = {self._case.consumer: wanted}
         writes = [

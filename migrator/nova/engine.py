@@ -33,7 +33,9 @@ from migrator.executors import Clock
 from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server, Service
+from migrator.objects import remedies
 from migrator.objects.drain import Direction, Drain, Member, disabled_reason
+from migrator.objects.remedies import Reading
 from migrator.placement_client.client import PlacementClient
 
 #: Seconds for which all looks must show the same before it counts as settled. Nova updates a running migration every
@@ -113,10 +115,10 @@ class NovaEngine:
         :param service: the nova-compute of its host.
         :param home: that of the host of a restore. Nova refuses one that is down or disabled.
         """
-        found = obstacle(server)
+        found = obstacle(server, service)
         if found is None or found.kind == ObstacleKind.BUSY:
             if service is not None and service.state == 'down':
-                found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {_evacuate(server)}')
+                found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {evacuate(server, service)}')
             elif home is not None and home.state == 'down':
                 found = Obstacle(ObstacleKind.BUSY, _down(home), 'Start it.')
             elif home is not None and home.status == 'disabled':
@@ -160,7 +162,7 @@ class NovaEngine:
             return  # a request that had no answer has arrived meanwhile
         found = obstacle(server)
         if found is not None:
-            raise Refused(found)
+            raise Refused(obstacle(server, self._service(server.host or '')) or found)
         avoided, refused = {*member.tried}, set[str]()
         while True:
             target = host if host is not None else self._destination(drain, member, avoided)
@@ -187,7 +189,8 @@ class NovaEngine:
         if server.task_state == _MIGRATING:
             return None
         reason = f'Nova refuses to move it: {_short(error.reason)}'
-        return obstacle(server) or Obstacle(ObstacleKind.IMMOVABLE, reason, '')
+        service = self._service(server.host or '')
+        return obstacle(server, service) or Obstacle(ObstacleKind.IMMOVABLE, reason, '')
 
     def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
         """Return the destination to name; None: Nova's scheduler chooses it."""
@@ -248,9 +251,11 @@ class NovaEngine:
         for member in members:
             uuid = member.instance_uuid
             row, server = rows.get(uuid), servers.get(uuid)
+            hosts = {server.host} if server is not None and server.task_state is not None else set()
             if row is not None and row.status not in _ENDED:
-                for host in {row.source_compute, row.dest_compute} - {None, *services}:
-                    services[str(host)] = self._service(str(host))
+                hosts |= {row.source_compute, row.dest_compute}
+            for host in hosts - {None, *services}:
+                services[str(host)] = self._service(str(host))
             move = self._move(member, row, server, services)
             if move is not None:
                 found[uuid] = move
@@ -334,9 +339,11 @@ class NovaEngine:
     def _why_noted(self, row: NovaMigration, server: Server) -> str | None:
         """Return what an operator should know of a guest that has moved."""
         if server.vm_state == 'error' or server.status == 'ERROR':
+            look = look_at(self._service(server.host or ''))
+            remedy = remedies.offer(remedies.Kind.SET_ACTIVE_ONCE_CHECKED, look, guest=server.uuid)
             return (
                 f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
-                f'{self._why(row)}. Check the guest there, then run: openstack server set --state active {server.uuid}.'
+                f'{self._why(row)}. {remedy or "Check the guest there."}'
             )
         if row.status not in _ENDED:
             return f'It is on {server.host}, though its migration {row.id} is still shown as {row.status}.'
@@ -381,7 +388,7 @@ class NovaEngine:
         """
         service = self._service(drain.host)
         if service is None:
-            remedy = 'Name a host as openstack compute service list shows it.'
+            remedy = f'Name a host as {remedies.offer(remedies.Kind.LIST_SERVICES)} shows it.'
             raise Refused(Obstacle(ObstacleKind.STATE, f'Nova has no nova-compute at {drain.host}.', remedy))
         wanted = disabled_reason(drain)
         if service.status == 'disabled':
@@ -412,7 +419,7 @@ class NovaEngine:
             Check('guests that nova-compute counts', counted),
             Check('migrations in progress', _few(_moves(self._nova, host))),
             Check(
-                'allocations in Placement, which migrator-drain audit explains',
+                f'allocations in Placement, which {remedies.TABLE[remedies.Kind.AUDIT_NOVA].command} explains',
                 _few(_allocations(self._placement, [one.uuid for one in hypervisors])),
             ),
         ]
@@ -439,20 +446,38 @@ def _allocations(placement: PlacementClient, nodes: Iterable[str]) -> list[str]:
     return sorted(left)
 
 
-def obstacle(server: Server) -> Obstacle | None:
-    """Return what is in the way of the live migration of a guest, as Nova shows it."""
+def look_at(service: Service | None) -> dict[Reading, bool]:
+    """Return what is known of a host; a host whose nova-compute is not shown is neither up nor down."""
+    if service is None or service.state not in ('up', 'down'):
+        return {}
+    return {Reading.HOST_REPORTS: service.state == 'up', Reading.HOST_DOWN: service.state == 'down'}
+
+
+def evacuate(server: Server, service: Service | None) -> str:
+    """Return the remedy that evacuates a guest, if its host permits that."""
+    kind = remedies.Kind.EVACUATE if server.task_state is None else remedies.Kind.EVACUATE_BUSY
+    return remedies.offer(kind, look_at(service) | {Reading.ELSEWHERE: False}, guest=server.uuid)
+
+
+def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
+    """Return what is in the way of the live migration of a guest, as Nova shows it.
+
+    :param service: the nova-compute of its host; None: it was not read.
+    """
+
+    def offer(kind: remedies.Kind) -> str:
+        return remedies.offer(kind, look_at(service), guest=server.uuid)
+
     if server.locked:
         why = f' ({server.locked_reason})' if server.locked_reason else ''
-        remedy = f'Unlock it: openstack server unlock {server.uuid}.'
-        return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', remedy)
+        return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', offer(remedies.Kind.UNLOCK))
     if server.vm_state == 'error':
-        remedy = f'Check the guest. If it runs: openstack server set --state active {server.uuid}.'
+        remedy = offer(remedies.Kind.SET_ACTIVE_IF_IT_RUNS) or 'Check the guest.'
         return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
     if server.vm_state == 'stopped':
-        cold = f'openstack server migrate --wait {server.uuid}, then openstack server migration confirm {server.uuid}'
-        return Obstacle(ObstacleKind.STATE, 'It is stopped.', f'Start it, or move it as it is: {cold}.')
+        return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or 'Start it.')
     if server.vm_state not in MIGRATABLE:
-        remedy = f'Make it active, or delete it: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
+        remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
         return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
     if server.task_state is not None:
         reason = f'It is busy: its task_state is {server.task_state}.'
@@ -479,24 +504,20 @@ def _in_progress(
                 break
     elif lasts >= LATE:
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
+        look = look_at(services.get(server.host or ''))
+        remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_ALL_RUN, look, guest=server.uuid)
         waits_for = (
             f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check nova-conductor, '
-            f'nova-compute and the message broker. If all of them run: openstack server set --state active '
-            f'{server.uuid}.'
-        )
+            f'nova-compute and the message broker. {remedy}'
+        ).rstrip()
     return Move(state, destination, is_stuck=waits_for is not None, waits_for=waits_for)
 
 
 def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
     if service.host == server.host:
-        # Nova evacuates no guest that has a task.
-        reset = f'openstack server set --state error {server.uuid}; '
-        return f'Start it. {_evacuate(server, reset if server.task_state is not None else "")}'
-    return f'Start it. If the host is dead: openstack server migration abort {server.uuid} {row.id}.'
-
-
-def _evacuate(server: Server, before: str = '') -> str:
-    return f'If the host is dead: {before}openstack server evacuate {server.uuid}.'
+        return f'Start it. {evacuate(server, service)}'
+    abort = remedies.offer(remedies.Kind.ABORT, look_at(service), guest=server.uuid, migration=row.id)
+    return f'Start it. {abort}'
 
 
 def _down(service: Service) -> str:
@@ -510,7 +531,7 @@ def _forgotten(row: NovaMigration) -> str:
         return f'Nova shows its migration {row.id} as completed, but it is still on {row.source_compute}'
     return (
         f'Nova has forgotten its migration {row.id}, which stays {row.status}: nova-compute at {row.source_compute} '
-        f'was restarted meanwhile. Check the allocations: migrator-drain audit'
+        f'was restarted meanwhile. {remedies.offer(remedies.Kind.AUDIT_NOVA)}'
     )
 
 

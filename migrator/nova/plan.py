@@ -22,9 +22,9 @@ from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
-from migrator.nova.engine import AT_ONCE, obstacle
+from migrator.nova.engine import AT_ONCE, evacuate, look_at, obstacle
 from migrator.nova.resources import Server, ServerGroup
-from migrator.objects import Flavor
+from migrator.objects import Flavor, remedies
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
@@ -208,18 +208,19 @@ class Site:
 
     def obstacle(self, server: Server) -> Obstacle | None:
         """Return what is in the way of the live migration of a guest, besides a lack of room."""
-        found = obstacle(server)
+        source = self._services.get(server.host or '')
+        found = obstacle(server, source)
         if found is not None and found.kind != ObstacleKind.BUSY:
             return found
-        source = self._services.get(server.host or '')
         if source is None or source.state != 'up':
-            remedy = f'Start nova-compute there. If the host is dead: openstack server evacuate {server.uuid}.'
+            remedy = f'Start nova-compute there. {evacuate(server, source)}'.rstrip()
             return Obstacle(ObstacleKind.STATE, f'Its host {server.host} is down.', remedy)
         return self._immovable(server) or self._bound_to_group(server) or found
 
     def _immovable(self, server: Server) -> Obstacle | None:
         """Return the part of its flavor that Nova does not move live, as an obstacle."""
-        specs, cold = server.flavor.extra_specs, f'Move it cold: openstack server migrate {server.uuid}.'
+        specs, look = server.flavor.extra_specs, look_at(self._services.get(server.host or ''))
+        cold = remedies.offer(remedies.Kind.MOVE_COLD, look, guest=server.uuid)
         if specs.get('hw:mem_encryption', '').lower() in _TRUE:
             return _immovable('its memory is encrypted (hw:mem_encryption)', cold)
         if 'hw:tpm_version' in specs and specs.get('hw:tpm_secret_security') != 'host':
@@ -231,7 +232,7 @@ class Site:
             )
             return _immovable(f'it has a PCI device ({specs["pci_passthrough:alias"]})', remedy)
         if specs.get('accel:device_profile'):
-            remedy = f'Shelve it: openstack server shelve {server.uuid}.'
+            remedy = remedies.offer(remedies.Kind.SHELVE, look, guest=server.uuid)
             return _immovable(f'it has an accelerator ({specs["accel:device_profile"]})', remedy)
         if 'VGPU' in server.flavor.resources() and not self._moves_vgpu:
             return _immovable('it has a vGPU, which Nova moves live from release 29 (2024.1) on', cold)
@@ -246,7 +247,7 @@ class Site:
             ObstacleKind.NO_DESTINATION,
             f'Its server group {group.name} has the policy affinity, and all its members are on {server.host}. Nova '
             'moves none of them to another host.',
-            f'Delete the group, its guests stay: openstack server group delete {group.uuid}.',
+            remedies.offer(remedies.Kind.DELETE_GROUP, group=group.uuid),
         )
 
     def _members_at(self, group: ServerGroup) -> collections.Counter[str]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from migrator.objects import remedies
 from migrator.objects.instance import MIGRATABLE_VM_STATES
 from migrator.objects.protocol import GuestState
+from migrator.objects.remedies import Reading
 
 #: The states in which a host runs a guest.
 RUNS = frozenset({GuestState.RUNNING.value, GuestState.PAUSED.value})
@@ -116,34 +118,52 @@ class Difference:
             case _:
                 return f'a reconcile of it was interrupted; it is on {seen}, where the database has it'
 
-    @property
-    def remedy(self) -> str:
-        """What an operator can do about it."""
-        reconcile = 'migrator-manage instance reconcile'
+    def remedy(self, unlisted: Collection[str]) -> str:
+        """Return what an operator can do about it, as this look permits.
+
+        :param unlisted: the hosts that may run guests and have not listed them in this look.
+        """
+        others = self.seen.keys() - {self.host}
+        look = {
+            Reading.NOT_ALL_LISTED: bool(unlisted),
+            Reading.ELSEWHERE: bool(others),
+            Reading.ON_A_HOST: bool(self.seen),
+            Reading.RUNS: bool(self.runs_on),
+            Reading.NONE_RUNS: not self.runs_on,
+            Reading.REPLACED: self.kind == DifferenceKind.REPLACED,
+        }
+
+        def offer(kind: remedies.Kind, **names: str) -> str:
+            return remedies.offer(kind, look, guest=self.instance_uuid, host=self.host or '', **names)
+
+        stopped = ', '.join(sorted(self.seen.keys() - set(self.runs_on)))
         match self.kind:
             case _ if len(self.runs_on) > 1:
-                return 'stop it at once on all hosts but the right one: two that run write to the same disks'
-            case DifferenceKind.MOVED if self.runs_on:
-                return f'{reconcile} lets the database and Placement follow'
+                found = offer(remedies.Kind.STOP_COPIES)
             case DifferenceKind.MOVED:
-                return f'start it on one host, and undefine it on the others; then {reconcile}'
+                found = offer(remedies.Kind.RECONCILE if self.runs_on else remedies.Kind.KEEP_ONE)
             case DifferenceKind.MISSING:
-                delete = f'migrator-manage instance delete {self.instance_uuid}'
-                first = 'have each host list its guests that did not'
-                return f'{first}; then start it on {self.host} again; or, if it is gone for good: {delete}'
+                found = remedies.joined(
+                    '; or, ', offer(remedies.Kind.START_AGAIN), offer(remedies.Kind.DELETE_INSTANCE)
+                )
             case DifferenceKind.REPLACED:
-                return f'restore it on {self.host}, or see "The machine was replaced" in the documentation'
+                found = offer(remedies.Kind.RESTORE_REPLACED)
             case DifferenceKind.TWICE:
-                return 'undefine the copies that do not run, after a look at which one is right'
+                found = offer(remedies.Kind.UNDEFINE_COPIES, hosts=stopped) or offer(remedies.Kind.KEEP_ONE)
             case DifferenceKind.UNKNOWN:
-                return 'register it with migrator-manage instance create, or remove it from the host'
+                found = remedies.joined(', or ', offer(remedies.Kind.REGISTER), offer(remedies.Kind.REMOVE_STRANGER))
             case DifferenceKind.POWER:
-                return f'{reconcile} lets the database follow; or {"shut it off" if self.runs_on else "start it"} again'
+                again = 'shut it off again' if self.runs_on else 'start it again'
+                found = remedies.joined('; or ', offer(remedies.Kind.RECONCILE_POWER), again)
             case _:
-                return f'{reconcile} finishes it'
+                found = offer(remedies.Kind.FINISH_RECONCILE)
+        return found or offer(remedies.Kind.HAVE_LISTED, hosts=' and '.join(sorted(unlisted)))
 
-    def as_dict(self) -> dict[str, object]:
-        """Return it as the REST API and ``--json`` show it."""
+    def as_dict(self, unlisted: Collection[str]) -> dict[str, object]:
+        """Return it as the REST API and ``--json`` show it.
+
+        :param unlisted: as for :meth:`remedy`.
+        """
         return {
             'instance_uuid': self.instance_uuid,
             'name': self.name,
@@ -153,5 +173,5 @@ class Difference:
             'short': self.short,
             'difference': self.text,
             'since': self.since,
-            'remedy': self.remedy,
+            'remedy': self.remedy(unlisted),
         }

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from migrator.objects import base, protocol
+from migrator.objects import base, protocol, remedies
 
 
 class WaitKind(enum.StrEnum):
@@ -137,8 +137,8 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
         WaitKind.GUEST: '{hosts} answers, but its hypervisor has not reported the guest since {since}',
         WaitKind.PLACEMENT_ERROR: '{reason}',
         WaitKind.PLACEMENT: (
-            '{reason} Conductor {conductor} waits for it since {since}. Check it with "migrator-status upgrade '
-            'check". The migration goes on by itself once it answers.'
+            '{reason} Conductor {conductor} waits for it since {since}. '
+            f'{remedies.template(remedies.Kind.CHECK_UPGRADE)} The migration goes on by itself once it answers.'
         ),
         WaitKind.BROKER: '{reason}',
     }
@@ -175,7 +175,7 @@ STUCK: Mapping[str, str] = MappingProxyType(
         StuckKind.NOT_ABORTED: ('Host {hosts} did not abort the job within {seconds} s: look at its hypervisor.'),
         StuckKind.NOT_CONFIRMED: (
             'Destination {hosts} {observed}, so the copy at source {source} is kept: {look} which host has the '
-            'guest, and type "migrator-manage migration abandon {migration} --guest-on HOST".'
+            f'guest, and {remedies.template(remedies.Kind.ABANDON_ONCE_SEEN)}.'
         ),
         StuckKind.NOT_REVERTED: 'Source {hosts} {observed}, so the guest stays at {destination}: {look}.',
         StuckKind.RESIZE_NOT_CONFIRMED: (
@@ -201,9 +201,9 @@ STUCK: Mapping[str, str] = MappingProxyType(
             'fenced, declare it forced down; then the resize is undone when it is back.'
         ),
         StuckKind.BLOCKED_CLEANUP: (
-            'It waits for {hosts} to do {step}, the deferred cleanup of migration {migration}, which is blocked: see '
-            '"migrator-manage cleanup list"; retry it, or discard it if nothing is left to do. The migration goes on '
-            'by itself then.'
+            'It waits for {hosts} to do {step}, the deferred cleanup of migration {migration}, which is blocked: '
+            f'{remedies.template(remedies.Kind.SEE_CLEANUPS)}; retry it, or discard it if nothing is left to do. The '
+            'migration goes on by itself then.'
         ),
         StuckKind.NO_ROOM: (
             'The migration is being abandoned, and Placement refuses the allocation of instance {instance} at '

@@ -70,6 +70,16 @@ class Service(base.Versioned):
             return False
         return self.down_since is None if self.binary == COMPUTE_BINARY else not self.is_unreachable(now, lease)
 
+    @property
+    def reports(self) -> bool:
+        """Whether a compute service reports, forced down or not."""
+        return self.last_seen_up is not None and self.down_since is None
+
+    @property
+    def may_run_unlisted(self) -> bool:
+        """Whether the host of a compute service may run guests and does not report them."""
+        return not self.forced_down and not self.reports
+
     def is_unreachable(self, now: datetime.datetime, seconds: float) -> bool:
         """Return whether the last report of the service is older than some seconds.
 

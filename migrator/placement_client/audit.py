@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.objects import Instance, Migration, MigrationStatus, Strategy
+from migrator.objects import Instance, Migration, MigrationStatus, Strategy, remedies
+from migrator.objects.remedies import Reading
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import MICROVERSION, PlacementClient
 
@@ -101,7 +102,11 @@ def held_by_provider(
 
 
 def compare(
-    observed: Snapshot, roots: Mapping[str, str], instances: Iterable[Instance], migrations: Iterable[Migration]
+    observed: Snapshot,
+    roots: Mapping[str, str],
+    instances: Iterable[Instance],
+    migrations: Iterable[Migration],
+    elsewhere: Collection[str] = (),
 ) -> list[Finding]:
     """Compare the allocations with the database, as a pure function.
 
@@ -109,13 +114,14 @@ def compare(
     :param instances: all instances.
     :param migrations: all migrations in progress, all evacuations that are done, and those ended migrations whose
         leaked allocations the audit must attribute.
+    :param elsewhere: the uuids of guests that hosts have, which are not their hosts in the database.
     :returns: the findings, in a fixed order.
     """
-    return _Audit(observed, roots, instances, migrations).run()
+    return _Audit(observed, roots, instances, migrations, elsewhere).run()
 
 
 #: The remedy for an evacuation that is done. Its log has the allocation that it must hold.
-_HEAL = 'migrator-manage placement heal'
+_HEAL = remedies.offer(remedies.Kind.HEAL)
 #: The amounts of a consumer by host. None stands for the providers outside every host's tree, such as shared ones.
 _ByHost = Mapping[str | None, Mapping[str, int]]
 
@@ -127,8 +133,10 @@ class _Audit:
         roots: Mapping[str, str],
         instances: Iterable[Instance],
         migrations: Iterable[Migration],
+        elsewhere: Collection[str],
     ) -> None:
         self._observed = observed
+        self._not_there = elsewhere
         self._roots = roots
         self._instances = {one.uuid: one for one in instances}
         self._migrations = {one.uuid: one for one in migrations}
@@ -218,7 +226,7 @@ class _Audit:
         amounts = [f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()]
         kind = allocation_state.INSTANCE
         owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {kind}'
-        return _command('set', *amounts, owner, instance.uuid)
+        return self._offer(remedies.Kind.SET_ALLOCATION, instance.uuid, amounts=' '.join([*amounts, owner]))
 
     # --- a migration, or an unknown consumer -------------------------------------------------------------------------
 
@@ -268,7 +276,7 @@ class _Audit:
         state = f'has ended ({migration.status})'
         if migration.status == MigrationStatus.DONE:
             state = 'is done, its instance was deleted,'
-        remedy = _command('delete', migration.uuid)
+        remedy = self._offer(remedies.Kind.DELETE_ALLOCATION, migration.uuid)
         # Nothing changes a migration after its end.
         since = migration.updated_at.isoformat() if migration.updated_at else None
         for provider in self._observed.held[migration.uuid]:
@@ -278,10 +286,18 @@ class _Audit:
     def _unknown_consumer(self, consumer: str) -> None:
         why = 'it is neither an instance nor a migration that migrator knows'
         for provider in self._observed.held[consumer]:
-            remedy = f'find out which service uses it; if none does: {_command("delete", consumer)}'
+            remedy = self._offer(remedies.Kind.DELETE_UNUSED_ALLOCATION, consumer)
             self._find(consumer, provider, UNKNOWN_CONSUMER, why, remedy)
 
     # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _offer(self, kind: remedies.Kind, consumer: str, **names: str) -> str:
+        found = remedies.offer(kind, self._look(consumer), consumer=consumer, placement=MICROVERSION, **names)
+        return found or f'its guest is not where the database has it: {remedies.offer(remedies.Kind.SEE_OTHERS)}'
+
+    def _look(self, uuid: str) -> remedies.Look:
+        elsewhere = uuid in self._not_there
+        return {Reading.ELSEWHERE: elsewhere, Reading.ON_A_HOST: elsewhere, Reading.MOVING: uuid in self._moving}
 
     def _by_host(self, consumer: str) -> _ByHost:
         parts: dict[str | None, list[allocation_state.Allocations]] = {}
@@ -343,9 +359,3 @@ def _amounts(resources: Mapping[str, int]) -> str:
 
 def _name(host: str | None) -> str:
     return host or 'no compute host'
-
-
-def _command(verb: str, *words: str) -> str:
-    return ' '.join(
-        ['openstack', f'--os-placement-api-version {MICROVERSION} resource provider allocation', verb, *words]
-    )

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.db import actions
-from migrator.objects import Migration, MigrationStatus, Outcome, steps, times
+from migrator.objects import MigrationStatus, Outcome, remedies, steps, times
 from migrator.objects.migration import AbortCause
 from migrator.objects.reasons import Reason
+from migrator.objects.remedies import Reading
 from migrator.objects.steps import AFTER_EVACUATION, AT_DESTINATION, AT_SOURCE
 from migrator.saga import log
 from migrator.views import timeline
@@ -292,10 +293,12 @@ def _in_error(facts: Facts, look: str) -> Iterator[str]:
         yield f'Nothing: the instance is in vm_state {instance.vm_state} at {instance.host} by now.'
     else:
         host = instance.host
-        again = f'evacuate it if {host} is dead, or else create the instance again.'
+        read = {Reading.HOST_REPORTS: facts.reports(host), Reading.NOT_DEFINED: not facts.is_defined}
+        evacuate = remedies.offer(remedies.Kind.EVACUATE_IF_LOST, read, host=host)
+        again = remedies.joined(', or else ', evacuate, 'create the instance again')
         if not facts.is_defined:
-            again = f'create the instance again: an evacuation needs its definition, which {host} has not reported.'
-        yield f'Nothing by itself. The instance is in vm_state error at {host}: {look}. If no host has it, {again}'
+            again = f'{again}: an evacuation needs its definition, which {host} has not reported'
+        yield f'Nothing by itself. The instance is in vm_state error at {host}: {look}. If no host has it, {again}.'
 
 
 def _while_done(facts: Facts, program: str) -> Iterator[str]:
@@ -315,18 +318,16 @@ def _while_done(facts: Facts, program: str) -> Iterator[str]:
             f'Nothing, until {source} is back: start its compute service, also while it is forced down. It removes its '
             'copy of the guest, and the evacuation is completed.'
         )
-    if service is not None and not facts.reports(source):
-        yield (
-            f'If {source} never comes back, delete its service, which completes the evacuations from it: '
-            f'{program} service delete {source}'
-        )
+    if service is not None:
+        look = {Reading.HOST_REPORTS: facts.reports(source)}
+        yield from filter(None, [remedies.offer(remedies.Kind.DELETE_SERVICE, look, host=source, manage=program)])
 
 
 def _cleanups(facts: Facts, program: str) -> Iterator[str]:
     if any(cleanup.blocked_because for cleanup in facts.cleanups):
         yield (
             'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
-            f'{program} migration retry {facts.migration.uuid}'
+            f'{_retry(facts, program)}'
         )
     is_done = facts.migration.status == Status.DONE
     for cleanup in facts.cleanups:
@@ -351,7 +352,7 @@ def _stuck(facts: Facts, program: str) -> Iterator[str]:
         'Nothing, until the cause is fixed. Then it goes on with the next sweep. To retry at once, with all earlier '
         'tries forgotten:'
     )
-    yield f'  {program} migration retry {uuid}'
+    yield f'  {_retry(facts, program)}'
     if migration.stays:
         look = f'look whether the guest is at {migration.source_compute}'
     else:
@@ -365,8 +366,12 @@ def _stuck(facts: Facts, program: str) -> Iterator[str]:
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
         migration.outcome or '', either
     )
-    yield f'  {program} migration abandon {uuid} --guest-on {guest_on}'
-    yield f'  {program} migration abandon {uuid} --guest-on {guest_on} --yes'
+    for kind in (remedies.Kind.ABANDON, remedies.Kind.ABANDON_YES):
+        yield f'  {remedies.offer(kind, migration=uuid, host=guest_on, manage=program)}'
+
+
+def _retry(facts: Facts, program: str) -> str:
+    return remedies.offer(remedies.Kind.RETRY, migration=facts.migration.uuid, manage=program)
 
 
 def _abandoned(facts: Facts) -> Iterator[str]:
@@ -392,7 +397,7 @@ def _steps(facts: Facts) -> Iterator[str]:
         if migration.status == Status.FINISHED and not (
             migration.confirm_requested_at or migration.revert_requested_at
         ):
-            yield from _finished(migration)
+            yield from _finished(facts)
             return
         moved = 'was started' if migration.is_evacuation else 'has moved'
         moved = 'goes back to its source' if migration.revert_requested_at else moved
@@ -467,21 +472,24 @@ def _cold(facts: Facts, step_log: log.StepLog, sent: bool) -> Iterator[str]:
         yield f'{_list(facts, _left_before(facts, step_log))} {after}'
 
 
-def _finished(migration: Migration) -> Iterator[str]:
+def _finished(facts: Facts) -> Iterator[str]:
     """Yield what a finished cold migration waits for."""
-    uuid, source = migration.instance_uuid, migration.source_compute
+    migration = facts.migration
+    source = migration.source_compute
     if migration.stays:
-        yield (
-            f'Nothing, until its user decides. {source} keeps the old definition of the guest, and the migration holds '
-            'the allocation of the old flavor. To let the guest keep the new flavor, or to give it the old one:'
-        )
+        kept = 'the old definition of the guest, and the migration holds the allocation of the old flavor'
+        decide = 'To let the guest keep the new flavor, or to give it the old one'
     else:
-        yield (
-            f'Nothing, until its user decides. {source} keeps the guest shut off, and the migration holds the '
-            'allocation there. To let the guest stay where it is, or to move it back:'
-        )
-    yield f'  openstack server migration confirm {uuid}'
-    yield f'  openstack server migration revert {uuid}'
+        kept = 'the guest shut off, and the migration holds the allocation there'
+        decide = 'To let the guest stay where it is, or to move it back'
+    look = {Reading.HOST_DOWN: timeline.is_undecidable(facts)}
+    offers = [
+        remedies.offer(kind, look, guest=migration.instance_uuid)
+        for kind in (remedies.Kind.CONFIRM, remedies.Kind.REVERT)
+    ]
+    commands = [f'  {one}' for one in offers if one]
+    yield f'Nothing, until its user decides. {source} keeps {kept}.{f" {decide}:" if commands else ""}'
+    yield from commands
 
 
 def _undecidable(facts: Facts, program: str) -> Iterator[str]:
@@ -489,10 +497,11 @@ def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     migration = facts.migration
     where = 'and its new flavor there, and evacuate it then' if migration.stays else 'where it is'
     yield (
-        f'Both are refused while {migration.source_compute} is down. If it never comes back, end the migration in '
-        f'error with the guest {where}:'
+        f'It can neither be confirmed nor reverted while {migration.source_compute} is down. If that never comes back, '
+        f'end the migration in error with the guest {where}:'
     )
-    yield f'  {program} migration abandon {migration.uuid} --guest-on {migration.dest_compute}'
+    kind, host = remedies.Kind.ABANDON, migration.dest_compute
+    yield f'  {remedies.offer(kind, migration=migration.uuid, host=host, manage=program)}'
 
 
 def _left_before(facts: Facts, step_log: log.StepLog) -> list[str]:

@@ -15,6 +15,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.objects.times import moment
+from migrator.views import differences
 
 
 def document(database: Database, lease: float, binary: str | None = None, host: str | None = None) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
     differing = database.differences.list()
+    unlisted = differences.unlisted(database) if differing else frozenset[str]()
     replacements = database.machines.replacements()
     sources = database.takeovers.sources()
     documents: list[dict[str, Any]] = []
@@ -59,7 +61,7 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             'lease': shown,
             'debts': len(cleanups),
             'alarms': sum(cleanup.blocked_because is not None for cleanup in cleanups),
-            'differences': [one.as_dict() for one in differing if is_compute and service.host in one.hosts],
+            'differences': [one.as_dict(unlisted) for one in differing if is_compute and service.host in one.hosts],
         }
         documents.append(found)
     no_reports_because = why_no_reports([one for known in boots.values() for one in known], now)

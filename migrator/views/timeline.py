@@ -19,7 +19,7 @@ from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
 from migrator.db.slots import Bounds
-from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, times
+from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, remedies, times
 from migrator.objects.reasons import Reason
 from migrator.objects.steps import ABANDON, ABANDONMENT, AT_DESTINATION, AT_SOURCE, ENDS_COPIES, PIVOTS
 from migrator.saga import log
@@ -124,7 +124,8 @@ class Facts:
     def when_back(self, host: str) -> str:
         """Return when a host that is not up runs its deferred cleanups."""
         if self.reports(host):
-            return f'once it is not forced down any more (openstack compute service set --up {host} {COMPUTE_BINARY})'
+            up = remedies.offer(remedies.Kind.DECLARE_UP, {remedies.Reading.HOST_DOWN: False}, host=host)
+            return f'once it is not forced down any more ({up})'
         return 'when its compute service is back'
 
     def is_in_doubt(self, host: str | None) -> bool:
@@ -303,13 +304,11 @@ def _hosts(facts: Facts) -> Iterator[str]:
         elif not facts.no_reports and not facts.is_up(host):
             seen = times.ago(service.last_seen_up, facts.now)
             why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
-            declare = (
-                ' Or, if the host is fenced and nothing can run there, declare that: '
-                f'openstack compute service set --down {host} {COMPUTE_BINARY}'
-            )
+            look = {remedies.Reading.HOST_REPORTS: facts.reports(host)}
             # A guest that waits for its user there has no other copy, so a declaration would change nothing.
             waits = facts.migration.stays and facts.migration.status == Status.FINISHED
-            yield f'The compute service of the {role} {host} {why}. Start it.{"" if waits else declare}'
+            declare = '' if waits else remedies.offer(remedies.Kind.DECLARE_DOWN, look, host=host)
+            yield f'The compute service of the {role} {host} {why}. Start it.{f" Or, {declare}" if declare else ""}'
 
 
 def _owner(facts: Facts) -> Iterator[str]:

@@ -253,7 +253,7 @@ def test_guests_of_a_replaced_machine_are_differences_and_are_not_lost(cloud, op
     differences = cloud.database.differences.list()
     assert [(one.name, one.kind) for one in differences] == [(f'guest{number}', 'replaced') for number in range(3)]
     shown = [remarks(operator)['host1'], operator('instance', 'reconcile', '--dry-run')[1], *caplog.messages]
-    assert all('restore it on host1' in one.remedy for one in differences)
+    assert all('restore it on host1' in one.remedy(()) for one in differences)
     assert not [text for text in shown if 'instance delete' in text]
     drain = cloud.request('POST', '/migrator/v1/drains', {'host': 'host1'}).json['drain']['uuid']
     cloud.simulation.run_until(lambda: cloud.database.drains.get(drain).status == 'incomplete', timeout=LONG)

@@ -64,6 +64,24 @@ def test_evacuation_waits_for_an_unreachable_host_that_was_last_seen_with_the_gu
     assert 'host2 has the guest (running)' in failed(cloud, instance)
 
 
+def test_evacuation_of_a_guest_that_its_own_host_did_not_have_waits_for_every_host_that_has_not_answered(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    state.kill(cloud, 'host3')
+    cloud.simulation.advance(2 * MINUTE)
+    by_hand(cloud, instance, 'host1', 'host3')
+    cloud.simulation.run_until(lambda: stored(cloud), timeout=2 * MINUTE)
+    lose(cloud, 'host1')
+    cloud.simulation.advance(2 * MINUTE)
+    assert stored(cloud) == {'one': 'missing'}
+    evacuation = evacuate(cloud, instance, 'host2')
+    cloud.simulation.advance(2 * MINUTE)
+    row = cloud.database.migrations.get(evacuation.uuid)
+    assert (row.status, row.wait_kind, row.wait_hosts) == ('accepted', 'elsewhere', ['host3'])
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+    cloud.start_compute('host3')
+    assert 'host3 has the guest (running)' in failed(cloud, instance)
+
+
 def test_evacuation_names_the_unreachable_hosts_in_its_log_and_does_not_wait_for_them(cloud):
     instance = boot(cloud, 'one', 'host1')
     state.kill(cloud, 'host3')

@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         'guest-of-another-host-is-lost',
         SETTLE,
-        "for where it is.', is_certain=False)",
-        "for where it is.', is_certain=True)",
+        "Lost(f'{where}. {remedies.offer(remedies.Kind.SEE_WHERE)}', is_certain=False)",
+        "Lost(f'{where}. {remedies.offer(remedies.Kind.SEE_WHERE)}', is_certain=True)",
         'A drain turns the guests to ERROR that another host has, or that were on a machine which was replaced.',
     ),
     Mutant(
@@ -374,8 +374,8 @@ MUTANTS = (
     Mutant(
         'difference-vanishes-with-its-host',
         'migrator/conductor/guests/differences.py',
-        'kept = {uuid for uuid, one in shown.items() if uuid not in busy or rows.get(uuid) == one.host}',
-        'kept = {uuid for uuid, one in shown.items() if uuid not in busy}',
+        'kept = {uuid for uuid, one in shown.items() if one.host is None or at.get(uuid) == one.host}',
+        'kept = {uuid for uuid, one in shown.items() if one.host is None or uuid not in busy}',
         'An evacuation waits for a host that was last seen with the guest, and goes on when a comparison forgets it.',
     ),
     Mutant(

@@ -16,7 +16,7 @@ from migrator.api import common, schemas
 from migrator.api.policies.nova import SERVICES_DELETE, SERVICES_LIST, SERVICES_UPDATE
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
-from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service
+from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service, remedies
 
 #: Nova's names of the availability zones of compute hosts and of all other services.
 ZONE, INTERNAL = 'nova', 'internal'
@@ -77,7 +77,7 @@ def _check_id(request: Request, service_id: str) -> None:
     if request.since(53) and not uuidutils.is_uuid_like(service_id):
         raise exception.Invalid(
             f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid, the ID of '
-            '"openstack compute service list".'
+            f'"{remedies.offer(remedies.Kind.LIST_SERVICES)}".'
         )
     if not request.since(53) and not (service_id.isascii() and service_id.isdigit()):
         raise exception.Invalid(f'Invalid id {service_id}: below version 2.53, a service is named by its number.')

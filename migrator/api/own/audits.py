@@ -10,6 +10,7 @@ from migrator.api import common
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
+from migrator.views import differences
 
 LIST_DIFFERENCES, LIST_FINDINGS = 'migrator:differences:index', 'migrator:findings:index'
 
@@ -32,7 +33,8 @@ def list_differences(request: Request) -> webob.Response:
     size, found = common.page_size(request), request.services.database.differences.list()
     found = common.after(common.marker(request), found, 'instance_uuid')[:size]
     links = common.next_link(request, 'differences_links', size, [one.instance_uuid for one in found])
-    return answer({'differences': [one.as_dict() | {'since': common.iso(one.since)} for one in found]} | links)
+    shown = differences.documents(request.services.database, found)
+    return answer({'differences': [one | {'since': common.iso(one['since'])} for one in shown]} | links)
 
 
 def list_findings(request: Request) -> webob.Response:

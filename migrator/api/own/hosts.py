@@ -15,6 +15,7 @@ from migrator.api.request import Request, answer
 from migrator.api.schemas import types
 from migrator.db.slots import Bounds, Load
 from migrator.objects import COMPUTE_BINARY
+from migrator.views import differences
 
 LIST, SHOW = 'migrator:hosts:index', 'migrator:hosts:show'
 
@@ -85,7 +86,8 @@ def show(request: Request, name: str) -> webob.Response:
                     cleanups.view(one) | {'alarm': one.blocked_because} for one in database.cleanups.list(host=name)
                 ],
                 'differences': [
-                    one.as_dict() | {'since': common.iso(one.since)} for one in database.differences.list(name)
+                    one | {'since': common.iso(one['since'])}
+                    for one in differences.documents(database, database.differences.list(name))
                 ],
             }
         }

@@ -12,8 +12,9 @@ from __future__ import annotations
 from migrator import exception
 from migrator.compute import rpcapi, steps
 from migrator.compute.work import Steps, Work, step
-from migrator.objects import STOPPED, Instance, LiveMigrateData
+from migrator.objects import STOPPED, Instance, LiveMigrateData, remedies
 from migrator.objects.protocol import IN_USE, Guest, GuestState
+from migrator.objects.remedies import Reading
 from migrator.virt.driver import ComputeDriver
 
 
@@ -159,6 +160,6 @@ def returned(method: str, found: object, given: LiveMigrateData) -> LiveMigrateD
 def _refuse_if_started(host: str, instance: Instance, guest: Guest) -> None:
     # It would be powered off, and not started at the destination.
     if instance.vm_state == STOPPED and guest.state in IN_USE:
-        remedy = f'openstack server set --state active {instance.uuid}'
+        remedy = remedies.offer(remedies.Kind.SET_ACTIVE, {Reading.HOST_DOWN: False}, guest=instance.uuid)
         reason = f'guest {instance.uuid} runs at {host}, and is stopped in the database: {remedy}'
         raise exception.MigrationPreCheckError(reason=reason)

@@ -27,7 +27,6 @@ from migrator.drain.engine import (
     ObstacleKind,
     Refused,
     disabled_home,
-    to_decide,
 )
 from migrator.objects import (
     COMPUTE_BINARY,
@@ -41,11 +40,14 @@ from migrator.objects import (
     Service,
     Strategy,
     protocol,
+    remedies,
 )
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Direction, Drain, Member
 from migrator.objects.migration import AbortCause
+from migrator.objects.remedies import Reading
 from migrator.saga import log
+from migrator.views.differences import unlisted
 
 _S = MigrationStatus
 #: The statuses in which an abort has no effect on the guest, and all statuses in which an abort is possible.
@@ -241,7 +243,10 @@ class ConductorEngine:
         except (exception.RPCTimeout, exception.RemoteError) as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
-        decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid)}' for row in undecided}
+        decides = {
+            row.instance_uuid: f'. {remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=row.instance_uuid)}'
+            for row in undecided
+        }
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         return [f'{guest.instance_uuid} ({guest.state}{decides.get(guest.instance_uuid, "")})' for guest in left]
 
@@ -268,18 +273,20 @@ class _InTheWay:
     :ivar services: the compute services of the guests' hosts and of the drain's host, by host.
     :ivar home: the host to which a restore brings the guests back; None: it is no restore.
     :ivar differences: the differences that are stored, by guest.
+    :ivar unlisted: the hosts that may run guests and do not report them; not read while nothing differs.
     """
 
     services: Mapping[str, Service]
     home: str | None
     differences: Mapping[str, Difference]
+    unlisted: Collection[str]
 
     @classmethod
     def read(cls, database: Database, drain: Drain, hosts: Iterable[str]) -> _InTheWay:
         services = database.services.list(COMPUTE_BINARY, sorted({drain.host, *hosts}))
         differences = {one.instance_uuid: one for one in database.differences.list() if one.kind in NOT_THERE}
         home = drain.host if drain.direction == Direction.BACK else None
-        return cls({one.host: one for one in services}, home, differences)
+        return cls({one.host: one for one in services}, home, differences, unlisted(database) if differences else ())
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
@@ -288,10 +295,11 @@ class _InTheWay:
             return disabled_home(home.host, home.disabled_reason)
         difference = self.differences.get(guest.uuid)
         if difference is not None:
-            return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(difference.remedy)}.')
+            remedy = difference.remedy(self.unlisted)
+            return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(remedy)}.')
         for whose, service in (('home', home), ('host', self.services.get(guest.host))):
             if service is not None and service.forced_down:
-                return _forced_down(whose, guest.replace(host=service.host))
+                return _forced_down(whose, guest, service)
             if service is not None and (service.last_seen_up is None or service.down_since is not None):
                 reason = f'The compute service of its {whose} {service.host} is down.'
                 return Obstacle(
@@ -304,14 +312,17 @@ def _upper(text: str) -> str:
     return f'{text[:1].upper()}{text[1:]}'
 
 
-def _forced_down(whose: str, guest: Instance) -> Obstacle:
-    dead = f'If the host is dead and fenced, evacuate the guest: openstack server evacuate {guest.uuid}. '
-    remedy = f'{dead if whose == "host" else ""}{_clear(guest.host)}'
-    return Obstacle(ObstacleKind.BUSY, f'Its {whose} {guest.host} is forced down.', remedy)
-
-
-def _clear(host: str) -> str:
-    return f'If it is back, start its compute service, then: openstack compute service set --up {host} nova-compute.'
+def _forced_down(whose: str, guest: Instance, service: Service) -> Obstacle:
+    # A guest with a difference has been refused before.
+    look = {Reading.HOST_REPORTS: service.reports, Reading.HOST_DOWN: not service.reports, Reading.ELSEWHERE: False}
+    up = remedies.offer(remedies.Kind.DECLARE_UP, look, host=service.host)
+    remedy = remedies.joined(
+        ' ',
+        remedies.offer(remedies.Kind.EVACUATE, look, guest=guest.uuid) if whose == 'host' else '',
+        remedies.offer(remedies.Kind.DECLARE_UP_WHEN_BACK, look, host=service.host),
+        f'It reports. If it is right again: {up}.' if up else '',
+    )
+    return Obstacle(ObstacleKind.BUSY, f'Its {whose} {service.host} is forced down.', remedy)
 
 
 def _has(guests: Mapping[str, protocol.Guest], instance: Instance) -> bool:
@@ -321,8 +332,8 @@ def _has(guests: Mapping[str, protocol.Guest], instance: Instance) -> bool:
 
 
 def _not_reported(instance: Instance) -> Obstacle:
-    look = 'See "migrator-manage instance reconcile --dry-run" for where it is.'
-    return Obstacle(ObstacleKind.DIFFERENCE, f'Its host {instance.host} does not report it.', look)
+    remedy = remedies.offer(remedies.Kind.SEE_WHERE)
+    return Obstacle(ObstacleKind.DIFFERENCE, f'Its host {instance.host} does not report it.', remedy)
 
 
 def guests_of(
@@ -367,12 +378,13 @@ def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
     """Return what is in the way of the migration of an instance, as its row shows it."""
     if instance.locked_by is not None:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''
-        remedy = f'Unlock it: openstack server unlock {instance.uuid}.'
+        remedy = remedies.offer(remedies.Kind.UNLOCK, guest=instance.uuid)
         return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
     if instance.vm_state == RESIZED:
-        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', to_decide(instance.uuid))
+        remedy = remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=instance.uuid)
+        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', remedy)
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
-        remedy = f'Start it, or delete it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
+        remedy = f'Start it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
         if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:
             remedy = f'{remedy} Or drain the host with --include-stopped: the guest then moves while it is shut off.'
         return Obstacle(ObstacleKind.STATE, f'It is {instance.vm_state}.', remedy)

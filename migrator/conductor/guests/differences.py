@@ -21,7 +21,7 @@ from migrator.conductor.metrics import Guests
 from migrator.conductor.migration.context import Tools
 from migrator.db.api import Database
 from migrator.db.guests.differences import Placed
-from migrator.objects import RECONCILING, Guest, GuestState
+from migrator.objects import RECONCILING, Guest, GuestState, remedies
 from migrator.objects.difference import RUNS, Difference, DifferenceKind, is_power_wrong
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ def compare(
 ) -> Comparison:
     """Compare the guests of all hosts with the database.
 
-    A guest with a migration in progress is not judged. Neither is one that is being moved by hand at this moment.
+    A guest with a migration in progress differs only if a host has it that has no part in the migration. One that is
+    being moved by hand at this moment is not judged.
 
     :param known: differences that need no second look, by the uuid of the guest.
     :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
@@ -72,7 +73,8 @@ def compare(
             if placed.get(uuid) != rows.get(uuid) or not found[uuid].is_like(second.get(uuid)):
                 del found[uuid]
     differences = sorted(found.values(), key=lambda one: (one.name, one.instance_uuid))
-    return Comparison(differences, placed, first.seen.keys(), first.unanswered)
+    at_rest = {uuid: one for uuid, one in placed.items() if not one.moves_between}
+    return Comparison(differences, at_rest, first.seen.keys(), first.unanswered)
 
 
 def _judge_all(
@@ -113,6 +115,8 @@ def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round, was
     """
     if any(_is_moving(guest) for guest in holders.values()):
         return None
+    apart = placed.moves_between - {placed.host}
+    holders = {host: guest for host, guest in holders.items() if host not in apart}
     answered, fenced = placed.host in found.seen, placed.host in found.fenced
     counted = RUNS if not answered and not fenced else {*GuestState} - {GuestState.WAITING}
     states = {host: guest.state for host, guest in holders.items() if guest.state in counted}
@@ -125,7 +129,7 @@ def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round, was
         if host != placed.host
         and (is_only or host not in placed.cleanups_at or (here is None and states[host] in RUNS))
     }
-    if not answered and not others:
+    if not others and (not answered or placed.moves_between):
         return None
     if here is None:
         absent = DifferenceKind.REPLACED if was_replaced else DifferenceKind.MISSING
@@ -172,22 +176,34 @@ class Watch:
         known = {one.instance_uuid: one for one in database.differences.list()}
         found = compare(database, self._tools.list_guests, self._tools.threads, known)
         # What a host has shown counts until that host lists its guests again, whatever is in progress for the guest.
-        shown = {uuid: one for uuid, one in known.items() if one.hosts & found.unanswered.keys()}
+        again = {one.instance_uuid for one in found.differences}
+        shown = {
+            uuid: one
+            for uuid, one in known.items()
+            if one.hosts & found.unanswered.keys()
+            or (not one.seen and one.host not in found.answered and uuid not in again)  # its host is fenced
+        }
         busy = [uuid for uuid, one in shown.items() if one.host is not None and uuid not in found.placed]
         rows = {one.uuid: one.host for one in database.instances.list({'uuid': busy})} if busy else {}
-        kept = {uuid for uuid, one in shown.items() if uuid not in busy or rows.get(uuid) == one.host}
+        at = {uuid: placed.host for uuid, placed in found.placed.items()} | rows
+        kept = {uuid for uuid, one in shown.items() if one.host is None or at.get(uuid) == one.host}
         new = database.differences.replace([one for one in found.differences if one.instance_uuid not in kept], kept)
         for one in new[:_LOGGED]:
             LOG.log(
                 logging.ERROR if len(one.runs_on) > 1 else logging.WARNING,
                 'Guest is not as the database has it: %(name)s (%(guest)s): %(difference)s. Remedy: %(remedy)s',
-                {'name': one.name, 'guest': one.instance_uuid, 'difference': one.text, 'remedy': one.remedy},
+                {
+                    'name': one.name,
+                    'guest': one.instance_uuid,
+                    'difference': one.text,
+                    'remedy': one.remedy(found.unanswered),
+                },
             )
         if len(new) > _LOGGED:
             LOG.warning(
-                'Not logging %d more guests that are not as the database has them: see migrator-manage instance '
-                'reconcile --dry-run',
+                'Not logging %d more guests that are not as the database has them: %s',
                 len(new) - _LOGGED,
+                remedies.offer(remedies.Kind.SEE_OTHERS),
             )
         if known and not found.differences and not kept:
             LOG.info('Every guest is where the database has it again')

@@ -148,6 +148,8 @@ class Copies:
     unasked: Set[str]
 
 
+#: Why a host is awaited that nothing has named.
+_NOWHERE = 'no host that has answered had it, and neither had its own'
 #: Nothing is known of any other copy.
 NONE = Copies({}, {}, frozenset())
 
@@ -169,4 +171,6 @@ def copies(found: Round, known: Known, instance_uuid: str, but: Collection[str])
         if host not in known.explained or guest.state in RUNS:
             has[host] = str(guest.state)
     awaited = {host: why for host, why in known.may_run.items() if host in found.unanswered and host not in but}
+    if known.is_missing:  # its own host did not have it, so that it is on one of these, or gone
+        awaited = dict.fromkeys(found.unanswered.keys() - set(but), _NOWHERE) | awaited
     return Copies(has, awaited, found.unanswered.keys() - set(but))

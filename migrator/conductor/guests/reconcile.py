@@ -19,7 +19,7 @@ from migrator.conductor import audit, registry
 from migrator.conductor.guests import differences, lists
 from migrator.db.api import Database
 from migrator.db.guests.differences import Placed
-from migrator.objects import GuestState, Instance
+from migrator.objects import GuestState, Instance, remedies
 from migrator.objects.difference import POWER, RUNS, Difference, DifferenceKind
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import PlacementClient
@@ -86,10 +86,12 @@ def _case(
         'database': difference.host or 'none',
         'placement': ', '.join(places) or 'none',
     }
-    if difference.kind == DifferenceKind.POWER:
+    if difference.kind == DifferenceKind.POWER and uuid in found.placed:
         shown['database'] += f' ({found.placed[uuid].vm_state})'
     hosts = frozenset(difference.hosts)
     why = why_left(found, difference)
+    if uuid not in found.placed and difference.host is not None:
+        why = 'a migration of it is in progress: let it end, or abort it'
     if why is not None:
         return Case(uuid, difference.name, shown, hosts, why, None)
     if difference.kind == DifferenceKind.POWER:
@@ -126,12 +128,12 @@ def why_left(found: differences.Comparison, difference: Difference) -> str | Non
             if len(difference.runs_on) != 1 or not states <= RUNS | {GuestState.SHUTDOWN.value}:
                 return f'it is on {seen}: exactly one host has to run it, and any other one must have it shut off'
         case _:
-            return difference.remedy
+            return difference.remedy(found.unanswered)
     if found.unanswered:
         hosts = ', '.join(f'{host} ({why.rstrip(".")})' for host, why in sorted(found.unanswered.items()))
         return (
             f'these hosts did not list their guests and may run it too: {hosts}. Start their compute services, or '
-            'declare those down that are fenced (openstack compute service set --down), and try again'
+            'declare those down that are fenced, and try again'
         )
     return None
 
@@ -178,7 +180,7 @@ def follow(database: Database, client: PlacementClient, placed: Placed, host: st
         why = f'{host} has no room for it, or more than one of its providers has'
         return False, f'{why}: make room, or move the guest back'
     if not database.differences.follow(placed, host, node):
-        return False, 'it has changed meanwhile: try again, and look at migrator-manage placement audit'
+        return False, f'it has changed meanwhile: try again, and {remedies.offer(remedies.Kind.AUDIT)}'
     return True, f'the database has it on {host}, and its allocation is there: {audit.describe(held)}'
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from migrator.conductor.guests import lists
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
+from migrator.objects import remedies
 from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga.saga import Failed, Parked
 
@@ -33,7 +34,7 @@ def copies(
     known = m.tools.database.differences.known(uuid)
     named = known.may_run.keys() - ours
     found = lists.copies(m.tools.lists.of(named), known, uuid, ours) if named else lists.NONE
-    if whole and not found.has and not found.awaited:
+    if (whole or known.is_missing) and not found.has and not found.awaited:
         found = lists.copies(m.tools.lists.of_all(after), known, uuid, ours)
     if found.awaited and not found.has:
         awaited = sorted(found.awaited)
@@ -47,8 +48,8 @@ def copies(
 
 #: What an operator can do about a guest that another host has.
 _REMEDY = (
-    'Nothing was started. If that is the right copy, "migrator-manage instance reconcile" lets the database and '
-    'Placement follow it. If not, shut it off and undefine it there, and keep its disks if they are shared.'
+    f'Nothing was started. If that is the right copy, {remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}: the database '
+    'and Placement follow it. If not, shut it off and undefine it there, and keep its disks if they are shared.'
 )
 
 

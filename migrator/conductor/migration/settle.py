@@ -17,7 +17,7 @@ from migrator.conductor.guests import lists
 from migrator.conductor.migration import destinations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
-from migrator.objects import base, protocol
+from migrator.objects import base, protocol, remedies
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga.saga import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
@@ -335,7 +335,7 @@ def _lost(m: MigrationContext, decision: Decision, _source: Host, _destination: 
     if m.record('live_migration') is None:
         # The guest may never have been there.
         where = f'Host {m.source} has no guest {m.row.instance_uuid}, and its migration had not begun'
-        return Lost(f'{where}. See "migrator-manage instance reconcile --dry-run" for where it is.', is_certain=False)
+        return Lost(f'{where}. {remedies.offer(remedies.Kind.SEE_WHERE)}', is_certain=False)
     known = m.tools.database.differences.known(m.row.instance_uuid)
     whole = m.tools.lists.of_all(after=m.tools.database.services.now())
     found = lists.copies(whole, known, m.row.instance_uuid, m.row.hosts)

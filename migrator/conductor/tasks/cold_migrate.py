@@ -21,7 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host, Observed
 from migrator.conductor.tasks import live_migrate
-from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, steps
+from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, remedies, steps
 from migrator.objects.difference import POWER
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
@@ -282,8 +282,8 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if copies.has:
         helps = (
             'look which copy is right. If it is the other one, abandon the migration with the guest on '
-            f'{m.destination}, then type "migrator-manage instance reconcile". If not, shut the other one off and '
-            'undefine it: the revert goes on'
+            f'{m.destination}, then {remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut the other one off '
+            'and undefine it: the revert goes on'
         )
         words = {
             'observed': f'has its copy, but {elsewhere.shown(copies)}',

@@ -58,9 +58,10 @@ _BATCH = 500
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """Where the database has a guest that has no migration in progress.
+    """Where the database has a guest.
 
     :ivar cleanups_at: the hosts with a deferred cleanup of it.
+    :ivar moves_between: the hosts of its migration in progress.
     """
 
     uuid: str
@@ -70,6 +71,7 @@ class Placed:
     tenure: int
     vm_state: str
     cleanups_at: frozenset[str] = frozenset()
+    moves_between: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +81,19 @@ class Known:
     :ivar may_run: host -> why the guest may run there.
     :ivar explained: the hosts where a deferred cleanup removes a copy, which is shut off.
     :ivar seen: the hosts that a comparison has seen with the guest, which differs -> its state there.
+    :ivar is_missing: whether a comparison has seen it on no host, also not on its own.
     """
 
     may_run: Mapping[str, str]
     explained: frozenset[str]
     seen: Mapping[str, str]
+    is_missing: bool = False
+
+
+def _placed(row: Any, cleanups_at: Iterable[str]) -> Placed:
+    values = row._asdict()
+    hosts = frozenset(filter(None, (values.pop('source_compute'), values.pop('dest_compute'))))
+    return Placed(**values, cleanups_at=frozenset(cleanups_at), moves_between=hosts)
 
 
 class Differences:
@@ -93,15 +103,21 @@ class Differences:
         self._engine = engine
 
     def placed(self, uuids: Collection[str] | None = None) -> dict[str, Placed]:
-        """Return where the database has its guests, without those that are new or busy.
+        """Return where the database has its guests, without those that are new or have another task.
+
+        A migration in progress is no other task.
 
         :param uuids: only these; None: all.
         """
         read = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
-        query = sa.select(*read).where(
-            ~sa.exists().where(_M.c.in_progress_instance_uuid == _T.c.uuid),
-            sa.or_(_T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-            _T.c.created_at < columns.later(-_BIRTH),
+        moves = _T.outerjoin(_M, _M.c.in_progress_instance_uuid == _T.c.uuid)
+        query = (
+            sa.select(*read, _M.c.source_compute, _M.c.dest_compute)
+            .select_from(moves)
+            .where(
+                sa.or_(_M.c.id.is_not(None), _T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
+                _T.c.created_at < columns.later(-_BIRTH),
+            )
         )
         if uuids is not None:
             query = query.where(_T.c.uuid.in_([*uuids]))
@@ -110,7 +126,7 @@ class Differences:
             found = session.execute(query).all()
             for uuid, host in session.execute(sa.select(cleanup.c.instance_uuid, cleanup.c.host)):
                 pending.setdefault(uuid, set()).add(host)
-        return {row.uuid: Placed(**row._asdict(), cleanups_at=frozenset(pending.get(row.uuid, ()))) for row in found}
+        return {row.uuid: _placed(row, pending.get(row.uuid, ())) for row in found}
 
     def unknown(self, uuids: Iterable[str]) -> set[str]:
         """Return those uuids that are neither those of instances nor of guests with a deferred cleanup."""
@@ -133,13 +149,19 @@ class Differences:
             found = [models.of_row(Difference, row) for row in rows]
         return [one for one in found if host is None or host in one.hosts]
 
+    def seen(self, instance_uuid: str) -> Mapping[str, str]:
+        """Return the hosts that a comparison has seen with a guest which differs -> its state there."""
+        with self._engine.reader() as session:
+            return session.execute(_SEEN, {'guest': instance_uuid}).scalar() or {}
+
     def known(self, instance_uuid: str) -> Known:
         """Return the hosts that may have a copy of a guest besides the one of its row."""
         guest = {'guest': instance_uuid}
         with self._engine.reader() as session:
-            seen = session.execute(_SEEN, guest).scalar() or {}
+            found = session.execute(_SEEN, guest).scalar()
             copies = session.execute(_COPIES, guest).all()
             last = session.execute(_LAST, guest).one_or_none()
+        seen = found or {}
         may_run = {host: f'it was seen there ({state})' for host, state in seen.items()}
         for host, step in copies:
             if step in steps.ENDS_COPIES:
@@ -148,7 +170,7 @@ class Differences:
         if last is not None and (last.status == MigrationStatus.ERROR or last.abandon_requested_at is not None):
             for host in filter(None, (last.source_compute, last.dest_compute)):
                 may_run.setdefault(host, f'migration {last.uuid} has not found out whether it is there')
-        return Known(may_run, frozenset(host for host, _step in copies), seen)
+        return Known(may_run, frozenset(host for host, _step in copies), seen, found == {})
 
     @retried
     def replace(self, found: Iterable[Difference], kept: Collection[str] = ()) -> builtins.list[Difference]:

@@ -18,6 +18,7 @@ from oslo_db.exception import DBError
 from migrator import exception
 from migrator.db import models
 from migrator.db.sql.engine import Engine, translated
+from migrator.objects import remedies
 
 #: Tables that every schema of migrator has had. Ironic has the first one too, and nova the second.
 _OURS = {'conductors', 'migrations'}
@@ -115,4 +116,4 @@ def check(engine: Engine) -> None:
     """
     check_usable(engine)
     if version(engine) is None:
-        raise exception.NoSchema(wanted=head())
+        raise exception.NoSchema(wanted=head(), remedy=remedies.offer(remedies.Kind.CREATE_SCHEMA))

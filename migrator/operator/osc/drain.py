@@ -16,6 +16,7 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from migrator import executors
+from migrator.objects import remedies
 from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
 from migrator.operator.cli.command import expected, uuid
 from migrator.operator.watch import commands, screen, subjects
@@ -85,7 +86,7 @@ def _follow(subject: subjects.Drain, uuid: str, view: screen.View, has_answered:
     try:
         return commands.follow(subject, view, time.sleep, has_answered=has_answered)
     except KeyboardInterrupt:
-        sys.stderr.write(f'The drain goes on. To cancel it: openstack host drain cancel {uuid}\n')
+        sys.stderr.write(f'The drain goes on. {remedies.offer(remedies.Kind.CANCEL_DRAIN, drain=uuid)}\n')
         raise
 
 

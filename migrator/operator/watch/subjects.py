@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 from urllib import parse
 
-from migrator.objects import ENDS, FINAL, MigrationStatus, base
+from migrator.objects import ENDS, FINAL, MigrationStatus, base, remedies
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
 from migrator.operator.watch.screen import Event, Picture, Row
 
@@ -161,7 +161,10 @@ class Host(_Migrations):
             title=f'Host {self._name}: {"up" if host["up"] else "down"}{disabled}',
             rows=[*self._rows.values()],
             now=now,
-            notes=[f'{base.count(cleanups, "deferred cleanup")}: migrator-manage cleanup list --host {self._name}']
+            notes=[
+                f'{base.count(cleanups, "deferred cleanup")}: '
+                f'{remedies.offer(remedies.Kind.LIST_CLEANUPS, host=self._name)}'
+            ]
             if cleanups
             else [],
             foot=f'{base.count(len(shown), "migration")} in progress, {len(host["migrations"])} of them from here',

@@ -44,14 +44,17 @@ def test_difference_is_new_once_until_it_changes_or_goes(scene: Scene) -> None:
     assert rows.list() == []
 
 
-def test_guests_that_are_new_or_busy_or_in_migration_are_not_compared(scene: Scene) -> None:
+def test_guests_that_are_new_or_busy_are_not_compared_and_those_in_migration_with_its_hosts(scene: Scene) -> None:
     placed = scene.database.differences.placed
     fresh, busy, moving = (scene.instance() for _ in range(3))
     assert placed() == {}
     scene.clock.seconds += 61
     scene.database.instances.update(busy.uuid, task_state='rebooting')
-    scene.migration(moving)
-    assert placed().keys() == {fresh.uuid}
+    migration = scene.migration(moving)
+    assert {uuid: one.moves_between for uuid, one in placed().items()} == {
+        fresh.uuid: frozenset(),
+        moving.uuid: {*filter(None, (migration.source_compute, migration.dest_compute))},
+    }
     assert placed([busy.uuid]) == {}
     assert scene.database.differences.unknown([fresh.uuid, 'unregistered']) == {'unregistered'}
 

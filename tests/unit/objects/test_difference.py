@@ -11,14 +11,42 @@ def difference(kind, **seen):
     return Difference(instance_uuid='i', name='web', host='host1', kind=kind, seen=seen)
 
 
+def remedy(kind, unlisted=(), **seen):
+    return difference(kind, **seen).remedy(unlisted)
+
+
 @pytest.mark.parametrize('kind', ['moved', 'twice', 'unknown'])
 def test_guest_that_two_hosts_run_has_to_be_stopped_on_one(kind):
-    assert difference(kind, host2='running', host3='paused').remedy.startswith('stop it at once')
+    assert remedy(kind, host2='running', host3='paused').startswith('stop it at once')
 
 
 def test_moved_guest_that_no_host_runs_has_to_be_started_first():
-    assert difference('moved', host2='shutdown').remedy.startswith('start it on one host')
-    assert 'reconcile lets' in difference('moved', host2='running').remedy
+    assert remedy('moved', host2='shutdown').startswith('start it on one host')
+    assert 'reconcile lets' in remedy('moved', host2='running')
+
+
+@pytest.mark.parametrize('kind', ['moved', 'missing', 'power', 'unfinished'])
+def test_while_a_host_has_not_listed_its_guests_the_remedy_is_to_have_them_listed(kind):
+    seen = {} if kind == 'missing' else {'host2' if kind == 'moved' else 'host1': 'running'}
+    found = remedy(kind, ['host1', 'host3'], **seen)
+    assert 'reconcile' not in found
+    assert 'delete' not in found
+    assert 'have host1 and host3 list the guests there' in found or kind == 'power'
+
+
+def test_missing_guest_is_forgotten_only_if_every_host_has_listed_its_guests():
+    assert remedy('missing') == 'start it on host1 again; or, if it is gone for good: migrator-manage instance delete i'
+    assert 'delete' not in remedy('replaced')
+
+
+def test_copies_are_undefined_only_beside_one_that_runs():
+    assert 'undefine the copies that do not run (host2)' in remedy('twice', host1='running', host2='shutdown')
+    assert remedy('twice', host1='shutdown', host2='shutdown').startswith('start it on one host')
+
+
+def test_unknown_guest_that_runs_is_not_removed():
+    assert 'remove' not in remedy('unknown', host2='running')
+    assert 'or remove it from the host' in remedy('unknown', host2='shutdown')
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from migrator.api.handlers import servers
 from migrator.api.policies.nova import EXTRA_SPEC, EXTRA_SPECS
 from migrator.api.request import Request, answer
 from migrator.api.schemas import flavors
-from migrator.objects import Flavor
+from migrator.objects import Flavor, remedies
 
 
 def index(request: Request) -> webob.Response:
@@ -66,8 +66,8 @@ def find(request: Request, flavor_id: str) -> Flavor:
         if flavor.name == flavor_id:
             return flavor
     raise exception.NotFound(
-        f'Flavor {flavor_id} could not be found: use one that GET /flavors lists. An operator adds one with '
-        '"migrator-manage flavor create".'
+        f'Flavor {flavor_id} could not be found: use one that GET /flavors lists. '
+        f'{remedies.offer(remedies.Kind.CREATE_FLAVOR)}'
     )
 
 

@@ -18,7 +18,7 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol, remedies
 from migrator.virt.libvirt import checks, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
@@ -413,11 +413,12 @@ def _token(migrate_data: LiveMigrateData) -> str:
 def obstacle_of(domain: Any) -> str:
     """Return why a guest cannot be moved while it is off, or ''."""
     if not domain.isPersistent():
-        return 'is transient, and would be gone when it is off: define it first (virsh define)'
+        return f'is transient, and would be gone when it is off: {remedies.offer(remedies.Kind.DEFINE)}'
     if domain.hasManagedSaveImage(0):
-        return 'has a saved state, which only its host has: start the guest, or discard it (virsh managedsave-remove)'
+        remedy = remedies.offer(remedies.Kind.DISCARD_SAVED_STATE, {remedies.Reading.RUNS: bool(domain.isActive())})
+        return f'has a saved state, which only its host has: {remedy}'
     if domain.snapshotNum(0):
-        return 'has snapshots, which only its host knows: delete them first (virsh snapshot-delete)'
+        return f'has snapshots, which only its host knows: {remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)}'
     return ''
 
 

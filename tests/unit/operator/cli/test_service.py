@@ -169,7 +169,7 @@ def needed(cloud, why):
     ('why', 'said'),
     [
         ('it is up', 'it is up: stop it first'),
-        ('instance', 'instance .* is on it, 1 in all: evacuate it, or remove a lost one with migrator-manage'),
+        ('instance', 'instance .* is on it, 1 in all: evacuate it\\.'),
         ('migration', 'migration .* is in progress, 1 in all'),
         ('cleanup', 'its cleanup post_live_migration_at_source for migration .* is not done: start the service'),
     ],

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What an operator can do: for each kind a text, the command in it, and the readings that forbid it.
+
+This is the only place of the product with commands for an operator, apart from help texts. A remedy is printed only if
+each reading that forbids it was looked for, in the same look, and was not found. What nothing has looked for is not
+known to be absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+
+class Reading(enum.StrEnum):
+    """What a look may find that forbids a remedy."""
+
+    #: The compute service of the host reports, forced down or not.
+    HOST_REPORTS = 'host-reports'
+    #: It does not report.
+    HOST_DOWN = 'host-down'
+    #: A host that may run guests has not listed them.
+    NOT_ALL_LISTED = 'not-all-listed'
+    #: A host has the guest, or had it when it was last seen, that is not its host in the database.
+    ELSEWHERE = 'elsewhere'
+    #: A host has a guest with this uuid.
+    ON_A_HOST = 'on-a-host'
+    #: The guest runs.
+    RUNS = 'runs'
+    #: No copy of it runs.
+    NONE_RUNS = 'none-runs'
+    #: A migration of it is in progress.
+    MOVING = 'moving'
+    #: The machine of its host was replaced since the guest was there.
+    REPLACED = 'replaced'
+    #: The database has no definition of the guest.
+    NOT_DEFINED = 'not-defined'
+    #: What a control plane has recorded does not show where the guest is.
+    DOUBT = 'doubt'
+
+
+class Kind(enum.StrEnum):
+    """The kind of a remedy."""
+
+    # A host.
+    DECLARE_DOWN = 'declare-down'
+    DECLARE_UP = 'declare-up'
+    DECLARE_UP_WHEN_BACK = 'declare-up-when-back'
+    ENABLE = 'enable'
+    DELETE_SERVICE = 'delete-service'
+    HAVE_LISTED = 'have-listed'
+    LIST_SERVICES = 'list-services'
+    LIST_CLEANUPS = 'list-cleanups'
+    SEE_CLEANUPS = 'see-cleanups'
+    WAIT_FOR_CLEANUP = 'wait-for-cleanup'
+    # A guest.
+    UNLOCK = 'unlock'
+    EVACUATE = 'evacuate'
+    EVACUATE_BUSY = 'evacuate-busy'
+    EVACUATE_IF_LOST = 'evacuate-if-lost'
+    SET_ACTIVE = 'set-active'
+    SET_ACTIVE_ONCE_CHECKED = 'set-active-once-checked'
+    SET_ACTIVE_IF_IT_RUNS = 'set-active-if-it-runs'
+    SET_ACTIVE_IF_ALL_RUN = 'set-active-if-all-run'
+    CONFIRM_OR_REVERT = 'confirm-or-revert'
+    CONFIRM = 'confirm'
+    REVERT = 'revert'
+    MOVE_LIVE = 'move-live'
+    MOVE_COLD = 'move-cold'
+    MOVE_STOPPED = 'move-stopped'
+    MOVE_OTHERS_COLD = 'move-others-cold'
+    SHELVE = 'shelve'
+    DELETE_GROUP = 'delete-group'
+    DEFINE = 'define'
+    DISCARD_SAVED_STATE = 'discard-saved-state'
+    DELETE_SNAPSHOTS = 'delete-snapshots'
+    # A guest that is not where the database has it.
+    SEE_WHERE = 'see-where'
+    SEE_OTHERS = 'see-others'
+    STOP_COPIES = 'stop-copies'
+    RECONCILE = 'reconcile'
+    RECONCILE_IF_RIGHT = 'reconcile-if-right'
+    RECONCILE_POWER = 'reconcile-power'
+    FINISH_RECONCILE = 'finish-reconcile'
+    KEEP_ONE = 'keep-one'
+    UNDEFINE_COPIES = 'undefine-copies'
+    START_AGAIN = 'start-again'
+    DELETE_INSTANCE = 'delete-instance'
+    RESTORE_REPLACED = 'restore-replaced'
+    REGISTER = 'register'
+    REMOVE_STRANGER = 'remove-stranger'
+    # A migration or a drain.
+    SHOW_MIGRATION = 'show-migration'
+    RETRY = 'retry'
+    ABANDON = 'abandon'
+    ABANDON_YES = 'abandon-yes'
+    ABANDON_ONCE_SEEN = 'abandon-once-seen'
+    ABORT = 'abort'
+    CANCEL_DRAIN = 'cancel-drain'
+    # An allocation.
+    AUDIT = 'audit'
+    HEAL = 'heal'
+    SET_ALLOCATION = 'set-allocation'
+    DELETE_ALLOCATION = 'delete-allocation'
+    DELETE_UNUSED_ALLOCATION = 'delete-unused-allocation'
+    AUDIT_NOVA = 'audit-nova'
+    HEAL_NOVA = 'heal-nova'
+    HEAL_ONE_OF_NOVA = 'heal-one-of-nova'
+    HEAL_BY_NOVA = 'heal-by-nova'
+    # The installation.
+    CHECK_UPGRADE = 'check-upgrade'
+    CREATE_SCHEMA = 'create-schema'
+    MIGRATE_DATA = 'migrate-data'
+    CREATE_FLAVOR = 'create-flavor'
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """What an operator can do.
+
+    :ivar text: a sentence, or a part of one, with ``{command}`` and further names in braces.
+    :ivar command: what is typed, with names in braces; empty: no command does it.
+    :ivar forbidden_by: the readings that forbid it.
+    """
+
+    text: str
+    command: str = ''
+    forbidden_by: frozenset[Reading] = frozenset()
+
+
+def _row(text: str, command: str = '', *forbidden_by: Reading) -> Remedy:
+    return Remedy(text, command, frozenset(forbidden_by))
+
+
+_K, _R = Kind, Reading
+_SERVICE_SET, _SERVER_SET = 'openstack compute service set', 'openstack server set --state'
+_RECONCILE = 'migrator-manage instance reconcile'
+_ALLOCATION = 'openstack --os-placement-api-version {placement} resource provider allocation'
+
+#: Kind -> the remedy. What starts, resets or deletes something is forbidden by each reading that calls it alive.
+TABLE: Mapping[Kind, Remedy] = MappingProxyType(
+    {
+        _K.DECLARE_DOWN: _row(
+            'if the host is fenced and nothing can run there, declare that: {command}',
+            f'{_SERVICE_SET} --down {{host}} nova-compute', _R.HOST_REPORTS,
+        ),
+        _K.DECLARE_UP: _row('{command}', f'{_SERVICE_SET} --up {{host}} nova-compute', _R.HOST_DOWN),
+        _K.DECLARE_UP_WHEN_BACK: _row(
+            'If it is back, start its compute service, then: {command}.',
+            f'{_SERVICE_SET} --up {{host}} nova-compute', _R.HOST_REPORTS,
+        ),
+        _K.ENABLE: _row('Enable it: {command}.', f'{_SERVICE_SET} --enable {{host}} nova-compute'),
+        _K.DELETE_SERVICE: _row(
+            'If {host} never comes back, delete its service, which completes the evacuations from it: {command}',
+            '{manage} service delete {host}', _R.HOST_REPORTS,
+        ),
+        _K.HAVE_LISTED: _row(
+            'have {hosts} list the guests there: start the compute service or, once the host is fenced, declare it '
+            'forced down. Then look again'
+        ),
+        _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
+        _K.LIST_CLEANUPS: _row('{command}', 'migrator-manage cleanup list --host {host}'),
+        _K.SEE_CLEANUPS: _row('see "{command}"', 'migrator-manage cleanup list'),
+        _K.WAIT_FOR_CLEANUP: _row('when "{command}" no longer shows the cleanup', 'migrator-manage cleanup list'),
+        _K.UNLOCK: _row('Unlock it: {command}.', 'openstack server unlock {guest}'),
+        _K.EVACUATE: _row(
+            'If the host is dead and fenced, evacuate the guest: {command}.', 'openstack server evacuate {guest}',
+            _R.HOST_REPORTS, _R.ELSEWHERE,
+        ),
+        _K.EVACUATE_BUSY: _row(
+            'If the host is dead and fenced: {command}.',
+            f'{_SERVER_SET} error {{guest}}; openstack server evacuate {{guest}}', _R.HOST_REPORTS, _R.ELSEWHERE,
+        ),
+        _K.EVACUATE_IF_LOST: _row(
+            'evacuate it if {host} is dead and fenced', '', _R.HOST_REPORTS, _R.NOT_DEFINED
+        ),
+        _K.SET_ACTIVE: _row('{command}', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN),
+        _K.SET_ACTIVE_ONCE_CHECKED: _row(
+            'Check the guest there, then run: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
+        ),
+        _K.SET_ACTIVE_IF_IT_RUNS: _row(
+            'Check the guest. If it runs: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
+        ),
+        _K.SET_ACTIVE_IF_ALL_RUN: _row(
+            'If all of them run: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
+        ),
+        _K.CONFIRM_OR_REVERT: _row(
+            'Its user has to confirm or to revert its cold migration or resize: {command}.',
+            'openstack server migration confirm {guest}, or openstack server migration revert {guest}',
+        ),
+        _K.CONFIRM: _row('{command}', 'openstack server migration confirm {guest}', _R.HOST_DOWN),
+        _K.REVERT: _row('{command}', 'openstack server migration revert {guest}', _R.HOST_DOWN),
+        _K.MOVE_LIVE: _row('Move each: {command}.', 'openstack server migrate --live-migration --host {host} GUEST'),
+        _K.MOVE_COLD: _row('Move it cold: {command}.', 'openstack server migrate {guest}', _R.HOST_DOWN),
+        _K.MOVE_STOPPED: _row(
+            'Start it, or move it as it is: {command}.',
+            'openstack server migrate --wait {guest}, then openstack server migration confirm {guest}', _R.HOST_DOWN,
+        ),
+        _K.MOVE_OTHERS_COLD: _row('move the others by {command}', 'openstack server migrate'),
+        _K.SHELVE: _row('Shelve it: {command}.', 'openstack server shelve {guest}', _R.HOST_DOWN),
+        _K.DELETE_GROUP: _row(
+            'Delete the group, its guests stay: {command}.', 'openstack server group delete {group}'
+        ),
+        _K.DEFINE: _row('define it first ({command})', 'virsh define'),
+        _K.DISCARD_SAVED_STATE: _row(
+            'start the guest, or discard it ({command})', 'virsh managedsave-remove', _R.RUNS
+        ),
+        _K.DELETE_SNAPSHOTS: _row('delete them first ({command})', 'virsh snapshot-delete'),
+        _K.SEE_WHERE: _row('See "{command}" for where it is.', f'{_RECONCILE} --dry-run'),
+        _K.SEE_OTHERS: _row('see {command}', f'{_RECONCILE} --dry-run'),
+        _K.STOP_COPIES: _row('stop it at once on all hosts but the right one: two that run write to the same disks'),
+        _K.RECONCILE: _row('{command} lets the database and Placement follow', _RECONCILE, _R.NOT_ALL_LISTED),
+        _K.RECONCILE_IF_RIGHT: _row('type "{command}"', _RECONCILE),
+        _K.RECONCILE_POWER: _row('{command} lets the database follow', _RECONCILE, _R.NOT_ALL_LISTED),
+        _K.FINISH_RECONCILE: _row('{command} finishes it', _RECONCILE, _R.NOT_ALL_LISTED),
+        _K.KEEP_ONE: _row(
+            'start it on one host, and undefine it on the others; then {command}', _RECONCILE,
+            _R.NOT_ALL_LISTED, _R.RUNS,
+        ),
+        _K.UNDEFINE_COPIES: _row(
+            'undefine the copies that do not run ({hosts}), after a look at which one is right', '', _R.NONE_RUNS
+        ),
+        _K.START_AGAIN: _row('start it on {host} again', '', _R.NOT_ALL_LISTED, _R.ON_A_HOST, _R.REPLACED),
+        _K.DELETE_INSTANCE: _row(
+            'if it is gone for good: {command}', 'migrator-manage instance delete {guest}',
+            _R.NOT_ALL_LISTED, _R.ON_A_HOST, _R.REPLACED,
+        ),
+        _K.RESTORE_REPLACED: _row('restore it on {host}, or see "The machine was replaced" in the documentation'),
+        _K.REGISTER: _row('register it with {command}', 'migrator-manage instance create'),
+        _K.REMOVE_STRANGER: _row('remove it from the host', '', _R.RUNS),
+        _K.SHOW_MIGRATION: _row(
+            'ask an operator to look at it ({command})', 'migrator-manage migration show {migration}'
+        ),
+        _K.RETRY: _row('{command}', '{manage} migration retry {migration}'),
+        _K.ABANDON: _row('{command}', '{manage} migration abandon {migration} --guest-on {host}'),
+        _K.ABANDON_YES: _row('{command}', '{manage} migration abandon {migration} --guest-on {host} --yes'),
+        _K.ABANDON_ONCE_SEEN: _row('type "{command}"', 'migrator-manage migration abandon {migration} --guest-on HOST'),
+        _K.ABORT: _row(
+            'If the host is dead: {command}.', 'openstack server migration abort {guest} {migration}', _R.HOST_REPORTS
+        ),
+        _K.CANCEL_DRAIN: _row('To cancel it: {command}', 'openstack host drain cancel {drain}'),
+        _K.AUDIT: _row('look at {command}', 'migrator-manage placement audit'),
+        _K.HEAL: _row('{command}', 'migrator-manage placement heal'),
+        _K.SET_ALLOCATION: _row(
+            '{command}', f'{_ALLOCATION} set {{amounts}} {{consumer}}', _R.ELSEWHERE, _R.MOVING
+        ),
+        _K.DELETE_ALLOCATION: _row(
+            '{command}', f'{_ALLOCATION} delete {{consumer}}', _R.ON_A_HOST, _R.MOVING
+        ),
+        _K.DELETE_UNUSED_ALLOCATION: _row(
+            'find out which service uses it; if none does: {command}', f'{_ALLOCATION} delete {{consumer}}',
+            _R.ON_A_HOST, _R.MOVING,
+        ),
+        _K.AUDIT_NOVA: _row('Check the allocations: {command}', 'migrator-drain audit'),
+        _K.HEAL_NOVA: _row('{command}', 'migrator-drain heal --yes', _R.DOUBT),
+        _K.HEAL_ONE_OF_NOVA: _row('{doubt}; then: {command}', 'migrator-drain heal --yes --consumer {consumer}'),
+        _K.HEAL_BY_NOVA: _row('{command}', 'nova-manage placement heal_allocations --instance {guest} --force'),
+        _K.CHECK_UPGRADE: _row('Check it with "{command}".', 'migrator-status upgrade check'),
+        _K.CREATE_SCHEMA: _row("run '{command}'", 'migrator-manage db sync'),
+        _K.MIGRATE_DATA: _row('run {command}, at any time', 'migrator-manage db online_data_migrations'),
+        _K.CREATE_FLAVOR: _row('An operator adds one with "{command}".', 'migrator-manage flavor create'),
+    }
+)  # fmt: skip
+
+#: What a look has found out: reading -> whether it holds.
+Look = Mapping[Reading, bool]
+
+
+def offer(kind: Kind, look: Look | None = None, **names: object) -> str:
+    """Return the text of a remedy; empty if a reading forbids it, or was not looked for.
+
+    :param look: what was found out. None: nothing was looked at.
+    :param names: the names in the text and in the command.
+    """
+    row = TABLE[kind]
+    if any((look or {}).get(reading, True) for reading in row.forbidden_by):
+        return ''
+    return row.text.format(command=row.command.format(**{'manage': 'migrator-manage', **names}), **names)
+
+
+def first(*offers: str) -> str:
+    """Return the first remedy that is offered; empty if none is."""
+    return next(filter(None, offers), '')
+
+
+def joined(between: str, *offers: str) -> str:
+    """Return those remedies that are offered, joined."""
+    return between.join(filter(None, offers))
+
+
+def template(kind: Kind) -> str:
+    """Return the text of a remedy that nothing forbids, with its names still in braces."""
+    row = TABLE[kind]
+    assert not row.forbidden_by, f'{kind} needs a look'
+    return row.text.replace('{command}', row.command)
