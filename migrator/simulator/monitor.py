@@ -29,6 +29,7 @@ from migrator.simulator.monitoring.drain_requests import DrainRequests
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
 from migrator.simulator.monitoring.queues import Queues
+from migrator.simulator.monitoring.remedies import Remedies
 from migrator.simulator.monitoring.rows import ASIDE, Rows
 from migrator.simulator.monitoring.silence import Silence
 from migrator.simulator.world import World
@@ -81,6 +82,7 @@ class Monitor:
             'I9': Aborts(cloud).look,
             'I22': ActCheck(cloud, self._rows).look,
             'I25': DrainRequests().look,
+            'I30': Remedies().look,
         }
         self._epoch_check = EpochCheck()
         self._last = _Look()

@@ -16,6 +16,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
 from migrator.db.drains import Event
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
+from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state
 from migrator.saga import log
@@ -40,6 +41,7 @@ class World:
     :ivar before: the migrations at the last look. It is empty in a single snapshot.
     :ivar histories: uuid -> each status that the migration has had.
     :ivar histories_before: the histories at the last look. It is empty in a single snapshot.
+    :ivar differences: the guests that are not where the database has them, as stored. Only a monitor fills it.
     :ivar drains: uuid -> drain, the oldest first.
     :ivar members: uuid of a drain -> its members.
     :ivar drained: uuid -> each migration that a drain has requested, ended or not, the oldest first.
@@ -68,6 +70,7 @@ class World:
     histories: Mapping[str, Sequence[Mapping[str, Any]]]
     histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     cleanups: Sequence[Cleanup]
+    differences: Sequence[Difference] = ()
     drains: Mapping[str, Drain] = dataclasses.field(default_factory=dict)
     members: Mapping[str, Sequence[Member]] = dataclasses.field(default_factory=dict)
     drained: Mapping[str, Migration] = dataclasses.field(default_factory=dict)

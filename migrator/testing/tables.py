@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from migrator.db import cleanups, conductors, drains, models
+from migrator.db.guests import differences
 from migrator.objects import Drain, Member, Service, base
+from migrator.objects.difference import Difference
 from migrator.saga import log
 
 #: Table -> its model, and the function that converts a row to an object.
@@ -28,6 +30,7 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'compute_nodes': (models.ComputeNode, models.node),
     'drains': (drains.DrainRow, functools.partial(models.of_row, Drain)),
     'drain_members': (drains.DrainMember, functools.partial(models.of_row, Member)),
+    'guest_differences': (differences.GuestDifference, functools.partial(models.of_row, Difference)),
 }
 #: The columns that have another form in an object.
 _CONVERTED = frozenset({'flavor', 'old_flavor', 'new_flavor', 'providers'})

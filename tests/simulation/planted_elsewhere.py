@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator.conductor.drains import engine
-from migrator.conductor.guests import lists
+from migrator.conductor.guests import differences, lists
 from migrator.conductor.migration import elsewhere
 from migrator.conductor.tasks import cold_migrate, evacuate
 from migrator.db import machines
 from migrator.drain import run
+from migrator.objects import remedies
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
+_DELETE = remedies.Kind.DELETE_INSTANCE
 
 
 @SHELF.plant('I1', 'by-hand seed 31', 'by-hand seed 65')
@@ -60,4 +62,36 @@ def silence_of_the_source_is_an_attempt() -> Iterator[object]:
 def another_machine_takes_the_name_of_a_host() -> Iterator[object]:
     """A machine that registers with the name of a host is that host, whatever its identity is."""
     with patched(machines, 'compare', lambda _session, _report: False) as there:
+        yield there
+
+
+@SHELF.plant('I30', 'by-hand seed 22', 'by-hand seed 55')
+def missing_guest_is_forgotten_although_a_host_has_not_listed_its_guests() -> Iterator[object]:
+    """A guest is offered for deletion while a host that may have it does not answer."""
+    without = dataclasses.replace(remedies.TABLE[_DELETE], forbidden_by=frozenset())
+    with patched(remedies, 'TABLE', {**remedies.TABLE, _DELETE: without}) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'by-hand seed 1')
+def guest_in_migration_is_compared_with_no_host() -> Iterator[object]:
+    """A guest that has left the hosts of its migration is found nowhere until that has ended."""
+    judge = differences._judge
+
+    def without(placed: Any, *args: Any) -> Any:
+        return None if placed.moves_between else judge(placed, *args)
+
+    with patched(differences, '_judge', without) as there:
+        yield there
+
+
+@SHELF.plant('I1', 'by-hand seed 1')
+def missing_guest_is_started_although_a_host_has_not_answered() -> Iterator[object]:
+    """A guest that its own host did not have is evacuated, while a host that may run it does not answer."""
+    copies = lists.copies
+
+    def unaware(found: Any, known: Any, *args: Any) -> Any:
+        return copies(found, dataclasses.replace(known, is_missing=False), *args)
+
+    with patched(lists, 'copies', unaware) as there:
         yield there

@@ -31,6 +31,8 @@ LOG = logging.getLogger(__name__)
 PATIENCE = 300.0
 #: Seconds within which a sweep observes stuck migrations again.
 _SWEEPS = 15.0
+#: Seconds for which a process that comes back is away.
+_LONGEST_ABSENCE = 900.0
 #: Seconds after which the time-out has ended any copy: 800 s per GiB of memory and disks, with a margin.
 _LONGEST_COPY = 6 * 800.0 + 600.0
 #: How often an operator looks for stuck migrations.
@@ -213,7 +215,7 @@ class Operator:
     def finish(self) -> None:
         """Deliver late requests and let the cloud come to rest, after all faults have stopped."""
         # A migration that is stuck until a host is back goes on in settle.
-        self.user.until(lambda: not self.supervisor.down - self.supervisor.gone, PATIENCE)
+        self.user.until(lambda: not self.supervisor.down - self.supervisor.gone, _LONGEST_ABSENCE)
         self.settle()
         self._over = True
         self.user.give_up()
@@ -323,7 +325,9 @@ class Operator:
                 found[check.Violation('I29', what, world.at)] = None
         always = {*monitor.violations, *check.check(world, quiet=False)}
         return [
-            one for one in found if (one.id == 'I1' and one in always) or not self._is_of_change_by_hand(world, one)
+            one
+            for one in found
+            if (one.id in ('I1', 'I30') and one in always) or not self._is_of_change_by_hand(world, one)
         ]
 
     def _is_of_change_by_hand(self, world: World, violation: check.Violation) -> bool:

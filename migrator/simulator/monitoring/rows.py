@@ -80,6 +80,7 @@ class Rows:
             'drained': {one.uuid: one for one in found['migrations'] if one.drain is not None},
             **self._aside(),
             'cleanups': found['cleanups'],
+            'differences': found['guest_differences'],
             'instances': {one.uuid: one for one in reversed(found['instances'])},
             'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
             'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),

@@ -10,6 +10,8 @@ import random
 from migrator.simulator.workloads import evacuations
 from migrator.simulator.workloads.plans import HORIZON, MEMORY, Deed, Guest, Plan, of
 
+#: Seconds within which a difference is found.
+FOUND = 140.0
 #: What an operator does by hand. A likelier one is repeated.
 _BY_HAND = ('move by hand', 'move by hand', 'move by hand', 'start by hand', 'shut the guest off')
 #: What a user or another operator requests meanwhile. A likelier one is repeated.
@@ -47,6 +49,27 @@ def _rightly(deed: Deed) -> Deed:
     return dataclasses.replace(deed, more=(named, force, 'rightly' if declares else False, clears))
 
 
+def _with_an_absence(dice: random.Random, deeds: list[Deed], hosts: list[str], end: float) -> list[Deed]:
+    """Return actions with the absence of a host's compute service for some minutes.
+
+    Its guests go on, and it does not list them. A guest that moves there meanwhile leaves no copy behind, and no host
+    is lost before the guest was found missing. Otherwise no list has shown where the guest is, and no rule can.
+    """
+    moves = [one for one in deeds if one.name == 'move by hand']
+    begin, lasts, host = dice.uniform(0, end + 60), dice.uniform(300, 600), dice.choice(hosts)
+    if moves and dice.random() < 0.5:
+        hides = dice.choice(moves)
+        # Before any list has shown the guest there, or after one has.
+        since = dice.choice((-dice.uniform(0, 30), FOUND + dice.uniform(0, 60)))
+        begin, host = max(hides.at + since, 0.0), hides.more[0]
+    hidden = [one for one in moves if one.more[0] == host and begin - FOUND < one.at < begin + lasts]
+    lost = [one.at for one in deeds if one.name == 'its host is lost']
+    if any(one.at - FOUND < at < one.at + FOUND for at in lost for one in hidden):
+        return deeds
+    moved = [dataclasses.replace(one, more=(host, False)) if one in hidden else one for one in deeds]
+    return [*moved, Deed(begin, 'kill', host, lasts)]
+
+
 def of_changes_by_hand(seed: int) -> Plan:
     """Return a seed's plan in which guests are moved, started and stopped without the control plane.
 
@@ -65,6 +88,9 @@ def of_changes_by_hand(seed: int) -> Plan:
     for _ in range(dice.choice((1, 2, 2, 3))):
         end, more = _round(dice, end, hosts, len(guests))
         deeds += more
+    absences = random.Random(f'absence {seed}')  # noqa: S311 -- as above
+    if absences.random() < 0.4:
+        deeds = _with_an_absence(absences, deeds, hosts, end)
     return dataclasses.replace(
         plan,
         hosts=len(hosts),
