@@ -38,12 +38,14 @@ class Comparison:
     :ivar placed: uuid -> where the database has the guest, without guests that are busy.
     :ivar answered: the hosts that listed their guests.
     :ivar unanswered: each host that may run guests and did not list them -> the reason.
+    :ivar runs: the guests that some host runs.
     """
 
     differences: list[Difference]
     placed: Mapping[str, Placed]
     answered: Set[str]
     unanswered: Mapping[str, str]
+    runs: Set[str] = frozenset()
 
 
 def compare(
@@ -74,7 +76,8 @@ def compare(
                 del found[uuid]
     differences = sorted(found.values(), key=lambda one: (one.name, one.instance_uuid))
     at_rest = {uuid: one for uuid, one in placed.items() if not one.moves_between}
-    return Comparison(differences, at_rest, first.seen.keys(), first.unanswered)
+    runs = {uuid for guests in first.seen.values() for uuid, guest in guests.items() if guest.state in RUNS}
+    return Comparison(differences, at_rest, first.seen.keys(), first.unanswered, runs)
 
 
 def _judge_all(
@@ -154,6 +157,20 @@ def _stranger(uuid: str, holders: Mapping[str, Guest]) -> Difference | None:
     return Difference(instance_uuid=uuid, name=uuid, host=None, kind=DifferenceKind.UNKNOWN.value, seen=states)
 
 
+def _counts(one: Difference, found: Comparison) -> bool:
+    """Return whether a stored difference still counts, whatever is in progress for its guest.
+
+    What a host has shown counts until that host lists its guests again. A guest that was on no host may be on one that
+    is fenced. One that ran elsewhere, and that no host runs now, has moved on to a host that has not answered.
+    """
+    uuid = one.instance_uuid
+    if one.hosts & found.unanswered.keys():
+        return True
+    if not one.seen:
+        return one.host not in found.answered and all(each.instance_uuid != uuid for each in found.differences)
+    return bool(found.unanswered and {*one.runs_on} - {one.host} and uuid not in found.runs)
+
+
 class Watch:
     """The periodic comparison, by one conductor of all. It logs and stores each difference once."""
 
@@ -175,14 +192,7 @@ class Watch:
         database = self._tools.database
         known = {one.instance_uuid: one for one in database.differences.list()}
         found = compare(database, self._tools.list_guests, self._tools.threads, known)
-        # What a host has shown counts until that host lists its guests again, whatever is in progress for the guest.
-        again = {one.instance_uuid for one in found.differences}
-        shown = {
-            uuid: one
-            for uuid, one in known.items()
-            if one.hosts & found.unanswered.keys()
-            or (not one.seen and one.host not in found.answered and uuid not in again)  # its host is fenced
-        }
+        shown = {uuid: one for uuid, one in known.items() if _counts(one, found)}
         busy = [uuid for uuid, one in shown.items() if one.host is not None and uuid not in found.placed]
         rows = {one.uuid: one.host for one in database.instances.list({'uuid': busy})} if busy else {}
         at = {uuid: placed.host for uuid, placed in found.placed.items()} | rows

@@ -149,7 +149,7 @@ class Copies:
 
 
 #: Why a host is awaited that nothing has named.
-_NOWHERE = 'no host that has answered had it, and neither had its own'
+_NOWHERE = 'it was last seen on another host than its own, or on none'
 #: Nothing is known of any other copy.
 NONE = Copies({}, {}, frozenset())
 
@@ -171,6 +171,6 @@ def copies(found: Round, known: Known, instance_uuid: str, but: Collection[str])
         if host not in known.explained or guest.state in RUNS:
             has[host] = str(guest.state)
     awaited = {host: why for host, why in known.may_run.items() if host in found.unanswered and host not in but}
-    if known.is_missing:  # its own host did not have it, so that it is on one of these, or gone
+    if known.is_missing or known.seen.keys() - set(but):  # it has left its own host, and may be on any of these
         awaited = dict.fromkeys(found.unanswered.keys() - set(but), _NOWHERE) | awaited
     return Copies(has, awaited, found.unanswered.keys() - set(but))

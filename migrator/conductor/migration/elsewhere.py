@@ -27,14 +27,17 @@ def copies(
 
     :param but: the hosts whose copies do not count.
     :param whole: whether to ask all hosts, and not only those that were last known to have the guest.
-    :param after: all hosts are asked after this time of the database; None: at any time.
+    :param after: all hosts are asked after this time of the database; None: after now.
     :returns: Parked if no host has the guest, and it may be at one that does not answer.
     """
     uuid, ours = m.row.instance_uuid, {host for host in but if host is not None}
     known = m.tools.database.differences.known(uuid)
     named = known.may_run.keys() - ours
     found = lists.copies(m.tools.lists.of(named), known, uuid, ours) if named else lists.NONE
-    if (whole or known.is_missing) and not found.has and not found.awaited:
+    has_left = known.is_missing or known.seen.keys() - ours
+    if (whole or has_left) and not found.has and not found.awaited:
+        # An older round could have missed a guest that has moved since it was found absent.
+        after = after or m.tools.database.services.now()
         found = lists.copies(m.tools.lists.of_all(after), known, uuid, ours)
     if found.awaited and not found.has:
         awaited = sorted(found.awaited)

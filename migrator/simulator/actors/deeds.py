@@ -112,7 +112,9 @@ def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> Non
             if name == 'resume the guest' and (row.task_state in _STARTED_BY_MIGRATIONS or row.vm_state == RESIZED):
                 # Like nova, an embedding service starts no guest that is being evacuated or cold-migrated.
                 return
-    for hypervisor in hypervisors:
+    # Nor one that an operator has left behind.
+    runs_on = cloud.world.active_on(instance.uuid)
+    for hypervisor in [one for one in hypervisors if one.host in runs_on] if runs_on else hypervisors:
         act = {
             'pause the guest': hypervisor.pause,
             'resume the guest': hypervisor.resume,
@@ -161,7 +163,8 @@ def move_by_hand(operator: Operator, instance: Instance, host: str, leaves: bool
     """Move a guest as ``virsh`` does.
 
     Nothing is done if it does not run, if a hypervisor moves it, or if the host has something of it or no power. An
-    operator does not do this at a host that is declared down either.
+    operator does not do this at a host that is declared down either, nor while the guest is being moved back by a
+    revert, which may have asked all hosts a moment before.
 
     :param leaves: whether its old host keeps a copy that is shut off.
     """
@@ -175,7 +178,8 @@ def move_by_hand(operator: Operator, instance: Instance, host: str, leaves: bool
     declared = {service.host for service in cloud.database.services.list() if service.forced_down}
     with contextlib.suppress(exception.InstanceNotFound):
         row = cloud.database.instances.get(uuid)
-        if not {host, runs[0].host} & declared:
+        reverts = any(one.in_progress and one.revert_requested_at for one in cloud.migrations(instance))
+        if not {host, runs[0].host} & declared and not reverts:
             operator.by_hand.add(uuid)
             (runs[0].shut_off if leaves else runs[0].delete)(uuid)
             target.spawn(row)

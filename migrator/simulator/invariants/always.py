@@ -211,8 +211,9 @@ def one_way(world: World) -> Iterator[str]:
 
     A post step for another host than its own is a deferred cleanup of an earlier migration, and does not count. An
     abandoned migration may have both, since an operator decides where its guest is, whatever was decided before. An
-    earlier candidate that was down may be rolled back late, by a deferred cleanup. Not checked: a step that runs twice
-    has the effect of one run.
+    earlier candidate that was down may be rolled back late, by a deferred cleanup. A conductor that has lost the
+    migration may send the source its cleanup of an earlier migration, which the source refuses. Not checked: a step
+    that runs twice has the effect of one run.
     """
     for uuid, records in world.step_log.items():
         for attempt in sorted({record.attempt for record in records}):
@@ -231,7 +232,9 @@ def one_way(world: World) -> Iterator[str]:
                 posted.add(message.migration_uuid)
         elif message.method not in ROLLBACK or _abandoned(world, message.migration_uuid):
             continue
-        elif message.migration_uuid in posted and not _to_earlier_candidate(world, message):
+        elif message.migration_uuid in posted and not (
+            _to_earlier_candidate(world, message) or _is_earlier_cleanup(world, message)
+        ):
             yield f'migration {message.migration_uuid}: {message.method} was sent after a post step'
     yield from evacuations.one_way(world)
     yield from cold_migrations.one_way(world)
@@ -244,6 +247,21 @@ def _of_earlier_migration(world: World, message: Recorded) -> bool:
         return False
     mine = migration.source_compute if message.method == POST[0] else migration.dest_compute
     return _host_of(message) != mine
+
+
+def _is_earlier_cleanup(world: World, message: Recorded) -> bool:
+    """Return whether a rollback of the source is a deferred cleanup of an earlier migration, in the name of this one.
+
+    The log has the intent of a rollback of the migration's own before it is sent.
+    """
+    mine = world.migrations.get(message.migration_uuid or '')
+    if mine is None or message.method != ROLLBACK[0]:
+        return False
+    earlier = (mine.instance_uuid, mine.source_compute)
+    has_cleanup = any(
+        (one.instance_uuid, one.source_compute) == earlier and one.id < mine.id for one in world.migrations.values()
+    )
+    return has_cleanup and not any(record.direction == log.UNDO for record in world.step_log.get(mine.uuid, ()))
 
 
 def _to_earlier_candidate(world: World, message: Recorded) -> bool:

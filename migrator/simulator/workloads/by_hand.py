@@ -52,8 +52,8 @@ def _rightly(deed: Deed) -> Deed:
 def _with_an_absence(dice: random.Random, deeds: list[Deed], hosts: list[str], end: float) -> list[Deed]:
     """Return actions with the absence of a host's compute service for some minutes.
 
-    Its guests go on, and it does not list them. A guest that moves there meanwhile leaves no copy behind, and no host
-    is lost before the guest was found missing. Otherwise no list has shown where the guest is, and no rule can.
+    Its guests go on, and it does not list them. A guest that moves there meanwhile leaves no copy behind anywhere, and
+    no host is lost before the guest was found missing. Otherwise no list has shown where the guest is, and no rule can.
     """
     moves = [one for one in deeds if one.name == 'move by hand']
     begin, lasts, host = dice.uniform(0, end + 60), dice.uniform(300, 600), dice.choice(hosts)
@@ -64,7 +64,8 @@ def _with_an_absence(dice: random.Random, deeds: list[Deed], hosts: list[str], e
         begin, host = max(hides.at + since, 0.0), hides.more[0]
     hidden = [one for one in moves if one.more[0] == host and begin - FOUND < one.at < begin + lasts]
     lost = [one.at for one in deeds if one.name == 'its host is lost']
-    if any(one.at - FOUND < at < one.at + FOUND for at in lost for one in hidden):
+    left = {one.whom for one in moves if one.more[1] and one not in hidden}
+    if left & {one.whom for one in hidden} or any(abs(one.at - at) < FOUND for at in lost for one in hidden):
         return deeds
     moved = [dataclasses.replace(one, more=(host, False)) if one in hidden else one for one in deeds]
     return [*moved, Deed(begin, 'kill', host, lasts)]
