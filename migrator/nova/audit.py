@@ -57,10 +57,12 @@ class Hosts:
 
     :ivar of: provider uuid -> host, for each resource provider in the tree of a hypervisor. A shared one is in none.
     :ivar down: the hosts whose nova-compute does not report.
+    :ivar unread: the hosts in cells whose database does not answer. Without a word a list lacks what is in such a cell.
     """
 
     of: Mapping[str, str]
     down: Collection[str] = ()
+    unread: Collection[str] = ()
 
     def holding(self, held: Allocations) -> set[str | None]:
         """Return the hosts of an allocation; None stands for the providers outside every host's tree."""
@@ -76,6 +78,7 @@ class Case:
     :ivar deleted: what the consumer was, if Nova remembers it: ``server``, or ``migration`` of a deleted server.
     :ivar migrations: the guest's, the newest first.
     :ivar held: consumer uuid -> what it holds: the guest or consumer itself, and the guest's migrations.
+    :ivar unlisted: the consumers that an earlier list has shown as migrations of the guest, and the last one has not.
     """
 
     consumer: str
@@ -83,6 +86,7 @@ class Case:
     deleted: str | None = None
     migrations: Sequence[NovaMigration] = ()
     held: Mapping[str, ConsumerAllocations]
+    unlisted: Collection[str] = ()
 
     @property
     def own(self) -> Allocations:
@@ -253,13 +257,20 @@ class _Judgement:
             return None
         parts = [why, *(f'it holds one on {host}' for host in elsewhere)]
         parts += [f'{self._what(one)} and holds one on {self._names(held)}' for one, held in claims]
+        doubt = self._doubt(server, elsewhere if wanted is not None else ())
         if wanted is None:
-            remedy = remedies.offer(remedies.Kind.HEAL_BY_NOVA, guest=server.uuid)
-            return self._finding(verdict, '; '.join(parts), remedy)
-        return self._repair(verdict, '; '.join(parts), wanted, self._doubt(server, elsewhere))
+            look = {remedies.Reading.DOUBT: doubt is not None}
+            remedy = remedies.offer(remedies.Kind.HEAL_BY_NOVA, look, guest=server.uuid)
+            return self._finding(verdict, '; '.join(parts), remedy or f'{doubt}', doubt=doubt)
+        return self._repair(verdict, '; '.join(parts), wanted, doubt)
 
     def _doubt(self, server: Server, elsewhere: Iterable[str]) -> str | None:
         """Return why the guest may not be where Nova shows it, or None."""
+        newest = next((one for one in self._case.migrations if one.dest_compute is not None), None)
+        if newest is not None and newest.status == 'completed' and server.host == newest.source_compute:
+            # Nova writes the end of the migration before the new host, and may be killed in between.
+            what = f'{newest.type} {newest.id} to {newest.dest_compute} is completed'
+            return f'find out where the guest is: {what}, and Nova shows it on {server.host}'
         for one, _ in self._case.claims:
             if one.status in _CLEAN:
                 continue
@@ -284,8 +295,11 @@ class _Judgement:
 
     def _of_no_server(self) -> Finding:
         if self._case.deleted is not None:
-            what = 'a server' if self._case.deleted == 'server' else 'a migration of a server'
-            return self._repair(LEAKED, f'it is {what} that Nova has deleted', {}, None)
+            if self._case.deleted == 'server':
+                return self._repair(LEAKED, 'it is a server that Nova has deleted', {}, None)
+            # Nova leaves a cell that does not answer out of its lists, and still finds the migration as a marker.
+            doubt = 'find out whether its guest exists: that is in a cell that does not answer, or it was deleted'
+            return self._repair(LEAKED, 'it is a migration that no list of Nova shows', {}, doubt)
         why = 'it is neither a server nor a migration that Nova knows'
         return self._repair(UNKNOWN_CONSUMER, why, {}, 'find out which service uses it')
 
@@ -296,6 +310,7 @@ class _Judgement:
 
     def _repair(self, verdict: str, why: str, wanted: Allocations, doubt: str | None) -> Finding:
         """Return a finding whose repair gives the guest or consumer ``wanted``, and its migrations nothing."""
+        doubt = doubt or self._unread()
         remedy = remedies.first(
             remedies.offer(remedies.Kind.HEAL_NOVA, {remedies.Reading.DOUBT: doubt is not None}),
             remedies.offer(remedies.Kind.HEAL_ONE_OF_NOVA, doubt=doubt, consumer=self._case.consumer),
@@ -310,6 +325,16 @@ class _Judgement:
             if held.allocations or wants.get(held.uuid)
         ]
         return self._finding(verdict, why, remedy, right, writes, doubt)
+
+    def _unread(self) -> str | None:
+        """Return why Nova may not have shown all that concerns the guest, or None."""
+        if self._case.unlisted:
+            lacks = ' and '.join(sorted(self._case.unlisted))
+            return f'find out why a list of Nova lacks {lacks}, which an earlier one had: a cell may not answer'
+        if self._hosts.unread:
+            hosts = ', '.join(sorted(self._hosts.unread))
+            return f'wait until every cell answers: the database of the cell of {hosts} does not'
+        return None
 
     def _owner(self, held: ConsumerAllocations) -> allocation_state.Consumer:
         # A guest without an allocation is no consumer: its migration has its project and user.
@@ -406,6 +431,8 @@ def heal(nova: Nova, placement: PlacementClient, finding: Finding, named: Collec
     if not may:
         return False, text
     reading = _Audit(nova, placement)
+    if reading.has_guest(finding.consumer):
+        return False, 'a list of Nova shows it as the migration of a guest now: audit again'
     if judge(reading.case(finding.consumer, finding.holders), reading.hosts) != finding:
         return False, 'it has changed since the audit: audit again'
     request = finding.request
@@ -441,12 +468,13 @@ class _Audit:
         self._unreadable = 0
         #: The consumers that are no server, and that no list has shown as a migration.
         self._without_guest: set[str] = set()
-        found = providers.list_providers(placement)
+        found, services = providers.list_providers(placement), nova.services()
         self._providers = [one.uuid for one in found]
         of_root = {one.uuid: one.host for one in nova.hypervisors()}
         self.hosts = Hosts(
             of={one.uuid: of_root[one.root_uuid] for one in found if one.root_uuid in of_root},
-            down={one.host for one in nova.services() if one.state != 'up'},
+            down={one.host for one in services if one.state != 'up'},
+            unread={one.host for one in services if one.status == _UNKNOWN},
         )
 
     def run(self, threads: executors.Threads, settle: float) -> Audited:
@@ -497,6 +525,12 @@ class _Audit:
                 if not self._without_guest:
                     return
 
+    def has_guest(self, consumer: str) -> bool:
+        """Return whether a list of Nova shows a consumer as the migration of a guest."""
+        if self._nova.server(consumer) is not None:
+            return False
+        return any(one.uuid == consumer for one in self._nova.each_migration())
+
     def case(self, consumer: str, holders: Collection[str]) -> Case:
         """Read one guest or consumer.
 
@@ -505,12 +539,14 @@ class _Audit:
         server = self._nova.server(consumer)
         migrations = self._nova.migrations(instance_uuid=consumer) if server is not None else []
         claiming = [one.uuid for one in migrations if one.uuid in holders or one.status not in _ENDED]
+        unlisted = {*holders} - {consumer, *(one.uuid for one in migrations)} if server is not None else ()
         return Case(
             consumer=consumer,
             server=server,
             deleted=self._remembered(consumer) if server is None else None,
             migrations=migrations,
-            held={uuid: allocations.read(self._placement, uuid) for uuid in [consumer, *claiming]},
+            held={uuid: allocations.read(self._placement, uuid) for uuid in [consumer, *claiming, *sorted(unlisted)]},
+            unlisted=unlisted,
         )
 
     def _remembered(self, consumer: str) -> str | None:

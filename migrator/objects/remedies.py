@@ -257,7 +257,9 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.AUDIT_NOVA: _row('Check the allocations: {command}', 'migrator-drain audit'),
         _K.HEAL_NOVA: _row('{command}', 'migrator-drain heal --yes', _R.DOUBT),
         _K.HEAL_ONE_OF_NOVA: _row('{doubt}; then: {command}', 'migrator-drain heal --yes --consumer {consumer}'),
-        _K.HEAL_BY_NOVA: _row('{command}', 'nova-manage placement heal_allocations --instance {guest} --force'),
+        _K.HEAL_BY_NOVA: _row(
+            '{command}', 'nova-manage placement heal_allocations --instance {guest} --force', _R.DOUBT
+        ),
         _K.CHECK_UPGRADE: _row('Check it with "{command}".', 'migrator-status upgrade check'),
         _K.CREATE_SCHEMA: _row("run '{command}'", 'migrator-manage db sync'),
         _K.MIGRATE_DATA: _row('run {command}, at any time', 'migrator-manage db online_data_migrations'),

@@ -55,6 +55,8 @@ class FakeNova:
         self.truth: dict[str, str] = {}
         self.servers: dict[str, dict] = {}
         self.services: dict[str, dict] = {}
+        #: Further records of services, such as a second one of the same host.
+        self.more_services: list[dict] = []
         self.nodes: dict[str, str] = {}
         #: Host -> the type and the version of its hypervisor.
         self.kinds: dict[str, tuple[str, int]] = {}
@@ -74,6 +76,9 @@ class FakeNova:
         #: Called with method and path before and after each request; they may raise.
         self.before: Callable[[str, str], None] = lambda method, path: None
         self.after: Callable[[str, str], None] = lambda method, path: None
+        #: The hosts of a second cell, and whether Nova leaves it out of its answer to the request for a path.
+        self.second_cell: set[str] = set()
+        self.leaves_out: Callable[[str], bool] = lambda path: False
         self._accepted: list[tuple[str, str | None, str]] = []
         self._late: list[str] = []
         for name in hosts:
@@ -344,6 +349,9 @@ class FakeNova:
                 return handler(self, version, body, query, *found.groups())
         raise _Refusal(404, 'itemNotFound', 'The resource could not be found.')
 
+    def _is_left_out(self, path, host):
+        return host in self.second_cell and self.leaves_out(path)
+
     def _server(self, guest):
         if guest not in self.servers:
             raise _Refusal(404, 'itemNotFound', f'Instance {guest} could not be found.')
@@ -358,6 +366,7 @@ class FakeNova:
             'stopped': 'SHUTOFF',
             'paused': 'PAUSED',
             'error': 'ERROR',
+            'soft-delete': 'SOFT_DELETED',
         }
         status = statuses[vm_state]
         shown |= {
@@ -372,22 +381,37 @@ class FakeNova:
             del shown['locked_reason']
         return shown
 
+    def _show_or_unknown(self, server, version, left_out):
+        """Show a guest, or what Nova knows of one while the database of its cell does not answer."""
+        unknown = {'id': server['id'], 'status': 'UNKNOWN', 'tenant_id': _PROJECT, 'created': server['created']}
+        return unknown if left_out else self._show(server, version)
+
     def _list_servers(self, version, body, query):
         found = [one for one in self.servers.values() if query.get('host') in (None, one['host'])]
         found.sort(key=lambda one: one['created'], reverse=query.get('sort_dir') != 'asc')
+        # Nova shows a guest that it has deleted softly to those who know its uuid.
+        found = [one for one in found if one['vm_state'] != 'soft-delete']
+        left_out = self.leaves_out('/servers/detail')
+        if 'host' in query and left_out:
+            found = [one for one in found if one['host'] not in self.second_cell]
         shown, links = self._page(found, query, 'id', 'servers')
         for one in shown:
             one.pop('server_groups', None)
-        return 200, {'servers': [self._show(one, version) for one in shown]} | links
+        servers = [self._show_or_unknown(one, version, left_out and one['host'] in self.second_cell) for one in shown]
+        return 200, {'servers': servers} | links
 
     def _show_server(self, version, body, query, guest):
-        shown = self._show(self._server(guest), version)
-        if version < (2, 71):
+        server = self._server(guest)
+        left_out = self._is_left_out(f'/servers/{guest}', server['host'])
+        shown = self._show_or_unknown(server, version, left_out)
+        if version < (2, 71) and not left_out:
             del shown['server_groups']
         return 200, {'server': shown}
 
     def _page(self, found, query, key, name):
         ids = [one[key] for one in found]
+        if query.get('marker', ids and ids[0]) not in ids and 'marker' in query:
+            raise _bad(f'marker [{query["marker"]}] not found')
         start = ids.index(query['marker']) + 1 if 'marker' in query else 0
         limit = min(int(query.get('limit', self.page)), self.page)
         page = [dict(one) for one in found[start : start + limit]]
@@ -457,6 +481,8 @@ class FakeNova:
                 raise _bad(f'Marker {marker} could not be found.')
             newest_first = newest_first[known.index(marker) + 1 :]
         found = [row for row in newest_first if row['instance_uuid'] in self.servers]
+        if self.leaves_out('/os-migrations'):
+            found = [row for row in found if self.servers[row['instance_uuid']]['host'] not in self.second_cell]
         for name in ('instance_uuid', 'source_compute', 'status', 'migration_type'):
             found = [row for row in found if query.get(name) in (None, row[name])]
         if 'host' in query:
@@ -485,11 +511,17 @@ class FakeNova:
         return 202, None
 
     def _list_services(self, version, body, query):
-        found = [dict(one) for one in self.services.values()]
+        found = [dict(one) for one in [*self.services.values(), *self.more_services]]
+        if self.leaves_out('/os-services'):
+            for one in found:
+                if one['host'] in self.second_cell:
+                    kept = {name: one[name] for name in ('id', 'binary', 'host')}
+                    one.clear()
+                    one.update(kept, status='UNKNOWN')
         return 200, {'services': [one for one in found if query.get('host') in (None, one['host'])]}
 
     def _update_service(self, version, body, query, number):
-        for one in self.services.values():
+        for one in [*self.services.values(), *self.more_services]:
             if one['id'] == number:
                 one.update(body)
                 if one['status'] == 'enabled':

@@ -2,6 +2,8 @@
 
 """The judgement of a guest's allocations on a stock Nova, as a table of what Nova and Placement show."""
 
+import dataclasses
+
 import pytest
 
 from migrator.nova import audit
@@ -242,11 +244,10 @@ def test_guest_without_an_allocation_gets_the_owner_of_its_migration():
     assert (body['project_id'], body['user_id'], body['consumer_generation']) == ('blue', 'ada', None)
 
 
-@pytest.mark.parametrize('deleted', ['server', 'migration'])
-def test_allocation_of_what_nova_has_deleted_is_removed(deleted):
-    found = judged(None, deleted=deleted, guest=on('host1'))
+def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
+    found = judged(None, deleted='server', guest=on('host1'))
     assert (found.verdict, found.doubt, written(found)) == (audit.LEAKED, None, {GUEST: []})
-    assert f'{deleted}' in found.reason
+    assert 'server' in found.reason
     assert found.right == 'nothing'
 
 
@@ -307,6 +308,13 @@ def test_allocation_of_what_nova_has_deleted_is_removed(deleted):
         ),
         (server(host=None, status='ERROR'), [], {'guest': on('host1')}, audit.LEAKED, 'why the server has no host'),
         (None, [], {'guest': on('host1')}, audit.UNKNOWN_CONSUMER, 'find out which service uses it'),
+        (
+            server(),
+            [move('completed')],
+            {'guest': on('host2'), 'claim': on('host1')},
+            audit.WRONG_HOST,
+            'live-migration 4 to host2 is completed, and Nova shows it on host1',
+        ),
     ],
     ids=[
         'post failed',
@@ -318,6 +326,7 @@ def test_allocation_of_what_nova_has_deleted_is_removed(deleted):
         'another destination',
         'no host',
         'unknown',
+        'half written',
     ],
 )
 def test_repair_with_a_doubt_needs_the_name_of_the_consumer(shown, moves, held, verdict, doubt):
@@ -327,6 +336,38 @@ def test_repair_with_a_doubt_needs_the_name_of_the_consumer(shown, moves, held, 
     assert f'--consumer {GUEST}' in found.remedy
     assert not audit.repairable(found, [])[0]
     assert audit.repairable(found, [GUEST])[0]
+
+
+def test_migration_that_no_list_shows_is_repaired_only_if_it_is_named():
+    found = judged(None, deleted='migration', guest=on('host1'))
+    assert (found.verdict, written(found)) == (audit.LEAKED, {GUEST: []})
+    assert 'in a cell that does not answer, or it was deleted' in found.doubt
+    assert not audit.repairable(found, [])[0]
+
+
+def test_while_a_cell_does_not_answer_or_a_list_lacks_a_migration_each_repair_has_a_doubt():
+    case = audit.Case(
+        consumer=GUEST,
+        server=server(host='host2'),
+        migrations=[move('completed')],
+        held={
+            uuid: ConsumerAllocations(
+                uuid=uuid, generation=1, allocations=held, project_id='blue', user_id='ada', consumer_type=None
+            )
+            for uuid, held in ((GUEST, on('host2')), (CLAIM, on('host1')))
+        },
+    )
+    assert audit.judge(case, audit.Hosts(of=HOSTS)).doubt is None
+    assert 'cell of host3 does not' in audit.judge(case, audit.Hosts(of=HOSTS, unread=['host3'])).doubt
+    lacks = dataclasses.replace(case, unlisted=['other'])
+    assert 'a list of Nova lacks other' in audit.judge(lacks, audit.Hosts(of=HOSTS)).doubt
+
+
+def test_half_written_move_is_not_booked_where_the_guest_may_not_be():
+    found = judged(server(), move('completed'), guest=on('host2'))
+    assert (found.verdict, found.request) == (audit.WRONG_HOST, None)
+    assert 'nova-manage' not in found.remedy
+    assert 'live-migration 4 to host2 is completed' in found.remedy
 
 
 # --- wrong, without a repair -----------------------------------------------------------------------------------------
