@@ -15,13 +15,14 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.conductor import registry
+from migrator.conductor.guests import lists
 from migrator.conductor.metrics import Audits
 from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
@@ -117,14 +118,21 @@ def audit(database: Database, client: PlacementClient) -> list[Wrong]:
     return _Audit(database, client).run()
 
 
-def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> Remedy:
+def remedy(
+    database: Database,
+    client: PlacementClient,
+    wrong: Wrong,
+    named: Collection[str] = (),
+    ask: Callable[[], lists.Round] | None = None,
+) -> Remedy:
     """Return the repair of a consumer; nothing is written.
 
     :param named: uuids of unknown consumers that the operator wants removed nevertheless.
+    :param ask: has all hosts list their guests, among which no unknown consumer may be; None: none is removed.
     """
     verdicts = {finding.verdict for finding in wrong.findings}
     if UNKNOWN_CONSUMER in verdicts:
-        return _of_unknown(client, wrong, named)
+        return _of_unknown(client, wrong, named, ask)
     if LEAKED in verdicts:
         return _nothing(wrong, registry.consumer_of_migration(wrong.rows.migrations[0]))
     if wrong.rows.done is not None:
@@ -145,14 +153,21 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
     return Remedy(write, f'its allocation becomes {describe(wanted)}, on {instance.host}, and nothing else')
 
 
-def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> tuple[bool, str]:
+def heal(
+    database: Database,
+    client: PlacementClient,
+    wrong: Wrong,
+    named: Collection[str] = (),
+    ask: Callable[[], lists.Round] | None = None,
+) -> tuple[bool, str]:
     """Repair a consumer in one atomic write, which is refused if the consumer has changed since the audit.
 
     :param named: as for :func:`remedy`.
+    :param ask: as for :func:`remedy`.
     :returns: whether it was done; and what was done, or why not.
     :raises migrator.exception.PlacementUnreachable: the write may or may not have been done: audit again.
     """
-    found = remedy(database, client, wrong, named)
+    found = remedy(database, client, wrong, named, ask)
     if found.write is None:
         return False, found.observed
     if _rows(database, wrong.consumer).moved(wrong.rows):
@@ -374,13 +389,24 @@ def _related(consumer: str, rows: Rows) -> Iterator[str]:
 # --- the repair ------------------------------------------------------------------------------------------------------
 
 
-def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -> Remedy:
+def _of_unknown(
+    client: PlacementClient, wrong: Wrong, named: Collection[str], ask: Callable[[], lists.Round] | None
+) -> Remedy:
     if wrong.consumer not in named:
         return Remedy(
             None, 'it is unknown here: find out which service it belongs to; name it to remove it if it is not needed'
         )
     if wrong.rows.elsewhere:
         return Remedy(None, f'it is a guest on {" and ".join(wrong.rows.elsewhere)}: {_see()}')
+    found = ask() if ask is not None else None
+    if found is None:
+        return Remedy(None, 'the hosts were not asked whether it is a guest of theirs')
+    there = sorted(host for host, guests in found.seen.items() if wrong.consumer in guests)
+    if there:
+        return Remedy(None, f'it is a guest on {" and ".join(there)}: {_see()}')
+    if found.unanswered:
+        hosts = ', '.join(sorted(found.unanswered))
+        return Remedy(None, f'it may be a guest of {hosts}: {remedies.offer(remedies.Kind.HAVE_LISTED, hosts=hosts)}')
     held = allocations.read(client, wrong.consumer)
     owner = allocation_state.Consumer(
         uuid=wrong.consumer,

@@ -25,7 +25,6 @@ from migrator.objects.remedies import Reading
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
 from migrator.rpc import expose
-from migrator.views.differences import unlisted
 
 LOG = logging.getLogger(__name__)
 
@@ -131,7 +130,11 @@ def _adopt(database: Database, client: PlacementClient, instance: Instance, host
 
     :raises migrator.exception.ServiceUnreachable: Placement or the database is unreachable.
     """
+    others = {other: state for other, state in database.differences.seen(instance.uuid).items() if other != host}
     try:
+        if others:
+            seen = ', '.join(f'{other} ({state})' for other, state in sorted(others.items()))
+            raise exception.GuestElsewhere(host=host, instance_uuid=instance.uuid, seen=seen)
         create_instance(database, client, instance)
     except exception.InstanceExists:
         return False  # another conductor or an operator was faster
@@ -437,18 +440,30 @@ def _why_not(database: Database, service: Service) -> str | None:
     moving = database.migrations.list({'host': host}, in_progress=True)
     if moving:
         return f'migration {moving[0].uuid} is in progress, {len(moving)} in all: let it end, or abort it'
+    seen = [] if service.is_fenced else [one for one in database.differences.list(host) if host in one.seen]
+    if seen:
+        helps = 'reconcile or remove it there, or, once the host is fenced, declare it forced down'
+        return f'guest {seen[0].name} ({seen[0].instance_uuid}) was last seen on it, {len(seen)} in all: {helps}'
     guests = database.instances.list({'host': host})
     if guests:
         # A guest of a machine that was replaced is not lost.
         was_replaced = database.machines.had_guest(host, guests[0].uuid)
+        others = database.differences.seen(guests[0].uuid).keys() - {host}
         look = {
-            Reading.NOT_ALL_LISTED: bool(unlisted(database)),
-            Reading.ON_A_HOST: bool(database.differences.known(guests[0].uuid).seen),
+            Reading.HOST_REPORTS: service.reports or database.machines.is_on(service),
+            Reading.ELSEWHERE: bool(others),
+            Reading.NOT_ALL_LISTED: any(one.may_run_unlisted for one in database.services.list(COMPUTE_BINARY)),
+            Reading.ON_A_HOST: bool(others),
             Reading.REPLACED: was_replaced,
         }
-        delete = remedies.offer(remedies.Kind.DELETE_INSTANCE, look, guest=guests[0].uuid)
-        helps = remedies.joined(', or ', 'evacuate it', 'restore it there' if was_replaced else '', delete)
-        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: {helps}'
+        helps = remedies.joined(
+            ' Or, ',
+            remedies.offer(remedies.Kind.EVACUATE, look, guest=guests[0].uuid),
+            'restore it there.' if was_replaced else '',
+            remedies.offer(remedies.Kind.DELETE_INSTANCE, look, guest=guests[0].uuid),
+        )
+        helps = helps or remedies.offer(remedies.Kind.SEE_WHERE)
+        return f'instance {guests[0].uuid} is on it, {len(guests)} in all. {helps}'.rstrip('.')
     deferred = database.cleanups.list(host=host)
     if deferred and not service.forced_down:
         return (

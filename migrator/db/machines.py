@@ -44,6 +44,8 @@ class ReplacedMachine(models.Base):
 
 _R: Any = ReplacedMachine.__table__
 _T, _M, _I = models.SERVICES, models.MIGRATIONS, models.INSTANCES
+#: Seconds within which a refused machine has asked again, with a margin.
+_ASKS_AGAIN = 20.0
 #: The greatest length of an identity.
 _LONGEST = 255
 _ITS_SERVICE = (_T.c.host == sa.bindparam('of'), _T.c.binary == COMPUTE_BINARY)
@@ -205,6 +207,20 @@ class Machines:
                 found[row.host].append(models.of_row(Replacement, row))
         return dict(found)
 
+    def is_on(self, service: Service) -> bool:
+        """Return whether the machine of a host is on under another name.
+
+        So is one of it that was replaced, if it is on again. It was refused since an operator or a conductor declared
+        the host down, or in the seconds before.
+        """
+        if service.refused_at is None:
+            return False
+        if service.down_since is not None and (service.down_since - service.refused_at).total_seconds() > _ASKS_AGAIN:
+            return False
+        return service.refused_identity == service.identity or any(
+            one.identity == service.refused_identity for one in self.replacements(service.host).get(service.host, ())
+        )
+
     def had_guest(self, host: str, instance_uuid: str) -> bool:
         """Return whether a machine of a host that was replaced had a guest."""
         return any(instance_uuid in one.guests for one in self.replacements(host).get(host, ()))
@@ -223,6 +239,9 @@ def _why_not(session: Any, service: Service, now: datetime.datetime, down_time: 
         return (
             'its compute service has reported lately, or no conductor has noticed yet that it is down: see service list'
         )
+    if service.refused_at is not None and service.refused_identity == service.identity:
+        since = f'{moment(service.refused_at)} UTC'
+        return f'it is on, and was refused as {service.refused_host} at {since}: switch it off first'
     if service.boot_id is None and session.execute(sa.select(_R.c.id).where(_R.c.host == service.host)).first():
         return 'it was replaced already, and no machine has registered since: start the compute service of the new one'
     moving = sa.select(_M.c.uuid).where(models.IN_PROGRESS, _AT_HOST).order_by(_M.c.id)

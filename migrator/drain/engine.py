@@ -53,6 +53,19 @@ def disabled_home(host: str, reason: str | None) -> Obstacle:
     )
 
 
+def to_decide(uuid: str, source: str, is_up: bool) -> str:
+    """Return what ends the VERIFY_RESIZE of a guest, as a sentence.
+
+    :param source: the host that keeps its old copy.
+    :param is_up: whether the compute service there reports.
+    """
+    look = {remedies.Reading.HOST_DOWN: not is_up}
+    found = remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, look, guest=uuid)
+    return (
+        found or f'Its user can neither confirm nor revert it while {source} is down: start the compute service there.'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Guest:
     """A guest as the control plane reports it.

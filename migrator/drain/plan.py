@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from migrator import exception
 from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind
-from migrator.objects import Flavor, MigrationType, remedies
+from migrator.objects import Flavor, MigrationType
 from migrator.objects.drain import Drain, Member, place
 
 #: The amounts of a guest or a host: provider -> resource class -> the amount.
@@ -92,11 +92,13 @@ class Copy:
     """The old copy of a guest that waits in VERIFY_RESIZE at another host. It stays until a user decides.
 
     :ivar guest_on: the host that the guest is on.
+    :ivar remedy: what its user can do.
     """
 
     instance_uuid: str
     name: str
     guest_on: str
+    remedy: str
 
 
 def in_order(drain: Drain, guests: Iterable[Guest]) -> list[Guest]:
@@ -133,8 +135,7 @@ def documents(
 
 def _copy(host: str, copy: Copy) -> dict[str, Any]:
     reason = f'It is in VERIFY_RESIZE at {copy.guest_on}, and {host} keeps its old copy.'
-    remedy = remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=copy.instance_uuid)
-    return dataclasses.asdict(copy) | {'reason': reason, 'remedy': remedy}
+    return dataclasses.asdict(copy) | {'reason': reason}
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:

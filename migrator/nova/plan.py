@@ -18,7 +18,7 @@ from typing import Any
 
 from migrator import executors
 from migrator.drain import forecast
-from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused, to_decide
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
@@ -71,7 +71,9 @@ def _copies(nova: Nova, host: str) -> Iterator[Copy]:
     for row in nova.migrations(source=host, status='finished'):
         server = nova.server(row.instance_uuid)
         if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
-            yield Copy(server.uuid, server.name, server.host)
+            service = next((one for one in nova.services(host=host) if one.host == host), None)
+            is_up = service is not None and service.state == 'up'
+            yield Copy(server.uuid, server.name, server.host, to_decide(server.uuid, host, is_up))
 
 
 def _choose(site: Site, room: Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[Choice]:

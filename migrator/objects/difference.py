@@ -86,6 +86,17 @@ class Difference:
         mine = (self.kind, self.host, self.seen.keys())
         return other is not None and mine == (other.kind, other.host, other.seen.keys())
 
+    def without(self, hosts: Collection[str]) -> Difference | None:
+        """Return the difference without what some hosts have shown; None: nothing differs then."""
+        seen = {host: state for host, state in self.seen.items() if host not in hosts}
+        if len(seen) == len(self.seen):
+            return self
+        if not seen:
+            missing = DifferenceKind.MISSING.value
+            return None if self.host is None else dataclasses.replace(self, kind=missing, seen=seen)
+        is_left = self.kind == DifferenceKind.TWICE and seen.keys() == {self.host}
+        return None if is_left else dataclasses.replace(self, seen=seen)
+
     @property
     def short(self) -> str:
         """What differs, in a few words."""

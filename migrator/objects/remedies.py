@@ -105,7 +105,7 @@ class Kind(enum.StrEnum):
     HEAL = 'heal'
     SET_ALLOCATION = 'set-allocation'
     DELETE_ALLOCATION = 'delete-allocation'
-    DELETE_UNUSED_ALLOCATION = 'delete-unused-allocation'
+    HEAL_UNKNOWN = 'heal-unknown'
     AUDIT_NOVA = 'audit-nova'
     HEAL_NOVA = 'heal-nova'
     HEAL_ONE_OF_NOVA = 'heal-one-of-nova'
@@ -189,7 +189,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         ),
         _K.CONFIRM_OR_REVERT: _row(
             'Its user has to confirm or to revert its cold migration or resize: {command}.',
-            'openstack server migration confirm {guest}, or openstack server migration revert {guest}',
+            'openstack server migration confirm {guest}, or openstack server migration revert {guest}', _R.HOST_DOWN,
         ),
         _K.CONFIRM: _row('{command}', 'openstack server migration confirm {guest}', _R.HOST_DOWN),
         _K.REVERT: _row('{command}', 'openstack server migration revert {guest}', _R.HOST_DOWN),
@@ -250,9 +250,9 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.DELETE_ALLOCATION: _row(
             '{command}', f'{_ALLOCATION} delete {{consumer}}', _R.ON_A_HOST, _R.MOVING
         ),
-        _K.DELETE_UNUSED_ALLOCATION: _row(
-            'find out which service uses it; if none does: {command}', f'{_ALLOCATION} delete {{consumer}}',
-            _R.ON_A_HOST, _R.MOVING,
+        _K.HEAL_UNKNOWN: _row(
+            'find out which service uses it; if none does: {command}',
+            'migrator-manage placement heal --yes --consumer {consumer}', _R.ON_A_HOST, _R.MOVING,
         ),
         _K.AUDIT_NOVA: _row('Check the allocations: {command}', 'migrator-drain audit'),
         _K.HEAL_NOVA: _row('{command}', 'migrator-drain heal --yes', _R.DOUBT),

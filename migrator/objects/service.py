@@ -76,6 +76,14 @@ class Service(base.Versioned):
         return self.last_seen_up is not None and self.down_since is None
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether nothing runs at the host: it is forced down, and has not reported since.
+
+        A host that reports is not dead, whatever was declared before.
+        """
+        return self.forced_down and not self.reports
+
+    @property
     def may_run_unlisted(self) -> bool:
         """Whether the host of a compute service may run guests and does not report them."""
         return not self.forced_down and not self.reports

@@ -286,7 +286,7 @@ class _Audit:
     def _unknown_consumer(self, consumer: str) -> None:
         why = 'it is neither an instance nor a migration that migrator knows'
         for provider in self._observed.held[consumer]:
-            remedy = self._offer(remedies.Kind.DELETE_UNUSED_ALLOCATION, consumer)
+            remedy = self._offer(remedies.Kind.HEAL_UNKNOWN, consumer)
             self._find(consumer, provider, UNKNOWN_CONSUMER, why, remedy)
 
     # --- helpers -----------------------------------------------------------------------------------------------------

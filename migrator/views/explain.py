@@ -268,7 +268,11 @@ def _after_the_end(facts: Facts, program: str) -> Iterator[str]:
         migration.dest_compute if completed else migration.source_compute
     ):
         return  # The lines on the blocked cleanup say what to do.
-    if completed:
+    if facts.elsewhere is not None and migration.status != Status.ERROR:
+        yield remedies.offer(remedies.Kind.SEE_WHERE)
+    elif completed and facts.instance is not None and facts.instance.host != migration.dest_compute:
+        yield f'Nothing: the guest has left {migration.dest_compute} since.'
+    elif completed:
         yield f'Nothing: the guest {"is" if migration.is_cold else "runs"} at {migration.dest_compute}.'
     elif migration.status == Status.FAILED and migration.is_evacuation:
         yield (
@@ -482,11 +486,12 @@ def _finished(facts: Facts) -> Iterator[str]:
     else:
         kept = 'the guest shut off, and the migration holds the allocation there'
         decide = 'To let the guest stay where it is, or to move it back'
-    look = {Reading.HOST_DOWN: timeline.is_undecidable(facts)}
-    offers = [
-        remedies.offer(kind, look, guest=migration.instance_uuid)
-        for kind in (remedies.Kind.CONFIRM, remedies.Kind.REVERT)
-    ]
+    is_down = timeline.is_undecidable(facts)
+    looks = {
+        remedies.Kind.CONFIRM: {Reading.HOST_DOWN: is_down or not facts.is_up(migration.dest_compute or source)},
+        remedies.Kind.REVERT: {Reading.HOST_DOWN: is_down},
+    }
+    offers = [remedies.offer(kind, look, guest=migration.instance_uuid) for kind, look in looks.items()]
     commands = [f'  {one}' for one in offers if one]
     yield f'Nothing, until its user decides. {source} keeps {kept}.{f" {decide}:" if commands else ""}'
     yield from commands

@@ -33,7 +33,8 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
     differing = database.differences.list()
-    unlisted = differences.unlisted(database) if differing else frozenset[str]()
+    look = differences.Look.at(database, differing)
+    differing = look.present(differing)
     replacements = database.machines.replacements()
     sources = database.takeovers.sources()
     documents: list[dict[str, Any]] = []
@@ -61,7 +62,9 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             'lease': shown,
             'debts': len(cleanups),
             'alarms': sum(cleanup.blocked_because is not None for cleanup in cleanups),
-            'differences': [one.as_dict(unlisted) for one in differing if is_compute and service.host in one.hosts],
+            'differences': [
+                one.as_dict(look.unlisted) for one in differing if is_compute and service.host in one.hosts
+            ],
         }
         documents.append(found)
     no_reports_because = why_no_reports([one for known in boots.values() for one in known], now)

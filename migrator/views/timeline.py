@@ -66,6 +66,7 @@ class Facts:
     running: int = 0
     waiters: Sequence[str] = ()
     is_defined: bool = True
+    seen: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def server_of(self, owner: str | None) -> str | None:
         """Return the name of the conductor of which an owner's id is a boot."""
@@ -91,6 +92,16 @@ class Facts:
         shown = 'each host is shown in its state at that time'
         sentence = f'{why[0].upper() if not self.living else why[0]}{why[1:]}: {shown}.'
         return [f'{sentence} {helps}. Do not fence a host for this.']
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Which other hosts have the guest than its own in the database, as a sentence; None: no other."""
+        instance = self.instance
+        others = sorted(self.seen.keys() - {instance.host}) if instance is not None else []
+        if instance is None or not others:
+            return None
+        have = ' and '.join(f'{host} ({self.seen[host]})' for host in others)
+        return f'The guest was last seen on {have}, and the database has it on {instance.host}.'
 
     def host_of(self, step: log.StepRecord) -> str | None:
         """Return the host that runs a step, or None if no host does."""
@@ -174,6 +185,7 @@ def gather(database: Database, migration_id: str, lease: float, sagas: Sagas) ->
         saga=sagas[migration.task],
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),
+        seen={} if instance is None else database.differences.seen(instance.uuid),
         is_defined=instance is not None and bool(database.definitions.get(instance.uuid, instance.host)),
         waiters=[one.uuid for one in database.slots.read(Bounds()).waiters] if migration.waits_for_slot else [],
     )
@@ -240,7 +252,9 @@ def _end(facts: Facts) -> Iterator[str]:
     else:
         how = '.' if migration.status == Status.REVERTED else f', undone{reason}'
         yield f'It ended {migration.status}{since}{how}'
-        if facts.is_in_doubt(source):
+        if facts.elsewhere is not None:
+            yield facts.elsewhere
+        elif facts.is_in_doubt(source):
             yield f'The guest was at {source} then.'
         else:
             yield f'The guest is at {source}{"" if facts.cleanups else ", and nothing of the migration is left"}.'

@@ -68,7 +68,11 @@ def test_request_after_the_host_was_forced_down_counts_no_attempt(cloud, monkeyp
             {'disabled': False, 'disabled_reason': None},
             'Its home host1 is disabled (broken fan). Enable it: openstack compute service set --enable host1',
         ),
-        ({'forced_down': True}, {'forced_down': False}, 'Its home host1 is forced down. If it is back'),
+        (
+            {'forced_down': True},
+            {'forced_down': False},
+            'Its home host1 is forced down. It reports.',
+        ),
     ],
     ids=['disabled', 'forced down'],
 )

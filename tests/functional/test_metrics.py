@@ -2,6 +2,8 @@
 
 """Wrong allocations are shown in the metrics of a conductor that audits, until they are healed."""
 
+import functools
+
 import pytest
 
 from migrator.conductor import audit
@@ -51,7 +53,8 @@ def audited(cloud, result='done'):
 
 def heal(cloud, named=()):
     for wrong in audit.audit(cloud.database, cloud.placement_client):
-        assert audit.heal(cloud.database, cloud.placement_client, wrong, named)[0]
+        ask = functools.partial(cloud.conductors['conductor1'].tools.lists.of_all, None)
+        assert audit.heal(cloud.database, cloud.placement_client, wrong, named, ask)[0]
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)

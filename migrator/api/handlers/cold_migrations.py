@@ -115,6 +115,9 @@ def _decide(request: Request, server_id: str, action: str, rule: str) -> None:
     migration = _finished(request, instance)
     # Nova checks this for a confirmation only. A revert needs the source even more.
     _check_is_up(request, migration.source_compute, action, instance)
+    # Its copy at the source is given up only once its host reports it. A revert is refused from then on.
+    if action == actions.CONFIRM_RESIZE:
+        _check_is_up(request, instance.host, action, instance)
     try:
         request.services.database.requests.request_decision(request.context, migration, action)
     except exception.InvalidMigrationState as error:

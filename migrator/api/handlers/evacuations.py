@@ -91,5 +91,9 @@ def _has_task_of_ours(request: Request, instance: Instance) -> bool:
 def _check_source_is_down(request: Request, instance: Instance) -> None:
     database = request.services.database
     now = database.services.now()
-    if any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, instance.host)):
-        raise exception.ComputeServiceInUse(host=instance.host)
+    patience = request.services.conf.service_down_time
+    for one in database.services.list(COMPUTE_BINARY, instance.host):
+        # A service that was stopped a moment ago has said so, and its guests run.
+        has_just_stopped = not one.forced_down and one.last_seen_up is None and not one.is_unreachable(now, patience)
+        if services.is_up(request, one, now) or has_just_stopped:
+            raise exception.ComputeServiceInUse(host=instance.host)

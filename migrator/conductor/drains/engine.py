@@ -27,6 +27,7 @@ from migrator.drain.engine import (
     ObstacleKind,
     Refused,
     disabled_home,
+    to_decide,
 )
 from migrator.objects import (
     COMPUTE_BINARY,
@@ -47,7 +48,7 @@ from migrator.objects.drain import Direction, Drain, Member
 from migrator.objects.migration import AbortCause
 from migrator.objects.remedies import Reading
 from migrator.saga import log
-from migrator.views.differences import unlisted
+from migrator.views.differences import Look
 
 _S = MigrationStatus
 #: The statuses in which an abort has no effect on the guest, and all statuses in which an abort is possible.
@@ -243,10 +244,7 @@ class ConductorEngine:
         except (exception.RPCTimeout, exception.RemoteError) as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
-        decides = {
-            row.instance_uuid: f'. {remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=row.instance_uuid)}'
-            for row in undecided
-        }
+        decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid, host, True)}' for row in undecided}
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         return [f'{guest.instance_uuid} ({guest.state}{decides.get(guest.instance_uuid, "")})' for guest in left]
 
@@ -273,6 +271,7 @@ class _InTheWay:
     :ivar services: the compute services of the guests' hosts and of the drain's host, by host.
     :ivar home: the host to which a restore brings the guests back; None: it is no restore.
     :ivar differences: the differences that are stored, by guest.
+    :ivar on: the hosts whose machines are on under another name.
     :ivar unlisted: the hosts that may run guests and do not report them; not read while nothing differs.
     """
 
@@ -280,13 +279,17 @@ class _InTheWay:
     home: str | None
     differences: Mapping[str, Difference]
     unlisted: Collection[str]
+    on: Collection[str]
 
     @classmethod
     def read(cls, database: Database, drain: Drain, hosts: Iterable[str]) -> _InTheWay:
         services = database.services.list(COMPUTE_BINARY, sorted({drain.host, *hosts}))
-        differences = {one.instance_uuid: one for one in database.differences.list() if one.kind in NOT_THERE}
+        stored = database.differences.list()
+        look = Look.at(database, stored)
+        differences = {one.instance_uuid: one for one in look.present(stored) if one.kind in NOT_THERE}
         home = drain.host if drain.direction == Direction.BACK else None
-        return cls({one.host: one for one in services}, home, differences, unlisted(database) if differences else ())
+        on = {one.host for one in services if database.machines.is_on(one)}
+        return cls({one.host: one for one in services}, home, differences, look.unlisted, on)
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
@@ -299,7 +302,7 @@ class _InTheWay:
             return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(remedy)}.')
         for whose, service in (('home', home), ('host', self.services.get(guest.host))):
             if service is not None and service.forced_down:
-                return _forced_down(whose, guest, service)
+                return _forced_down(whose, guest, service, service.reports or service.host in self.on)
             if service is not None and (service.last_seen_up is None or service.down_since is not None):
                 reason = f'The compute service of its {whose} {service.host} is down.'
                 return Obstacle(
@@ -312,9 +315,9 @@ def _upper(text: str) -> str:
     return f'{text[:1].upper()}{text[1:]}'
 
 
-def _forced_down(whose: str, guest: Instance, service: Service) -> Obstacle:
+def _forced_down(whose: str, guest: Instance, service: Service, is_on: bool) -> Obstacle:
     # A guest with a difference has been refused before.
-    look = {Reading.HOST_REPORTS: service.reports, Reading.HOST_DOWN: not service.reports, Reading.ELSEWHERE: False}
+    look = {Reading.HOST_REPORTS: is_on, Reading.HOST_DOWN: not service.reports, Reading.ELSEWHERE: False}
     up = remedies.offer(remedies.Kind.DECLARE_UP, look, host=service.host)
     remedy = remedies.joined(
         ' ',
@@ -350,7 +353,8 @@ def guests_of(
     resized = [one.uuid for one in found if one.vm_state == RESIZED]
     rows = database.migrations.list({'instance_uuid': resized}, in_progress=True) if resized else []
     decided = {row.instance_uuid for row in rows if row.confirm_requested_at or row.revert_requested_at}
-    in_the_way = _InTheWay.read(database, drain, {one.host for one in found})
+    sources = {row.instance_uuid: row.source_compute for row in rows}
+    in_the_way = _InTheWay.read(database, drain, {*(one.host for one in found), *sources.values()})
 
     def obstacle(one: Instance) -> Obstacle | None:
         if one.uuid in decided:
@@ -361,7 +365,9 @@ def guests_of(
             return Obstacle(ObstacleKind.STATE, reason, 'Start the guest, so that it moves live.')
         if one.uuid in absent and one.uuid not in in_the_way.differences:
             return _not_reported(one)
-        own = _obstacle(drain, one)
+        source = in_the_way.services.get(sources.get(one.uuid, ''))
+        decide = to_decide(one.uuid, source.host, source.reports) if source is not None else ''
+        own = _obstacle(drain, one, decide)
         return own if own is not None and own.kind != ObstacleKind.BUSY else in_the_way.obstacle(one) or own
 
     return [
@@ -374,15 +380,17 @@ def _is_cold(drain: Drain, instance: Instance) -> bool:
     return drain.include_stopped and instance.vm_state == STOPPED
 
 
-def _obstacle(drain: Drain, instance: Instance) -> Obstacle | None:
-    """Return what is in the way of the migration of an instance, as its row shows it."""
+def _obstacle(drain: Drain, instance: Instance, decide: str = '') -> Obstacle | None:
+    """Return what is in the way of the migration of an instance, as its row shows it.
+
+    :param decide: what ends its VERIFY_RESIZE.
+    """
     if instance.locked_by is not None:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''
         remedy = remedies.offer(remedies.Kind.UNLOCK, guest=instance.uuid)
         return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
     if instance.vm_state == RESIZED:
-        remedy = remedies.offer(remedies.Kind.CONFIRM_OR_REVERT, guest=instance.uuid)
-        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', remedy)
+        return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', decide)
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
         remedy = f'Start it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
         if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:

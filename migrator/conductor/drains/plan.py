@@ -18,9 +18,9 @@ from migrator.db.api import Database
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain import forecast
-from migrator.drain.engine import Obstacle, ObstacleKind
+from migrator.drain.engine import Obstacle, ObstacleKind, to_decide
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
-from migrator.objects import Flavor, MigrationStatus
+from migrator.objects import COMPUTE_BINARY, Flavor, MigrationStatus
 from migrator.objects.drain import Drain
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
@@ -63,9 +63,11 @@ def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[Copy]]:
     rows = database.migrations.list({'source_compute': hosts, 'status': MigrationStatus.FINISHED.value}, True)
     rows = [row for row in rows if not row.stays]
     names = {one.uuid: one.name for one in database.instances.list({'uuid': [row.instance_uuid for row in rows]})}
+    reports = {one.host for one in database.services.list(COMPUTE_BINARY, [*hosts]) if one.reports}
     found: dict[str, list[Copy]] = {}
     for row in reversed(rows):
-        copy = Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '')
+        remedy = to_decide(row.instance_uuid, row.source_compute, row.source_compute in reports)
+        copy = Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '', remedy)
         found.setdefault(row.source_compute, []).append(copy)
     return found
 

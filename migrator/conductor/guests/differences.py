@@ -39,6 +39,7 @@ class Comparison:
     :ivar answered: the hosts that listed their guests.
     :ivar unanswered: each host that may run guests and did not list them -> the reason.
     :ivar runs: the guests that some host runs.
+    :ivar fenced: the hosts that run nothing, and did not list their guests.
     """
 
     differences: list[Difference]
@@ -46,6 +47,7 @@ class Comparison:
     answered: Set[str]
     unanswered: Mapping[str, str]
     runs: Set[str] = frozenset()
+    fenced: Set[str] = frozenset()
 
 
 def compare(
@@ -77,7 +79,7 @@ def compare(
     differences = sorted(found.values(), key=lambda one: (one.name, one.instance_uuid))
     at_rest = {uuid: one for uuid, one in placed.items() if not one.moves_between}
     runs = {uuid for guests in first.seen.values() for uuid, guest in guests.items() if guest.state in RUNS}
-    return Comparison(differences, at_rest, first.seen.keys(), first.unanswered, runs)
+    return Comparison(differences, at_rest, first.seen.keys(), first.unanswered, runs, first.fenced)
 
 
 def _judge_all(
@@ -160,11 +162,12 @@ def _stranger(uuid: str, holders: Mapping[str, Guest]) -> Difference | None:
 def _counts(one: Difference, found: Comparison) -> bool:
     """Return whether a stored difference still counts, whatever is in progress for its guest.
 
-    What a host has shown counts until that host lists its guests again. A guest that was on no host may be on one that
-    is fenced. One that ran elsewhere, and that no host runs now, has moved on to a host that has not answered.
+    What a host has shown counts until that host lists its guests again, also while it is fenced: it may be declared up
+    again. A guest that was on no host may be on one that is fenced. One that ran elsewhere, and that no host runs now,
+    has moved on to a host that has not answered.
     """
     uuid = one.instance_uuid
-    if one.hosts & found.unanswered.keys():
+    if one.hosts & found.unanswered.keys() or one.seen.keys() & found.fenced:
         return True
     if not one.seen:
         return one.host not in found.answered and all(each.instance_uuid != uuid for each in found.differences)

@@ -38,7 +38,7 @@ class Round:
     :ivar began: the database's time before the first host was asked.
     :ivar seen: the guests of the hosts that have listed them.
     :ivar unanswered: each host that may run guests and has not listed them -> the reason.
-    :ivar fenced: the hosts that an operator has forced down, which run nothing.
+    :ivar fenced: the hosts that an operator has forced down and that have not reported since: they run nothing.
     """
 
     began: datetime.datetime
@@ -64,13 +64,13 @@ def ask_all(
     """
     began = services.now()
     listed = services.list(COMPUTE_BINARY, None if hosts is None else sorted(hosts)) if hosts != set() else []
-    may_run = [one for one in listed if not one.forced_down]
-    down = {one.host: 'its compute service is down' for one in may_run if not one.is_up(began, 0)}
+    may_run = [one for one in listed if not one.is_fenced]
+    down = {one.host: 'its compute service is down' for one in may_run if not one.reports}
     asked = [one for one in may_run if one.host not in down]
     seen = _ask(asked, ask, threads, at_once, patience)
     answered = {host: found for host, found in seen.items() if not isinstance(found, str)}
     missing = {one.host: seen.get(one.host, 'it did not answer') for one in asked if one.host not in answered}
-    fenced = frozenset(one.host for one in listed if one.forced_down)
+    fenced = frozenset(one.host for one in listed if one.is_fenced)
     return Round(began, answered, down | {host: str(why) for host, why in missing.items()}, fenced)
 
 

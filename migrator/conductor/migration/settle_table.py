@@ -33,7 +33,7 @@ class Observed(enum.StrEnum):
     ABSENT = 'does not have the guest'
     WAITING = 'is ready for the guest, and does not run it'
     PREPARING = 'is getting ready for the guest'
-    RUNS = 'runs the guest'
+    RUNS = 'has the guest'
     BROKEN = 'has only a part of the memory of the guest, since its post-copy broke off'
     MISSING = 'has not answered'
     DOWN = 'is down'

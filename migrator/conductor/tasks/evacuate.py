@@ -177,6 +177,12 @@ def _is_back(m: MigrationContext) -> Failed | None:
             f'Source {source} is not down, and {reported}: the guest was left there. If nothing runs there, force it '
             'down.'
         )
+    if m.tools.database.machines.is_on(service):
+        return Failed(
+            f'The machine of source {source} is on: it was refused as {service.refused_host} at '
+            f'{service.refused_at:%Y-%m-%d %H:%M:%S} UTC, and its guests run. If that machine is off by now, force the '
+            'host down again.'
+        )
     earlier = m.step_log.find(m.attempt - 1, 'evacuate')
     sent = (earlier.input if earlier is not None else None) or {}
     if sent and sent['source_boot_id'] != service.boot_id:

@@ -44,7 +44,12 @@ _SEEN = Prepared(sa.select(_G.c.seen).where(_G.c.instance_uuid == sa.bindparam('
 _COPIES = Prepared(sa.select(_C.c.host, _C.c.step).where(_C.c.instance_uuid == sa.bindparam('guest')).order_by(_C.c.id))
 _LAST = Prepared(
     sa.select(_M.c.uuid, _M.c.status, _M.c.source_compute, _M.c.dest_compute, _M.c.abandon_requested_at)
-    .where(_M.c.instance_uuid == sa.bindparam('guest'), _M.c.in_progress_instance_uuid.is_(None))
+    .where(
+        _M.c.instance_uuid == sa.bindparam('guest'),
+        _M.c.in_progress_instance_uuid.is_(None),
+        # One that was undone has found out nothing about an earlier one.
+        _M.c.status.not_in([MigrationStatus.FAILED.value, MigrationStatus.CANCELLED.value]),
+    )
     .order_by(_M.c.id.desc())
     .limit(1)
 )

@@ -9,10 +9,11 @@ Placement, always both or neither, and let both follow a guest that was moved by
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_utils import uuidutils
@@ -24,6 +25,7 @@ from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:
+    from migrator.conductor.guests.lists import Round
     from migrator.conductor.guests.reconcile import Case
 
 #: Seconds within which a host must answer whether it has a guest.
@@ -201,18 +203,30 @@ def reconcile(asked: Asked) -> int:
     return command.WRONG if left or unanswered else command.RIGHT
 
 
-def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
+def list_guests(asked: Asked) -> Round:
+    """Have all hosts list their guests."""
+    from migrator.conductor.guests import lists
+
+    with _asking(asked) as ask:
+        return lists.ask_all(asked.database.services, ask, asked.database.threads)
+
+
+@contextlib.contextmanager
+def _asking(asked: Asked) -> Iterator[Callable[[Service], list[protocol.Guest]]]:
+    """Yield a function that has one host list its guests."""
     from migrator import context
     from migrator.compute import rpcapi
     from migrator.conductor.guests import lists
-    from migrator.conductor.guests.reconcile import compare
 
     with asked.talking() as client:
         computes = rpcapi.ComputeAPI(client)
+        yield lambda service: computes.list_guests(context.admin_context(), service.host, lists.TIMEOUT)
 
-        def ask(service: Service) -> list[protocol.Guest]:
-            return computes.list_guests(context.admin_context(), service.host, lists.TIMEOUT)
 
+def _compare(asked: Asked) -> tuple[list[Case], dict[str, str]]:
+    from migrator.conductor.guests.reconcile import compare
+
+    with _asking(asked) as ask:
         cases, unanswered = compare(asked.database, asked.placement(), ask)
     host = asked.arguments.host
     return [case for case in cases if host is None or host in case.hosts], unanswered

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from migrator import exception
-from migrator.operator.cli import command
+from migrator.operator.cli import command, instance
 from migrator.operator.cli.command import Asked, Verb
 
 if TYPE_CHECKING:
@@ -90,14 +91,15 @@ def _heal(asked: Asked, client: PlacementClient, wrong: Wrong) -> tuple[bool, st
     from migrator.conductor import audit
 
     named = asked.arguments.consumer or ()
+    ask = functools.partial(instance.list_guests, asked)
     try:
         if not asked.arguments.yes:
-            found = audit.remedy(asked.database, client, wrong, named)
+            found = audit.remedy(asked.database, client, wrong, named, ask)
             return (
                 found.write is not None,
                 f'Would be done: {found.observed}' if found.write else f'Not corrected: {found.observed}',
             )
-        done, observed = audit.heal(asked.database, client, wrong, named)
+        done, observed = audit.heal(asked.database, client, wrong, named, ask)
     except exception.MigratorException as error:
         return False, f'The correction may or may not be done ({error}): audit again'
     return done, f'Done: {observed}' if done else f'Not corrected: {observed}'

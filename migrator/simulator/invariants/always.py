@@ -250,9 +250,9 @@ def _of_earlier_migration(world: World, message: Recorded) -> bool:
 
 
 def _is_earlier_cleanup(world: World, message: Recorded) -> bool:
-    """Return whether a rollback of the source is a deferred cleanup of an earlier migration, in the name of this one.
+    """Return whether a rollback of the source is a deferred cleanup of an earlier migration.
 
-    The log has the intent of a rollback of the migration's own before it is sent.
+    It is done in the name of this one. The log has the intent of a rollback of the migration's own before it is sent.
     """
     mine = world.migrations.get(message.migration_uuid or '')
     if mine is None or message.method != ROLLBACK[0]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever Nova shows, ``heal`` takes nothing from a guest that lives, or from its migration, unless it is named.
+"""Whatever Nova shows, ``heal`` takes nothing from a guest that lives, or from its migration.
 
 Each state is a cloud in which migrations were begun, killed, half written, reset and forgotten, guests were resized and
 deleted, and Nova leaves a cell out of some of its answers. MIGRATOR_STATES sets how many are tried.

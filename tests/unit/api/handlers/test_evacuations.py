@@ -100,11 +100,15 @@ def test_host_that_a_conductor_has_declared_down_is_down(world):
     assert world.evacuate(guest).status_int == 200
 
 
-def test_host_that_stopped_as_planned_is_down(world):
-    services = world.database.services
+def test_host_that_stopped_as_planned_is_down_a_while_later(world):
+    """Its service has said that it is alive, so that the guests there run."""
+    services, guest = world.database.services, world.guest()
     with world.database.engine.writer() as session:
         services.write_stopped(session, 'source', 'nova-compute', True)
-    assert world.evacuate(world.guest()).status_int == 200
+    refused = world.evacuate(guest)
+    assert (refused.status_int, 'still in use' in refused.text) == (400, True)
+    world.force_down('source')
+    assert world.evacuate(guest).status_int == 200
 
 
 @pytest.mark.nova_bug(1978983)

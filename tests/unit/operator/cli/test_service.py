@@ -169,7 +169,7 @@ def needed(cloud, why):
     ('why', 'said'),
     [
         ('it is up', 'it is up: stop it first'),
-        ('instance', 'instance .* is on it, 1 in all: evacuate it\\.'),
+        ('instance', 'instance .* is on it, 1 in all. If the host is dead and fenced, evacuate'),
         ('migration', 'migration .* is in progress, 1 in all'),
         ('cleanup', 'its cleanup post_live_migration_at_source for migration .* is not done: start the service'),
     ],
@@ -375,4 +375,4 @@ def test_replacement_records_who_declared_the_machine_off_and_its_guests(operato
     assert (status, out) == (1, '')
     assert 'it was replaced already, and no machine has registered since' in operator.err
     status, _out = operator.status('service', 'delete', 'host1')
-    assert 'evacuate it, or restore it there' in operator.err
+    assert 'Or, restore it there' in operator.err
