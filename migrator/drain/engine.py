@@ -53,6 +53,11 @@ def disabled_home(host: str, reason: str | None) -> Obstacle:
     )
 
 
+def why_copied(guest_on: str, host: str) -> str:
+    """Return why a host keeps the old copy of a guest in VERIFY_RESIZE."""
+    return f'It is in VERIFY_RESIZE at {guest_on}, and {host} keeps its old copy.'
+
+
 def to_decide(uuid: str, source: str, is_up: bool) -> str:
     """Return what ends the VERIFY_RESIZE of a guest, as a sentence.
 
@@ -103,6 +108,7 @@ class Move:
 
     :ivar is_of_guest: whether a check of the guest itself has failed, and not one of a destination.
     :ivar unanswered: whether the guest's own host did not answer, or was stopped, so that nothing was tried.
+    :ivar in_doubt: whether it is not known where the guest is, so that nothing more is requested.
     :ivar is_stuck: whether it is stuck, so that an operator should look at it.
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
     :ivar tried: the hosts where it has failed.
@@ -116,6 +122,7 @@ class Move:
     reason: str | None = None
     is_of_guest: bool = False
     unanswered: bool = False
+    in_doubt: bool = False
     is_stuck: bool = False
     waits_for_slot: bool = False
     tried: Sequence[str] = ()

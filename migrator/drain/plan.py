@@ -89,15 +89,19 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The old copy of a guest that waits in VERIFY_RESIZE at another host. It stays until a user decides.
+    """What keeps a host from being empty, and no drain moves: it stays until a user decides.
+
+    It is the old copy of a guest that waits in VERIFY_RESIZE, or a guest that a user has deleted and may restore.
 
     :ivar guest_on: the host that the guest is on.
+    :ivar reason: what it is.
     :ivar remedy: what its user can do.
     """
 
     instance_uuid: str
     name: str
     guest_on: str
+    reason: str
     remedy: str
 
 
@@ -123,19 +127,14 @@ def documents(
     :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
         ``destination``, ``migration_type``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and
         ``expected_seconds`` (how long its copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``,
-        the numbers of guests; ``copies``, each with the fields of :class:`Copy`, ``reason`` and ``remedy``;
+        the numbers of guests; ``copies``, each with the fields of :class:`Copy`;
         ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
     """
     outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
     return [
-        _document(rooms, *one) | {'copies': [_copy(one[0].host, copy) for copy in copies.get(one[0].host, ())]}
+        _document(rooms, *one) | {'copies': [dataclasses.asdict(copy) for copy in copies.get(one[0].host, ())]}
         for one in zip(drains, chosen, outlooks, strict=True)
     ]
-
-
-def _copy(host: str, copy: Copy) -> dict[str, Any]:
-    reason = f'It is in VERIFY_RESIZE at {copy.guest_on}, and {host} keeps its old copy.'
-    return dataclasses.asdict(copy) | {'reason': reason}
 
 
 def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: forecast.Outlook) -> dict[str, Any]:

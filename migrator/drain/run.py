@@ -176,7 +176,7 @@ class _Run:
                 attempts=member.attempts - 1,
                 not_before=self._later(FIRST_PAUSE),
             )
-        elif move.is_of_guest and member.attempts >= REFUSALS:
+        elif move.in_doubt or (move.is_of_guest and member.attempts >= REFUSALS):
             self._change(member, status=_M.FAILED.value, reason=f'{reason} It is not tried again.', tried=tried)
         elif member.attempts >= self.drain.max_attempts:
             gave_up = f'{reason} This was attempt {member.attempts} of {self.drain.max_attempts}.'

@@ -473,7 +473,7 @@ class _Audit:
         of_root = {one.uuid: one.host for one in nova.hypervisors()}
         self.hosts = Hosts(
             of={one.uuid: of_root[one.root_uuid] for one in found if one.root_uuid in of_root},
-            down={one.host for one in services if one.state != 'up'},
+            down={one.host for one in services} - {one.host for one in services if one.state == 'up'},
             unread={one.host for one in services if one.status == _UNKNOWN},
         )
 

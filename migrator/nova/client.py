@@ -235,18 +235,30 @@ class Nova:
         limit: int | None = None,
         version: tuple[int, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the items of a list, page by page, as long as Nova links to a next one."""
-        left, asked = limit, dict(query)
+        """Yield the items of a list, page by page, as long as Nova links to a next one.
+
+        If the item at which a page begins was deleted meanwhile, the page begins at the item before, or at the first.
+        """
+        left, asked, markers, known = limit, dict(query), list[str](), set[str]()
         for _ in range(_PAGES):
             asked['limit'] = str(_PAGE if left is None else min(_PAGE, left))
-            page = self._read(path, asked, version)
-            yield from page[name]
-            left = None if left is None else left - len(page[name])
+            try:
+                page = self._read(path, asked, version)
+            except errors.NovaRefused as error:
+                if error.status != 400 or asked.pop('marker', None) is None:
+                    raise
+                asked |= {'marker': markers.pop()} if markers else {}
+                continue
+            new = [one for one in page[name] if _key(one) not in known]
+            yield from new
+            left = None if left is None else left - len(new)
+            known |= {_key(one) for one in new}
             link = next((one['href'] for one in page.get(f'{name}_links', []) if one['rel'] == 'next'), None)
             if link is None or not page[name] or (left is not None and left <= 0):
                 return
             # Only the marker counts: the address in the link may be one that only Nova can reach.
             asked['marker'] = parse.parse_qs(parse.urlsplit(link).query)['marker'][0]
+            markers = [_key(one) for one in page[name][:-1]]
         raise errors.NovaUnreachable(reason=f'GET {path} does not end after {_PAGES} pages')
 
     def _read(
@@ -369,6 +381,11 @@ def _message_of(response: requests.Response) -> str:
         return ' '.join(str(error['message']).split())
     except (ValueError, TypeError, KeyError, AttributeError):  # a proxy may have answered
         return ' '.join(response.text.split())[:_SHOWN] or str(response.reason)
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    """Return what names an item of a list as the marker of the next page."""
+    return str(item.get('uuid') or item.get('id') or item.get('request_id'))
 
 
 def _given(**values: str | None) -> dict[str, str]:

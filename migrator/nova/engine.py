@@ -16,7 +16,7 @@ import collections
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from migrator.drain import forecast
 from migrator.drain.engine import (
@@ -48,6 +48,8 @@ MIGRATABLE = ('active', 'paused')
 #: How many migrations Nova runs at once at a source by default. Its API does not show that option.
 AT_ONCE = 1
 _LIVE = 'live-migration'
+#: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
+_SOFTLY_DELETED = 'soft-delete'
 #: The task of a guest whose live migration was requested.
 _MIGRATING = 'migrating'
 _PENDING = ('accepted', 'queued', 'preparing')
@@ -132,7 +134,7 @@ class NovaEngine:
         :raises migrator.nova.errors.NovaUnreachable: the database of its cell does not answer, so that lists lack the
             guests of the host.
         """
-        found = next((one for one in self._nova.services(host=host) if one.host == host), None)
+        found = service_of(self._nova, host)
         if found is not None and found.status == 'UNKNOWN':
             raise errors.NovaUnreachable(reason=f'the database of the cell of {host} does not answer')
         return found
@@ -324,7 +326,7 @@ class NovaEngine:
             named = row.dest_compute or self._named.get(member.instance_uuid)
             reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {self._why(row)}'
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
-        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row))
+        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row), in_doubt=_is_half_written(row, server))
 
     def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
         """Return for how many seconds the looks have shown the same of a member."""
@@ -420,7 +422,7 @@ class NovaEngine:
             Check('migrations in progress', _few(_moves(self._nova, host))),
             Check(
                 f'allocations in Placement, which {remedies.TABLE[remedies.Kind.AUDIT_NOVA].command} explains',
-                _few(_allocations(self._placement, [one.uuid for one in hypervisors])),
+                _few(_allocations(self._nova, self._placement, [one.uuid for one in hypervisors])),
             ),
         ]
 
@@ -436,14 +438,50 @@ def _moves(nova: Nova, host: str) -> list[str]:
     return found
 
 
-def _allocations(placement: PlacementClient, nodes: Iterable[str]) -> list[str]:
+def _allocations(nova: Nova, placement: PlacementClient, nodes: Iterable[str]) -> list[str]:
+    """Return the consumers of the providers of some hypervisors, in words."""
+    consumers = holders(placement, nodes)
+    deleted = {one.uuid: one for one in softly_deleted(nova, sorted(consumers)[:_NAMED])}
+    return [
+        f'of {deleted[uuid].name} ({uuid}): {why_left(deleted[uuid].host or "its host")} {to_end(deleted[uuid])}'
+        if uuid in deleted
+        else f'of consumer {uuid}'
+        for uuid in sorted(consumers)
+    ]
+
+
+def softly_deleted(nova: Nova, consumers: Iterable[str]) -> Iterator[Server]:
+    """Yield those consumers that are guests which Nova keeps for a while after their deletion."""
+    for uuid in consumers:
+        server = nova.server(uuid)
+        if server is not None and server.vm_state == _SOFTLY_DELETED:
+            yield server
+
+
+def why_left(host: str) -> str:
+    """Return why a guest that is deleted softly keeps its host from being empty."""
+    return f'It is deleted softly, and stays on {host} until Nova removes it.'
+
+
+def to_end(server: Server) -> str:
+    """Return what ends the soft deletion of a guest, as a sentence."""
+    return remedies.offer(remedies.Kind.RESTORE_OR_DELETE, guest=server.uuid)
+
+
+def holders(placement: PlacementClient, nodes: Iterable[str]) -> set[str]:
     """Return the consumers of the providers of some hypervisors."""
     left = set()
     for node in nodes:
         for provider in placement.read(f'/resource_providers?in_tree={node}')['resource_providers']:
             found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
-            left |= {f'of consumer {consumer}' for consumer in found.get('allocations', {})}
-    return sorted(left)
+            left |= {*found.get('allocations', {})}
+    return left
+
+
+def service_of(nova: Nova, host: str) -> Service | None:
+    """Return the nova-compute of a host, of several records the one that reports."""
+    found = [one for one in nova.services(host=host) if one.host == host]
+    return next((one for one in found if one.state == 'up'), found[0] if found else None)
 
 
 def look_at(service: Service | None) -> dict[Reading, bool]:
@@ -455,8 +493,8 @@ def look_at(service: Service | None) -> dict[Reading, bool]:
 
 def evacuate(server: Server, service: Service | None) -> str:
     """Return the remedy that evacuates a guest, if its host permits that."""
-    kind = remedies.Kind.EVACUATE if server.task_state is None else remedies.Kind.EVACUATE_BUSY
-    return remedies.offer(kind, look_at(service) | {Reading.ELSEWHERE: False}, guest=server.uuid)
+    look = look_at(service) | {Reading.ELSEWHERE: False}
+    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, guest=server.uuid)
 
 
 def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
@@ -476,6 +514,8 @@ def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
         return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
     if server.vm_state == 'stopped':
         return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or 'Start it.')
+    if server.vm_state == _SOFTLY_DELETED:
+        return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
     if server.vm_state not in MIGRATABLE:
         remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
         return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
@@ -502,6 +542,8 @@ def _in_progress(
             if service is not None and service.state == 'down':
                 waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {_remedy(row, server, service)}'
                 break
+    elif row is not None and _is_half_written(row, server) and lasts >= SETTLED:
+        waits_for = f'{_forgotten(row)}.'
     elif lasts >= LATE:
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
         look = look_at(services.get(server.host or ''))
@@ -526,9 +568,21 @@ def _down(service: Service) -> str:
     return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
 
 
+def _is_half_written(row: NovaMigration, server: Server) -> bool:
+    """Return whether Nova shows the end of a migration, and the guest still at its source.
+
+    Nova writes the end first. If it is killed in between, it never writes the new host.
+    """
+    return row.status == 'completed' and row.dest_compute is not None and server.host == row.source_compute
+
+
 def _forgotten(row: NovaMigration) -> str:
     if row.status == 'completed':
-        return f'Nova shows its migration {row.id} as completed, but it is still on {row.source_compute}'
+        return (
+            f'Nova shows its migration {row.id} as completed, but still has it on {row.source_compute}. It probably '
+            f'runs at {row.dest_compute}: look there. Do not reset its state, and do not move it, before it is known '
+            'where it runs'
+        )
     return (
         f'Nova has forgotten its migration {row.id}, which stays {row.status}: nova-compute at {row.source_compute} '
         f'was restarted meanwhile. {remedies.offer(remedies.Kind.AUDIT_NOVA)}'

@@ -18,11 +18,21 @@ from typing import Any
 
 from migrator import executors
 from migrator.drain import forecast
-from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused, to_decide
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused, to_decide, why_copied
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
-from migrator.nova.engine import AT_ONCE, evacuate, look_at, obstacle
+from migrator.nova.engine import (
+    AT_ONCE,
+    evacuate,
+    holders,
+    look_at,
+    obstacle,
+    service_of,
+    softly_deleted,
+    to_end,
+    why_left,
+)
 from migrator.nova.resources import Server, ServerGroup
 from migrator.objects import Flavor, remedies
 from migrator.objects.drain import Drain, Member
@@ -62,7 +72,10 @@ def plan(
     chosen = [list(_choose(site, room, drain, servers)) for drain, servers in zip(drains, found, strict=True)]
     past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
     now = clock.now()
-    copies = {drain.host: list(_copies(nova, drain.host)) for drain in drains}
+    listed = {server.uuid for servers in found for server in servers}
+    copies = {
+        drain.host: [*_copies(nova, drain.host), *_deleted(nova, placement, drain.host, listed)] for drain in drains
+    }
     return documents(room, drains, chosen, copies, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past))
 
 
@@ -71,9 +84,18 @@ def _copies(nova: Nova, host: str) -> Iterator[Copy]:
     for row in nova.migrations(source=host, status='finished'):
         server = nova.server(row.instance_uuid)
         if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
-            service = next((one for one in nova.services(host=host) if one.host == host), None)
+            service = service_of(nova, host)
             is_up = service is not None and service.state == 'up'
-            yield Copy(server.uuid, server.name, server.host, to_decide(server.uuid, host, is_up))
+            reason, remedy = why_copied(server.host, host), to_decide(server.uuid, host, is_up)
+            yield Copy(server.uuid, server.name, server.host, reason, remedy)
+
+
+def _deleted(nova: Nova, placement: PlacementClient, host: str, listed: Collection[str]) -> Iterator[Copy]:
+    """Yield the guests of a host that are deleted softly, which no list of Nova shows."""
+    nodes = [one.uuid for one in nova.hypervisors() if one.host == host]
+    for server in softly_deleted(nova, holders(placement, nodes) - {*listed}):
+        if server.host == host:
+            yield Copy(server.uuid, server.name, host, why_left(host), to_end(server))
 
 
 def _choose(site: Site, room: Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[Choice]:
@@ -181,7 +203,8 @@ class Site:
         self._nova = nova
         self._moves_vgpu = nova.microversion >= _MOVES_VGPU
         self._shows_pinned = nova.microversion >= _SHOWS_PINNED
-        self._services = {one.host: one for one in nova.services()}
+        # Nova may keep an old record of a host: the one that reports counts.
+        self._services = {one.host: one for one in sorted(nova.services(), key=lambda one: one.state == 'up')}
         hypervisors = nova.hypervisors()
         self.hosts = {one.uuid: one.host for one in hypervisors}
         self._hypervisors = {one.host: (one.type, one.version) for one in hypervisors}

@@ -59,7 +59,7 @@ class Kind(enum.StrEnum):
     # A guest.
     UNLOCK = 'unlock'
     EVACUATE = 'evacuate'
-    EVACUATE_BUSY = 'evacuate-busy'
+    EVACUATE_BY_NOVA = 'evacuate-by-nova'
     EVACUATE_IF_LOST = 'evacuate-if-lost'
     SET_ACTIVE = 'set-active'
     SET_ACTIVE_ONCE_CHECKED = 'set-active-once-checked'
@@ -73,6 +73,7 @@ class Kind(enum.StrEnum):
     MOVE_STOPPED = 'move-stopped'
     MOVE_OTHERS_COLD = 'move-others-cold'
     SHELVE = 'shelve'
+    RESTORE_OR_DELETE = 'restore-or-delete'
     DELETE_GROUP = 'delete-group'
     DEFINE = 'define'
     DISCARD_SAVED_STATE = 'discard-saved-state'
@@ -170,9 +171,10 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'If the host is dead and fenced, evacuate the guest: {command}.', 'openstack server evacuate {guest}',
             _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
-        _K.EVACUATE_BUSY: _row(
-            'If the host is dead and fenced: {command}.',
-            f'{_SERVER_SET} error {{guest}}; openstack server evacuate {{guest}}', _R.HOST_REPORTS, _R.ELSEWHERE,
+        _K.EVACUATE_BY_NOVA: _row(
+            'If the host is dead: fence it first (cut its power), and then: {command}. From microversion 2.95 on the '
+            'guest is shut off at its new host.',
+            'openstack server evacuate {guest}', _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_IF_LOST: _row(
             'evacuate it if {host} is dead and fenced', '', _R.HOST_REPORTS, _R.NOT_DEFINED
@@ -201,6 +203,10 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         ),
         _K.MOVE_OTHERS_COLD: _row('move the others by {command}', 'openstack server migrate'),
         _K.SHELVE: _row('Shelve it: {command}.', 'openstack server shelve {guest}', _R.HOST_DOWN),
+        _K.RESTORE_OR_DELETE: _row(
+            'Its user decides: {command}.',
+            'openstack server restore {guest}, or, for good, openstack server delete --force {guest}',
+        ),
         _K.DELETE_GROUP: _row(
             'Delete the group, its guests stay: {command}.', 'openstack server group delete {group}'
         ),

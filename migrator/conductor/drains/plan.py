@@ -18,7 +18,7 @@ from migrator.db.api import Database
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain import forecast
-from migrator.drain.engine import Obstacle, ObstacleKind, to_decide
+from migrator.drain.engine import Obstacle, ObstacleKind, to_decide, why_copied
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.objects import COMPUTE_BINARY, Flavor, MigrationStatus
 from migrator.objects.drain import Drain
@@ -67,7 +67,9 @@ def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[Copy]]:
     found: dict[str, list[Copy]] = {}
     for row in reversed(rows):
         remedy = to_decide(row.instance_uuid, row.source_compute, row.source_compute in reports)
-        copy = Copy(row.instance_uuid, names.get(row.instance_uuid, ''), row.dest_compute or '', remedy)
+        guest_on = row.dest_compute or ''
+        reason = why_copied(guest_on, row.source_compute)
+        copy = Copy(row.instance_uuid, names.get(row.instance_uuid, ''), guest_on, reason, remedy)
         found.setdefault(row.source_compute, []).append(copy)
     return found
 

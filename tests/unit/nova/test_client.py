@@ -112,6 +112,22 @@ def test_lists_are_read_page_by_page(fake):
     assert [row.id for row in nova.migrations(source='host2')] == []
 
 
+@pytest.mark.parametrize('gone', [[2], [1, 2], [0, 1, 2], [2, 3], [0, 1, 2, 3, 4]])
+def test_item_at_a_page_border_may_be_deleted_while_a_list_is_read(fake, gone):
+    guests = [fake.add_guest(f'guest{number}') for number in range(5)]
+    fake.page, left = 3, [guest for number, guest in enumerate(guests) if number not in gone]
+
+    def delete(_method, _path):
+        fake.before = lambda _method, _path: None
+        for number in gone:
+            fake.delete(guests[number])
+
+    fake.after = lambda _method, _path: setattr(fake, 'before', delete) or setattr(fake, 'after', lambda *_: None)
+    found = [one.uuid for one in fake.client().servers()]
+    assert len(found) == len(set(found))
+    assert set(left) <= set(found)
+
+
 def test_guest_has_its_flavor_and_its_lock(fake):
     guest = fake.add_guest('one', ram=2048, vcpus=2, locked=True, locked_reason='mine')
     server = fake.client().server(guest)

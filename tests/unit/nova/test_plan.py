@@ -177,6 +177,16 @@ def test_old_copy_of_a_resized_guest_is_in_the_plan_until_its_user_decides(cloud
     assert f'openstack server migration revert {copy["instance_uuid"]}' in copy['remedy']
 
 
+def test_guest_that_is_deleted_softly_is_in_the_plan(cloud):
+    guest = cloud.fake.add_guest('one')
+    cloud.fake.servers[guest]['vm_state'] = 'soft-delete'
+    planned = cloud.plan()
+    (copy,) = planned['copies']
+    assert (planned['guests'], copy['instance_uuid'], copy['guest_on']) == ([], guest, 'host1')
+    assert 'deleted softly' in copy['reason']
+    assert f'openstack server restore {guest}' in copy['remedy']
+
+
 def test_guests_of_a_host_that_is_down_cannot_move(cloud):
     cloud.guest()
     cloud.fake.kill('host1')
