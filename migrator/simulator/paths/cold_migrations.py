@@ -92,19 +92,20 @@ def destination_lost(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def confirmed_late(operator: Operator, begin: Callable[[], None]) -> None:
-    """Confirm a migration whose destination has no power, try to revert it too, and bring the host back.
+    """Confirm a migration whose destination has just lost its power, try to revert it too, and bring it back.
 
-    The source keeps its copy until the destination reports the guest.
+    The source, whose service is away for a while, keeps its copy until the destination reports the guest. Once the
+    destination counts as down, a confirmation is refused.
     """
     instance = operator.cloud.boot('one', 'host1')
     operator.user.migrate_cold(instance, 'host2')
     _finishes(operator, instance)
     operator.supervisor.lose_power('host2', None)
-    operator.user.wait(3 * LATE)
     begin()
     for action in (CONFIRM, REVERT):
         operator.user.request('POST', f'/servers/{instance.uuid}/action', {action: None})
-    operator.user.wait(LATE)
+    operator.supervisor.kill('host1', 3 * LATE)
+    operator.user.wait(4 * LATE)
     operator.supervisor.bring_back('host2')
     _ends(operator, instance)
 
