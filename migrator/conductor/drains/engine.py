@@ -271,6 +271,7 @@ class _InTheWay:
     :ivar services: the compute services of the guests' hosts and of the drain's host, by host.
     :ivar home: the host to which a restore brings the guests back; None: it is no restore.
     :ivar differences: the differences that are stored, by guest.
+    :ivar cleaning: the guests of earlier migrations that the home has still to clean up after.
     :ivar on: the hosts whose machines are on under another name.
     :ivar unlisted: the hosts that may run guests and do not report them; not read while nothing differs.
     """
@@ -280,6 +281,7 @@ class _InTheWay:
     differences: Mapping[str, Difference]
     unlisted: Collection[str]
     on: Collection[str]
+    cleaning: Collection[str]
 
     @classmethod
     def read(cls, database: Database, drain: Drain, hosts: Iterable[str]) -> _InTheWay:
@@ -289,7 +291,8 @@ class _InTheWay:
         differences = {one.instance_uuid: one for one in look.present(stored) if one.kind in NOT_THERE}
         home = drain.host if drain.direction == Direction.BACK else None
         on = {one.host for one in services if database.machines.is_on(one)}
-        return cls({one.host: one for one in services}, home, differences, look.unlisted, on)
+        cleaning = {one.instance_uuid for one in database.cleanups.list(host=home)} if home is not None else ()
+        return cls({one.host: one for one in services}, home, differences, look.unlisted, on, cleaning)
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
@@ -308,6 +311,9 @@ class _InTheWay:
                 return Obstacle(
                     ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt meanwhile.'
                 )
+        if guest.uuid in self.cleaning:
+            reason = f'Its home {self.home} has still to clean up after an earlier migration of it.'
+            return Obstacle(ObstacleKind.BUSY, reason, _WAITS)
         return None
 
 

@@ -9,6 +9,7 @@ migration waits for it.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Collection
 
@@ -21,21 +22,26 @@ from migrator.saga.saga import Failed, Parked
 
 
 def copies(
-    m: MigrationContext, but: Collection[str | None], whole: bool, after: datetime.datetime | None = None
+    m: MigrationContext,
+    but: Collection[str | None],
+    whole: bool,
+    after: datetime.datetime | None = None,
+    has_left: bool = False,
 ) -> Parked | lists.Copies:
     """Ask the hosts that may have the guest of a migration, and return which have it.
 
     :param but: the hosts whose copies do not count.
     :param whole: whether to ask all hosts, and not only those that were last known to have the guest.
     :param after: all hosts are asked after this time of the database; None: after now.
+    :param has_left: whether the host that ran the guest has answered without it, so that it is at another one.
     :returns: Parked if no host has the guest, and it may be at one that does not answer.
     """
     uuid, ours = m.row.instance_uuid, {host for host in but if host is not None}
     known = m.tools.database.differences.known(uuid)
+    known = dataclasses.replace(known, is_missing=known.is_missing or has_left)
     named = known.may_run.keys() - ours
     found = lists.copies(m.tools.lists.of(named), known, uuid, ours) if named else lists.NONE
-    has_left = known.is_missing or known.seen.keys() - ours
-    if (whole or has_left) and not found.has and not found.awaited:
+    if (whole or known.is_missing or known.seen.keys() - ours) and not found.has and not found.awaited:
         # An older round could have missed a guest that has moved since it was found absent.
         after = after or m.tools.database.services.now()
         found = lists.copies(m.tools.lists.of_all(after), known, uuid, ours)

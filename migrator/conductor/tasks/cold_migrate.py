@@ -276,7 +276,8 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if destination.observed is Observed.DOWN and not destination.forced_down:
         return Stuck(Reason.of(StuckKind.DESTINATION_MAY_RUN, m.destination))
     # A guest that is not as it was left there may be anywhere.
-    copies = elsewhere.copies(m, m.row.hosts, whole=not _is_as_started(m, destination))
+    has_left = destination.observed is Observed.ABSENT and not destination.forced_down
+    copies = elsewhere.copies(m, m.row.hosts, whole=not _is_as_started(m, destination), has_left=has_left)
     if isinstance(copies, Parked):
         return copies
     if copies.has:

@@ -25,13 +25,29 @@ def left_behind(world: World, instance_uuid: str) -> set[str]:
     """Return the hosts whose copy of a guest may be active although the guest was evacuated from there.
 
     They are exempt from I1 from the committed intent to start the guest elsewhere until their cleanup is done: an
-    operator has declared them dead.
+    operator has declared them dead. So are those that the evacuation could not ask.
     """
     found = {one.host for one in world.cleanups if (one.instance_uuid, one.step) == (instance_uuid, CLEANUP)}
+    found |= not_asked(world, instance_uuid)
     for migration in world.in_progress(instance_uuid):
         if migration.is_evacuation and was_intended(world, migration):
             found.add(migration.source_compute)
     return found
+
+
+def not_asked(world: World, instance_uuid: str) -> set[str]:
+    """Return the hosts that an evacuation of a guest has named, as they did not list their guests.
+
+    They are exempt from I1 too: nothing that is on record had shown the guest there.
+    """
+    records = [
+        record
+        for row in world.migrations.values()
+        if row.is_evacuation and row.instance_uuid == instance_uuid
+        for record in world.step_log.get(row.uuid, ())
+        if record.step == 'evacuate' and record.input
+    ]
+    return {host for record in records for host in (record.input or {}).get('not_asked', ())}
 
 
 def was_intended(world: World, migration: Migration) -> bool:

@@ -100,6 +100,8 @@ class ActCheck:
         if not intended or migration.outcome is not None:
             yield f'{what}, which is {migration.status} with outcome {migration.outcome}'
         excepted = {one.host for one in values['cleanups'] if one.instance_uuid == uuid}
+        for record in values['step_log'].get(migration.uuid, ()):
+            excepted |= {*(record.input or {}).get('not_asked', ())}
         for other in self._cloud.world.hypervisors.values():
             guest = other.describe(uuid)
             is_here = guest.present and guest.state != protocol.GuestState.WAITING

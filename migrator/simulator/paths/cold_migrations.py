@@ -92,10 +92,10 @@ def destination_lost(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def confirmed_late(operator: Operator, begin: Callable[[], None]) -> None:
-    """Confirm a migration whose destination has just lost its power, try to revert it too, and bring it back.
+    """Confirm a migration whose destination has just lost its power, and try to revert it too.
 
-    The source, whose service is away for a while, keeps its copy until the destination reports the guest. Once the
-    destination counts as down, a confirmation is refused.
+    The source, whose service is away for a while, keeps its copy until the destination is back and reports the guest.
+    Once the destination counts as down, a confirmation is refused.
     """
     instance = operator.cloud.boot('one', 'host1')
     operator.user.migrate_cold(instance, 'host2')
