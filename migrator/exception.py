@@ -296,7 +296,7 @@ class ComputeServiceInUse(Invalid):
 
     msg_fmt = (
         'Compute service of {host} is still in use. A server can be evacuated only from a host that is down: fence the '
-        'host and set forced_down on its compute service, or wait until the service is down.'
+        'host, set forced_down on its compute service, and try again.'
     )
 
 

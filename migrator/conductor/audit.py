@@ -28,7 +28,7 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.api import Database
-from migrator.objects import DELETING, RECONCILING, Instance, Migration, MigrationStatus, remedies
+from migrator.objects import COMPUTE_BINARY, DELETING, RECONCILING, Instance, Migration, MigrationStatus, remedies
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Finding, Snapshot, compare, held_by_provider
 from migrator.placement_client.client import PlacementClient
@@ -133,6 +133,9 @@ def remedy(
     verdicts = {finding.verdict for finding in wrong.findings}
     if UNKNOWN_CONSUMER in verdicts:
         return _of_unknown(client, wrong, named, ask)
+    if wrong.rows.elsewhere:
+        here = f', and the database has it on {wrong.rows.instance.host}' if wrong.rows.instance is not None else ''
+        return Remedy(None, f'its guest is on {" and ".join(wrong.rows.elsewhere)}{here}: {_see()}')
     if LEAKED in verdicts:
         return _nothing(wrong, registry.consumer_of_migration(wrong.rows.migrations[0]))
     if wrong.rows.done is not None:
@@ -142,9 +145,6 @@ def remedy(
         return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
     instance = wrong.rows.instance
     assert instance is not None, 'a consumer that is neither unknown nor a migration is an instance'
-    if wrong.rows.elsewhere:
-        where = f'its guest is on {" and ".join(wrong.rows.elsewhere)}, and the database has it on {instance.host}'
-        return Remedy(None, f'{where}: {_see()}')
     wanted = home_of(database, client, instance)
     if wanted is None:
         why = f'cannot choose the providers of {instance.host} for it'
@@ -376,6 +376,8 @@ def _rows(database: Database, consumer: str) -> Rows:
     cleanups = done is not None and database.cleanups.list(host=done.source_compute, migration_uuid=done.uuid)
     instance = found[0] if found else None
     seen = database.differences.seen(uuid).keys() - {instance and instance.host}
+    if seen:  # a host that is fenced has nothing
+        seen -= {one.host for one in database.services.list(COMPUTE_BINARY, sorted(seen)) if one.is_fenced}
     return Rows(instance, tuple(migrations.values()), done, bool(cleanups), tuple(sorted(seen)))
 
 
@@ -406,7 +408,8 @@ def _of_unknown(
         return Remedy(None, f'it is a guest on {" and ".join(there)}: {_see()}')
     if found.unanswered:
         hosts = ', '.join(sorted(found.unanswered))
-        return Remedy(None, f'it may be a guest of {hosts}: {remedies.offer(remedies.Kind.HAVE_LISTED, hosts=hosts)}')
+        helps = remedies.offer(remedies.Kind.HAVE_LISTED, hosts=hosts)
+        return Remedy(None, f'it may be a guest of a host that did not answer: {helps}')
     held = allocations.read(client, wrong.consumer)
     owner = allocation_state.Consumer(
         uuid=wrong.consumer,

@@ -448,16 +448,18 @@ def _why_not(database: Database, service: Service) -> str | None:
     if guests:
         # A guest of a machine that was replaced is not lost.
         was_replaced = database.machines.had_guest(host, guests[0].uuid)
-        others = database.differences.seen(guests[0].uuid).keys() - {host}
+        computes = database.services.list(COMPUTE_BINARY)
+        fenced = {one.host for one in computes if one.is_fenced}
+        others = database.differences.seen(guests[0].uuid).keys() - {host} - fenced
         look = {
-            Reading.HOST_REPORTS: service.reports or database.machines.is_on(service),
+            Reading.HOST_REPORTS: service.reports or database.machines.is_on(service, guests[0].uuid),
             Reading.ELSEWHERE: bool(others),
-            Reading.NOT_ALL_LISTED: any(one.may_run_unlisted for one in database.services.list(COMPUTE_BINARY)),
+            Reading.NOT_ALL_LISTED: any(one.may_run_unlisted for one in computes),
             Reading.ON_A_HOST: bool(others),
             Reading.REPLACED: was_replaced,
         }
         helps = remedies.joined(
-            ' Or, ',
+            ' Or ',
             remedies.offer(remedies.Kind.EVACUATE, look, guest=guests[0].uuid),
             'restore it there.' if was_replaced else '',
             remedies.offer(remedies.Kind.DELETE_INSTANCE, look, guest=guests[0].uuid),

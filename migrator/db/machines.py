@@ -207,18 +207,19 @@ class Machines:
                 found[row.host].append(models.of_row(Replacement, row))
         return dict(found)
 
-    def is_on(self, service: Service) -> bool:
-        """Return whether the machine of a host is on under another name.
+    def is_on(self, service: Service, instance_uuid: str) -> bool:
+        """Return whether the machine that has a guest is on, although its host is down.
 
-        So is one of it that was replaced, if it is on again. It was refused since an operator or a conductor declared
-        the host down, or in the seconds before.
+        It runs under another name, or was replaced and is on again. It was refused since an operator or a conductor
+        declared the host down, or in the seconds before.
         """
         if service.refused_at is None:
             return False
         if service.down_since is not None and (service.down_since - service.refused_at).total_seconds() > _ASKS_AGAIN:
             return False
         return service.refused_identity == service.identity or any(
-            one.identity == service.refused_identity for one in self.replacements(service.host).get(service.host, ())
+            one.identity == service.refused_identity and instance_uuid in one.guests
+            for one in self.replacements(service.host).get(service.host, ())
         )
 
     def had_guest(self, host: str, instance_uuid: str) -> bool:
@@ -239,7 +240,8 @@ def _why_not(session: Any, service: Service, now: datetime.datetime, down_time: 
         return (
             'its compute service has reported lately, or no conductor has noticed yet that it is down: see service list'
         )
-    if service.refused_at is not None and service.refused_identity == service.identity:
+    is_fresh = service.refused_at is not None and (now - service.refused_at).total_seconds() <= _ASKS_AGAIN
+    if service.refused_at is not None and is_fresh and service.refused_identity == service.identity:
         since = f'{moment(service.refused_at)} UTC'
         return f'it is on, and was refused as {service.refused_host} at {since}: switch it off first'
     if service.boot_id is None and session.execute(sa.select(_R.c.id).where(_R.c.host == service.host)).first():

@@ -257,7 +257,7 @@ class _Judgement:
             return None
         parts = [why, *(f'it holds one on {host}' for host in elsewhere)]
         parts += [f'{self._what(one)} and holds one on {self._names(held)}' for one, held in claims]
-        doubt = self._doubt(server, elsewhere if wanted is not None else ())
+        doubt = self._doubt(server, elsewhere if wanted is not None else ()) or self._unread()
         if wanted is None:
             look = {remedies.Reading.DOUBT: doubt is not None}
             remedy = remedies.offer(remedies.Kind.HEAL_BY_NOVA, look, guest=server.uuid)

@@ -16,7 +16,7 @@ import collections
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator.drain import forecast
 from migrator.drain.engine import (
@@ -32,10 +32,10 @@ from migrator.drain.engine import (
 from migrator.executors import Clock
 from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
+from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
 from migrator.objects.drain import Direction, Drain, Member, disabled_reason
-from migrator.objects.remedies import Reading
 from migrator.placement_client.client import PlacementClient
 
 #: Seconds for which all looks must show the same before it counts as settled. Nova updates a running migration every
@@ -43,13 +43,9 @@ from migrator.placement_client.client import PlacementClient
 SETTLED = 15.0
 #: Seconds after which a guest with a task and no migration in progress is shown as stuck.
 LATE = 300.0
-#: The states of a guest that Nova moves live.
-MIGRATABLE = ('active', 'paused')
 #: How many migrations Nova runs at once at a source by default. Its API does not show that option.
 AT_ONCE = 1
 _LIVE = 'live-migration'
-#: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
-_SOFTLY_DELETED = 'soft-delete'
 #: The task of a guest whose live migration was requested.
 _MIGRATING = 'migrating'
 _PENDING = ('accepted', 'queued', 'preparing')
@@ -165,6 +161,9 @@ class NovaEngine:
         found = obstacle(server)
         if found is not None:
             raise Refused(obstacle(server, self._service(server.host or '')) or found)
+        earlier = self._half_written(server)
+        if earlier is not None:
+            raise Refused(Obstacle(ObstacleKind.STATE, f'{_forgotten(earlier)}.', ''))
         avoided, refused = {*member.tried}, set[str]()
         while True:
             target = host if host is not None else self._destination(drain, member, avoided)
@@ -180,6 +179,16 @@ class NovaEngine:
                 if refusal is not None:
                     raise Refused(refusal) from None
             return
+
+    def _half_written(self, server: Server) -> NovaMigration | None:
+        """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
+        rows = self._nova.migrations(instance_uuid=server.uuid, limit=1)
+        if not rows or rows[0].type != _LIVE or not _is_half_written(rows[0], server):
+            return None
+        ended = rows[0].updated_at
+        later = [one for one in self._nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
+        # An unshelved guest may be at that host again, without a migration.
+        return None if any(one.action == 'unshelve' for one in later) else rows[0]
 
     def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle | None:
         """Return why Nova has refused to move a guest; None: an earlier request has arrived meanwhile."""
@@ -305,6 +314,8 @@ class NovaEngine:
         if server is None:
             return Move(MoveState.GONE, reason='It was deleted.')
         lasts = self._lasts(member, row, server)
+        if row is not None and _is_half_written(row, server) and lasts >= SETTLED:
+            return Move(MoveState.FAILED, row.dest_compute, _forgotten(row), in_doubt=True)
         if server.task_state is not None:
             return _in_progress(row, server, services, lasts)
         if row is None:
@@ -326,7 +337,7 @@ class NovaEngine:
             named = row.dest_compute or self._named.get(member.instance_uuid)
             reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {self._why(row)}'
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
-        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row), in_doubt=_is_half_written(row, server))
+        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row))
 
     def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
         """Return for how many seconds the looks have shown the same of a member."""
@@ -342,7 +353,7 @@ class NovaEngine:
         """Return what an operator should know of a guest that has moved."""
         if server.vm_state == 'error' or server.status == 'ERROR':
             look = look_at(self._service(server.host or ''))
-            remedy = remedies.offer(remedies.Kind.SET_ACTIVE_ONCE_CHECKED, look, guest=server.uuid)
+            remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
             return (
                 f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
                 f'{self._why(row)}. {remedy or "Check the guest there."}'
@@ -450,81 +461,6 @@ def _allocations(nova: Nova, placement: PlacementClient, nodes: Iterable[str]) -
     ]
 
 
-def softly_deleted(nova: Nova, consumers: Iterable[str]) -> Iterator[Server]:
-    """Yield those consumers that are guests which Nova keeps for a while after their deletion."""
-    for uuid in consumers:
-        server = nova.server(uuid)
-        if server is not None and server.vm_state == _SOFTLY_DELETED:
-            yield server
-
-
-def why_left(host: str) -> str:
-    """Return why a guest that is deleted softly keeps its host from being empty."""
-    return f'It is deleted softly, and stays on {host} until Nova removes it.'
-
-
-def to_end(server: Server) -> str:
-    """Return what ends the soft deletion of a guest, as a sentence."""
-    return remedies.offer(remedies.Kind.RESTORE_OR_DELETE, guest=server.uuid)
-
-
-def holders(placement: PlacementClient, nodes: Iterable[str]) -> set[str]:
-    """Return the consumers of the providers of some hypervisors."""
-    left = set()
-    for node in nodes:
-        for provider in placement.read(f'/resource_providers?in_tree={node}')['resource_providers']:
-            found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
-            left |= {*found.get('allocations', {})}
-    return left
-
-
-def service_of(nova: Nova, host: str) -> Service | None:
-    """Return the nova-compute of a host, of several records the one that reports."""
-    found = [one for one in nova.services(host=host) if one.host == host]
-    return next((one for one in found if one.state == 'up'), found[0] if found else None)
-
-
-def look_at(service: Service | None) -> dict[Reading, bool]:
-    """Return what is known of a host; a host whose nova-compute is not shown is neither up nor down."""
-    if service is None or service.state not in ('up', 'down'):
-        return {}
-    return {Reading.HOST_REPORTS: service.state == 'up', Reading.HOST_DOWN: service.state == 'down'}
-
-
-def evacuate(server: Server, service: Service | None) -> str:
-    """Return the remedy that evacuates a guest, if its host permits that."""
-    look = look_at(service) | {Reading.ELSEWHERE: False}
-    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, guest=server.uuid)
-
-
-def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
-    """Return what is in the way of the live migration of a guest, as Nova shows it.
-
-    :param service: the nova-compute of its host; None: it was not read.
-    """
-
-    def offer(kind: remedies.Kind) -> str:
-        return remedies.offer(kind, look_at(service), guest=server.uuid)
-
-    if server.locked:
-        why = f' ({server.locked_reason})' if server.locked_reason else ''
-        return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', offer(remedies.Kind.UNLOCK))
-    if server.vm_state == 'error':
-        remedy = offer(remedies.Kind.SET_ACTIVE_IF_IT_RUNS) or 'Check the guest.'
-        return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
-    if server.vm_state == 'stopped':
-        return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or 'Start it.')
-    if server.vm_state == _SOFTLY_DELETED:
-        return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
-    if server.vm_state not in MIGRATABLE:
-        remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
-        return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
-    if server.task_state is not None:
-        reason = f'It is busy: its task_state is {server.task_state}.'
-        return Obstacle(ObstacleKind.BUSY, reason, 'The drain waits until that has ended.')
-    return None
-
-
 def _busy(reason: str) -> Obstacle:
     return Obstacle(ObstacleKind.BUSY, reason, 'The drain tries again by itself.')
 
@@ -542,12 +478,10 @@ def _in_progress(
             if service is not None and service.state == 'down':
                 waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {_remedy(row, server, service)}'
                 break
-    elif row is not None and _is_half_written(row, server) and lasts >= SETTLED:
-        waits_for = f'{_forgotten(row)}.'
     elif lasts >= LATE:
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
         look = look_at(services.get(server.host or ''))
-        remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_ALL_RUN, look, guest=server.uuid)
+        remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
         waits_for = (
             f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check nova-conductor, '
             f'nova-compute and the message broker. {remedy}'
@@ -557,7 +491,11 @@ def _in_progress(
 
 def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
     if service.host == server.host:
-        return f'Start it. {evacuate(server, service)}'
+        if row.status in _PENDING or row.dest_compute is None:
+            return f'Start it. {evacuate(server, service)}'
+        # The hypervisor may have completed the move after nova-compute was gone.
+        kind = remedies.Kind.EVACUATE_ONCE_LOOKED
+        return f'Start it. {remedies.offer(kind, look_at(service), guest=server.uuid, host=row.dest_compute)}'
     abort = remedies.offer(remedies.Kind.ABORT, look_at(service), guest=server.uuid, migration=row.id)
     return f'Start it. {abort}'
 
@@ -579,13 +517,14 @@ def _is_half_written(row: NovaMigration, server: Server) -> bool:
 def _forgotten(row: NovaMigration) -> str:
     if row.status == 'completed':
         return (
-            f'Nova shows its migration {row.id} as completed, but still has it on {row.source_compute}. It probably '
-            f'runs at {row.dest_compute}: look there. Do not reset its state, and do not move it, before it is known '
-            'where it runs'
+            f'Its migration {row.id} is completed, but Nova still shows the guest on {row.source_compute}. The guest '
+            f'probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it or '
+            'evacuate it'
         )
     return (
-        f'Nova has forgotten its migration {row.id}, which stays {row.status}: nova-compute at {row.source_compute} '
-        f'was restarted meanwhile. {remedies.offer(remedies.Kind.AUDIT_NOVA)}'
+        f'Nova has forgotten its migration {row.id}, which stays {row.status}, as the guest has no task: nova-compute '
+        f'at {row.source_compute} was restarted, or the state of the guest was reset. Look at both hosts. '
+        f'{remedies.offer(remedies.Kind.AUDIT_NOVA)}'
     )
 
 

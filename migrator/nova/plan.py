@@ -22,17 +22,8 @@ from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused, to_dec
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
-from migrator.nova.engine import (
-    AT_ONCE,
-    evacuate,
-    holders,
-    look_at,
-    obstacle,
-    service_of,
-    softly_deleted,
-    to_end,
-    why_left,
-)
+from migrator.nova.engine import AT_ONCE
+from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
 from migrator.nova.resources import Server, ServerGroup
 from migrator.objects import Flavor, remedies
 from migrator.objects.drain import Drain, Member

@@ -91,11 +91,9 @@ class Difference:
         seen = {host: state for host, state in self.seen.items() if host not in hosts}
         if len(seen) == len(self.seen):
             return self
-        if not seen:
-            missing = DifferenceKind.MISSING.value
-            return None if self.host is None else dataclasses.replace(self, kind=missing, seen=seen)
-        is_left = self.kind == DifferenceKind.TWICE and seen.keys() == {self.host}
-        return None if is_left else dataclasses.replace(self, seen=seen)
+        if not seen and self.host is not None:
+            return dataclasses.replace(self, kind=DifferenceKind.MISSING.value, seen=seen)
+        return dataclasses.replace(self, seen=seen) if seen.keys() - {self.host} else None
 
     @property
     def short(self) -> str:

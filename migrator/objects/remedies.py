@@ -60,11 +60,10 @@ class Kind(enum.StrEnum):
     UNLOCK = 'unlock'
     EVACUATE = 'evacuate'
     EVACUATE_BY_NOVA = 'evacuate-by-nova'
+    EVACUATE_ONCE_LOOKED = 'evacuate-once-looked'
     EVACUATE_IF_LOST = 'evacuate-if-lost'
     SET_ACTIVE = 'set-active'
-    SET_ACTIVE_ONCE_CHECKED = 'set-active-once-checked'
-    SET_ACTIVE_IF_IT_RUNS = 'set-active-if-it-runs'
-    SET_ACTIVE_IF_ALL_RUN = 'set-active-if-all-run'
+    SET_ACTIVE_IF_THERE = 'set-active-if-there'
     CONFIRM_OR_REVERT = 'confirm-or-revert'
     CONFIRM = 'confirm'
     REVERT = 'revert'
@@ -159,8 +158,8 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             '{manage} service delete {host}', _R.HOST_REPORTS,
         ),
         _K.HAVE_LISTED: _row(
-            'have {hosts} list the guests there: start the compute service or, once the host is fenced, declare it '
-            'forced down. Then look again'
+            '{hosts} did not list guests: start the compute service of each or, once a host is fenced, declare it '
+            'forced down. Then look again',
         ),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
         _K.LIST_CLEANUPS: _row('{command}', 'migrator-manage cleanup list --host {host}'),
@@ -176,18 +175,19 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'guest is shut off at its new host.',
             'openstack server evacuate {guest}', _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
+        _K.EVACUATE_ONCE_LOOKED: _row(
+            'If the host is dead: cut its power, and look whether {host} runs the guest. Only if it does not: '
+            '{command}. From microversion 2.95 on the guest is shut off at its new host.',
+            'openstack server evacuate {guest}', _R.HOST_REPORTS,
+        ),
         _K.EVACUATE_IF_LOST: _row(
-            'evacuate it if {host} is dead and fenced', '', _R.HOST_REPORTS, _R.NOT_DEFINED
+            'evacuate it if {host} is dead and fenced ({command})', 'openstack server evacuate {guest}',
+            _R.HOST_REPORTS, _R.NOT_DEFINED, _R.ELSEWHERE,
         ),
         _K.SET_ACTIVE: _row('{command}', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN),
-        _K.SET_ACTIVE_ONCE_CHECKED: _row(
-            'Check the guest there, then run: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
-        ),
-        _K.SET_ACTIVE_IF_IT_RUNS: _row(
-            'Check the guest. If it runs: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
-        ),
-        _K.SET_ACTIVE_IF_ALL_RUN: _row(
-            'If all of them run: {command}.', f'{_SERVER_SET} active {{guest}}', _R.HOST_DOWN
+        _K.SET_ACTIVE_IF_THERE: _row(
+            'Look which host runs the guest. Only if {host} does: {command}.', f'{_SERVER_SET} active {{guest}}',
+            _R.HOST_DOWN,
         ),
         _K.CONFIRM_OR_REVERT: _row(
             'Its user has to confirm or to revert its cold migration or resize: {command}.',
@@ -205,7 +205,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.SHELVE: _row('Shelve it: {command}.', 'openstack server shelve {guest}', _R.HOST_DOWN),
         _K.RESTORE_OR_DELETE: _row(
             'Its user decides: {command}.',
-            'openstack server restore {guest}, or, for good, openstack server delete --force {guest}',
+            'openstack server restore {guest}; or, to delete it for good, openstack server delete --force {guest}',
         ),
         _K.DELETE_GROUP: _row(
             'Delete the group, its guests stay: {command}.', 'openstack server group delete {group}'
@@ -217,26 +217,32 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.DELETE_SNAPSHOTS: _row('delete them first ({command})', 'virsh snapshot-delete'),
         _K.SEE_WHERE: _row('See "{command}" for where it is.', f'{_RECONCILE} --dry-run'),
         _K.SEE_OTHERS: _row('see {command}', f'{_RECONCILE} --dry-run'),
-        _K.STOP_COPIES: _row('stop it at once on all hosts but the right one: two that run write to the same disks'),
+        _K.STOP_COPIES: _row(
+            'find out which copy is right, and stop each other one at once (with libvirt: {command}): two that run '
+            'write to the same disks',
+            'virsh destroy {guest}', _R.NONE_RUNS,
+        ),
         _K.RECONCILE: _row('{command} lets the database and Placement follow', _RECONCILE, _R.NOT_ALL_LISTED),
         _K.RECONCILE_IF_RIGHT: _row('type "{command}"', _RECONCILE),
         _K.RECONCILE_POWER: _row('{command} lets the database follow', _RECONCILE, _R.NOT_ALL_LISTED),
         _K.FINISH_RECONCILE: _row('{command} finishes it', _RECONCILE, _R.NOT_ALL_LISTED),
         _K.KEEP_ONE: _row(
-            'start it on one host, and undefine it on the others; then {command}', _RECONCILE,
-            _R.NOT_ALL_LISTED, _R.RUNS,
+            'start it on one host; on the others take its definition away, and keep its disks; then {command}',
+            _RECONCILE, _R.NOT_ALL_LISTED, _R.RUNS,
         ),
         _K.UNDEFINE_COPIES: _row(
-            'undefine the copies that do not run ({hosts}), after a look at which one is right', '', _R.NONE_RUNS
+            'look which copy is right. If it is the one that runs, take the definition of the others away ({hosts}; '
+            'with libvirt: {command}), and delete no disks: they may be the same',
+            'virsh undefine --keep-nvram --keep-tpm {guest}', _R.NONE_RUNS,
         ),
         _K.START_AGAIN: _row('start it on {host} again', '', _R.NOT_ALL_LISTED, _R.ON_A_HOST, _R.REPLACED),
         _K.DELETE_INSTANCE: _row(
-            'if it is gone for good: {command}', 'migrator-manage instance delete {guest}',
+            'only if the guest itself is lost for good: {command}', 'migrator-manage instance delete {guest}',
             _R.NOT_ALL_LISTED, _R.ON_A_HOST, _R.REPLACED,
         ),
         _K.RESTORE_REPLACED: _row('restore it on {host}, or see "The machine was replaced" in the documentation'),
         _K.REGISTER: _row('register it with {command}', 'migrator-manage instance create'),
-        _K.REMOVE_STRANGER: _row('remove it from the host', '', _R.RUNS),
+        _K.REMOVE_STRANGER: _row('take its definition from the host, and keep its disks', '', _R.RUNS),
         _K.SHOW_MIGRATION: _row(
             'ask an operator to look at it ({command})', 'migrator-manage migration show {migration}'
         ),
@@ -254,15 +260,18 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             '{command}', f'{_ALLOCATION} set {{amounts}} {{consumer}}', _R.ELSEWHERE, _R.MOVING
         ),
         _K.DELETE_ALLOCATION: _row(
-            '{command}', f'{_ALLOCATION} delete {{consumer}}', _R.ON_A_HOST, _R.MOVING
+            '{command}', f'{_ALLOCATION} delete {{consumer}}', _R.ON_A_HOST
         ),
         _K.HEAL_UNKNOWN: _row(
             'find out which service uses it; if none does: {command}',
-            'migrator-manage placement heal --yes --consumer {consumer}', _R.ON_A_HOST, _R.MOVING,
+            'migrator-manage placement heal --yes --consumer {consumer}', _R.ON_A_HOST,
         ),
         _K.AUDIT_NOVA: _row('Check the allocations: {command}', 'migrator-drain audit'),
         _K.HEAL_NOVA: _row('{command}', 'migrator-drain heal --yes', _R.DOUBT),
-        _K.HEAL_ONE_OF_NOVA: _row('{doubt}; then: {command}', 'migrator-drain heal --yes --consumer {consumer}'),
+        _K.HEAL_ONE_OF_NOVA: _row(
+            '{doubt}. Only if what it must hold, as shown here, is right then: {command}',
+            'migrator-drain heal --yes --consumer {consumer}',
+        ),
         _K.HEAL_BY_NOVA: _row(
             '{command}', 'nova-manage placement heal_allocations --instance {guest} --force', _R.DOUBT
         ),

@@ -295,10 +295,16 @@ def _in_error(facts: Facts, look: str) -> Iterator[str]:
         yield 'Nothing: the instance was deleted.'
     elif instance.vm_state != 'error':
         yield f'Nothing: the instance is in vm_state {instance.vm_state} at {instance.host} by now.'
+    elif facts.elsewhere is not None:
+        yield f'{facts.elsewhere} {remedies.offer(remedies.Kind.SEE_WHERE)}'
     else:
         host = instance.host
-        read = {Reading.HOST_REPORTS: facts.reports(host), Reading.NOT_DEFINED: not facts.is_defined}
-        evacuate = remedies.offer(remedies.Kind.EVACUATE_IF_LOST, read, host=host)
+        read = {
+            Reading.HOST_REPORTS: facts.reports(host),
+            Reading.NOT_DEFINED: not facts.is_defined,
+            Reading.ELSEWHERE: False,
+        }
+        evacuate = remedies.offer(remedies.Kind.EVACUATE_IF_LOST, read, host=host, guest=instance.uuid)
         again = remedies.joined(', or else ', evacuate, 'create the instance again')
         if not facts.is_defined:
             again = f'{again}: an evacuation needs its definition, which {host} has not reported'
@@ -500,7 +506,7 @@ def _finished(facts: Facts) -> Iterator[str]:
 def _undecidable(facts: Facts, program: str) -> Iterator[str]:
     """Yield what an operator can do whose users cannot decide."""
     migration = facts.migration
-    where = 'and its new flavor there, and evacuate it then' if migration.stays else 'where it is'
+    where = 'and its new flavor there, fence that host, and evacuate the guest' if migration.stays else 'where it is'
     yield (
         f'It can neither be confirmed nor reverted while {migration.source_compute} is down. If that never comes back, '
         f'end the migration in error with the guest {where}:'

@@ -97,7 +97,8 @@ class Facts:
     def elsewhere(self) -> str | None:
         """Which other hosts have the guest than its own in the database, as a sentence; None: no other."""
         instance = self.instance
-        others = sorted(self.seen.keys() - {instance.host}) if instance is not None else []
+        fenced = {one.host for one in self.services if one.binary == COMPUTE_BINARY and one.is_fenced}
+        others = sorted(self.seen.keys() - fenced - {instance.host}) if instance is not None else []
         if instance is None or not others:
             return None
         have = ' and '.join(f'{host} ({self.seen[host]})' for host in others)

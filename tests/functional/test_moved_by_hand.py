@@ -200,7 +200,7 @@ def test_copy_that_is_shut_off_does_not_prevent_that_the_rest_follows(cloud, ope
     assert operator('instance', 'reconcile', '--yes')[0] == 0
     assert place(cloud, instance) == AT_2
     status, text = operator('instance', 'reconcile', '--yes')
-    assert (status, 'undefine the copies' in text) == (1, True), text
+    assert (status, 'take the definition of the others away' in text) == (1, True), text
     cloud.world.hypervisors['host1'].delete(instance.uuid)
 
 
@@ -234,7 +234,7 @@ def test_guest_that_two_hosts_run_is_left(cloud, operator, caplog):
     instance = boot(cloud)
     by_hand(cloud, instance, None, 'host2')
     cloud.simulation.advance(MINUTE)
-    assert 'stop it at once on all hosts but the right one' in reported(caplog)[0]
+    assert 'stop each other one at once' in reported(caplog)[0]
     status, text = operator('instance', 'reconcile', '--yes')
     assert (status, '0 done, 1 left' in text) == (1, True), text
     assert place(cloud, instance) == AT_1

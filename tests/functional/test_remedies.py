@@ -6,7 +6,7 @@ import pytest
 
 from tests.functional import migration_requests, state
 from tests.functional.test_drain import drain, show
-from tests.functional.test_evacuation import boot
+from tests.functional.test_evacuation import boot, lose
 from tests.functional.test_moved_by_hand import by_hand, placement_of_the_cloud, stored
 
 pytestmark = [
@@ -43,7 +43,7 @@ def test_missing_guest_is_forgotten_only_while_every_host_lists_its_guests(cloud
     assert stored(cloud) == {'one': 'missing'}
     assert 'delete' not in remedy(cloud)
     assert 'start it on' not in remedy(cloud)
-    assert 'have host3 list the guests there' in remedy(cloud)
+    assert 'host3 did not list guests' in remedy(cloud)
     cloud.start_compute('host3')
     cloud.simulation.advance(2 * MINUTE)
     assert 'instance delete' in remedy(cloud)
@@ -58,9 +58,22 @@ def test_moved_guest_is_reconciled_only_once_its_host_has_answered_or_is_forced_
     state.kill(cloud, 'host1')
     cloud.simulation.advance(2 * MINUTE)
     assert 'reconcile' not in remedy(cloud)
-    assert 'have host1 list the guests there' in remedy(cloud)
+    assert 'host1 did not list guests' in remedy(cloud)
     state.force_down(cloud, 'host1')
     assert 'migrator-manage instance reconcile' in remedy(cloud)
+
+
+def test_guest_that_runs_at_home_again_differs_no_more_though_the_other_host_is_fenced(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    by_hand(cloud, instance, 'host1', 'host2')
+    cloud.simulation.run_until(lambda: stored(cloud), timeout=2 * MINUTE)
+    lose(cloud, 'host2')
+    cloud.simulation.advance(2 * MINUTE)
+    assert stored(cloud) == {'one': 'moved'}
+    assert 'start it on host1 again' in remedy(cloud)
+    by_hand(cloud, instance, 'host2', 'host1')
+    cloud.simulation.advance(2 * MINUTE)
+    assert stored(cloud) == {}
 
 
 def test_guest_in_a_migration_that_a_third_host_has_differs(cloud, operator):

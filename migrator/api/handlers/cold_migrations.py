@@ -150,4 +150,7 @@ def _check_is_up(request: Request, host: str, action: str, instance: Instance) -
     now = database.services.now()
     if not any(services.is_up(request, one, now) for one in database.services.list(COMPUTE_BINARY, host)):
         which = 'of the server' if host == instance.host else 'from which the server was migrated'
-        raise exception.Conflict(f'The compute service of the host {which} is down: start it, then {action} again.')
+        other = ', or revert the migration' if action == actions.CONFIRM_RESIZE and host == instance.host else ''
+        raise exception.Conflict(
+            f'The compute service of the host {which} is down: start it, then {action} again{other}.'
+        )

@@ -18,6 +18,8 @@ from migrator.conductor.migration import destinations
 from migrator.conductor.migration.context import Tools
 from migrator.db import actions, slots
 from migrator.db.api import Database
+from migrator.db.cleanups import Cleanup
+from migrator.db.machines import Machines
 from migrator.drain.engine import (
     Check,
     Guest,
@@ -272,7 +274,7 @@ class _InTheWay:
     :ivar home: the host to which a restore brings the guests back; None: it is no restore.
     :ivar differences: the differences that are stored, by guest.
     :ivar cleaning: the guests of earlier migrations that the home has still to clean up after.
-    :ivar on: the hosts whose machines are on under another name.
+    :ivar machines: what is stored of the machines of hosts.
     :ivar unlisted: the hosts that may run guests and do not report them; not read while nothing differs.
     """
 
@@ -280,8 +282,8 @@ class _InTheWay:
     home: str | None
     differences: Mapping[str, Difference]
     unlisted: Collection[str]
-    on: Collection[str]
-    cleaning: Collection[str]
+    machines: Machines
+    cleaning: Mapping[str, Cleanup]
 
     @classmethod
     def read(cls, database: Database, drain: Drain, hosts: Iterable[str]) -> _InTheWay:
@@ -290,9 +292,10 @@ class _InTheWay:
         look = Look.at(database, stored)
         differences = {one.instance_uuid: one for one in look.present(stored) if one.kind in NOT_THERE}
         home = drain.host if drain.direction == Direction.BACK else None
-        on = {one.host for one in services if database.machines.is_on(one)}
-        cleaning = {one.instance_uuid for one in database.cleanups.list(host=home)} if home is not None else ()
-        return cls({one.host: one for one in services}, home, differences, look.unlisted, on, cleaning)
+        there = database.cleanups.list(host=home) if home is not None else []
+        cleaning = {one.instance_uuid: one for one in there}
+        of_host = {one.host: one for one in services}
+        return cls(of_host, home, differences, look.unlisted, database.machines, cleaning)
 
     def obstacle(self, guest: Instance) -> Obstacle | None:
         """Return why a guest has to wait, or None."""
@@ -305,15 +308,19 @@ class _InTheWay:
             return Obstacle(ObstacleKind.DIFFERENCE, f'{_upper(difference.text)}.', f'{_upper(remedy)}.')
         for whose, service in (('home', home), ('host', self.services.get(guest.host))):
             if service is not None and service.forced_down:
-                return _forced_down(whose, guest, service, service.reports or service.host in self.on)
+                return _forced_down(whose, guest, service, self.machines.is_on(service, guest.uuid))
             if service is not None and (service.last_seen_up is None or service.down_since is not None):
                 reason = f'The compute service of its {whose} {service.host} is down.'
                 return Obstacle(
                     ObstacleKind.BUSY, reason, 'Start it: the drain waits, and counts no attempt meanwhile.'
                 )
-        if guest.uuid in self.cleaning:
+        cleanup = self.cleaning.get(guest.uuid)
+        if cleanup is not None:
             reason = f'Its home {self.home} has still to clean up after an earlier migration of it.'
-            return Obstacle(ObstacleKind.BUSY, reason, _WAITS)
+            if cleanup.blocked_because is None:
+                return Obstacle(ObstacleKind.BUSY, reason, _WAITS)
+            helps = f'That is blocked: {cleanup.blocked_because} {_upper(remedies.offer(remedies.Kind.SEE_CLEANUPS))}.'
+            return Obstacle(ObstacleKind.BUSY, reason, helps)
         return None
 
 
@@ -323,13 +330,15 @@ def _upper(text: str) -> str:
 
 def _forced_down(whose: str, guest: Instance, service: Service, is_on: bool) -> Obstacle:
     # A guest with a difference has been refused before.
-    look = {Reading.HOST_REPORTS: is_on, Reading.HOST_DOWN: not service.reports, Reading.ELSEWHERE: False}
+    reports = service.reports
+    look = {Reading.HOST_REPORTS: reports or is_on, Reading.HOST_DOWN: not reports, Reading.ELSEWHERE: False}
     up = remedies.offer(remedies.Kind.DECLARE_UP, look, host=service.host)
     remedy = remedies.joined(
         ' ',
         remedies.offer(remedies.Kind.EVACUATE, look, guest=guest.uuid) if whose == 'host' else '',
         remedies.offer(remedies.Kind.DECLARE_UP_WHEN_BACK, look, host=service.host),
         f'It reports. If it is right again: {up}.' if up else '',
+        f'Its machine is on, and was refused as {service.refused_host}.' if is_on else '',
     )
     return Obstacle(ObstacleKind.BUSY, f'Its {whose} {service.host} is forced down.', remedy)
 
@@ -372,7 +381,9 @@ def guests_of(
         if one.uuid in absent and one.uuid not in in_the_way.differences:
             return _not_reported(one)
         source = in_the_way.services.get(sources.get(one.uuid, ''))
-        decide = to_decide(one.uuid, source.host, source.reports) if source is not None else ''
+        decide = (
+            to_decide(one.uuid, source.host, source.reports and not source.forced_down) if source is not None else ''
+        )
         own = _obstacle(drain, one, decide)
         return own if own is not None and own.kind != ObstacleKind.BUSY else in_the_way.obstacle(one) or own
 

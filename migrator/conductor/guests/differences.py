@@ -162,16 +162,19 @@ def _stranger(uuid: str, holders: Mapping[str, Guest]) -> Difference | None:
 def _counts(one: Difference, found: Comparison) -> bool:
     """Return whether a stored difference still counts, whatever is in progress for its guest.
 
-    What a host has shown counts until that host lists its guests again, also while it is fenced: it may be declared up
-    again. A guest that was on no host may be on one that is fenced. One that ran elsewhere, and that no host runs now,
-    has moved on to a host that has not answered.
+    What a host has shown counts until that host lists its guests again, also while it is fenced, since it may be
+    declared up again; but not once another host runs the guest. A guest that was on no host may be on one that is
+    fenced. One that ran elsewhere, and that no host runs now, has moved on to a host that has not answered.
     """
     uuid = one.instance_uuid
-    if one.hosts & found.unanswered.keys() or one.seen.keys() & found.fenced:
+    if one.hosts & found.unanswered.keys():
+        return True
+    if one.seen.keys() & found.fenced and uuid not in found.runs:
         return True
     if not one.seen:
         return one.host not in found.answered and all(each.instance_uuid != uuid for each in found.differences)
-    return bool(found.unanswered and {*one.runs_on} - {one.host} and uuid not in found.runs)
+    has_left = one.host is not None and bool({*one.runs_on} - {one.host})
+    return bool(found.unanswered) and has_left and uuid not in found.runs
 
 
 class Watch:

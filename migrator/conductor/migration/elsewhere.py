@@ -16,7 +16,7 @@ from collections.abc import Collection
 from migrator.conductor.guests import lists
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
-from migrator.objects import remedies
+from migrator.objects import COMPUTE_BINARY, remedies
 from migrator.objects.reasons import Reason, WaitKind
 from migrator.saga.saga import Failed, Parked
 
@@ -37,6 +37,8 @@ def copies(
     :returns: Parked if no host has the guest, and it may be at one that does not answer.
     """
     uuid, ours = m.row.instance_uuid, {host for host in but if host is not None}
+    if (waits := _still_waits(m)) is not None:
+        return waits
     known = m.tools.database.differences.known(uuid)
     known = dataclasses.replace(known, is_missing=known.is_missing or has_left)
     named = known.may_run.keys() - ours
@@ -48,11 +50,23 @@ def copies(
     if found.awaited and not found.has:
         awaited = sorted(found.awaited)
         why = ', and '.join(dict.fromkeys(found.awaited.values()))
-        pause = Reason.of(WaitKind.ELSEWHERE, *awaited, why=why)
-        waiting.note_waiting(m, pause)
-        m.ledger.wake_by(m.tools.threads.clock.monotonic() + hosts.POLL_AGAIN)
-        return Parked(pause, hosts=tuple(awaited))
+        return _park(m, Reason.of(WaitKind.ELSEWHERE, *awaited, why=why))
     return found
+
+
+def _still_waits(m: MigrationContext) -> Parked | None:
+    """Return Parked while a host that is awaited does not report: no host is asked again before."""
+    if m.row.wait_kind != WaitKind.ELSEWHERE or not m.row.wait_hosts:
+        return None
+    services = m.tools.database.services.list(COMPUTE_BINARY, [*m.row.wait_hosts])
+    reason = m.row.wait
+    return _park(m, reason) if reason is not None and any(one.may_run_unlisted for one in services) else None
+
+
+def _park(m: MigrationContext, reason: Reason) -> Parked:
+    waiting.note_waiting(m, reason)
+    m.ledger.wake_by(m.tools.threads.clock.monotonic() + hosts.POLL_AGAIN)
+    return Parked(reason, hosts=reason.hosts)
 
 
 #: What an operator can do about a guest that another host has.

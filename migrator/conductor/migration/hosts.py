@@ -110,7 +110,8 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
         role = 'source' if host == m.source else 'destination'
         waited = error.kwargs.get('timeout')
         reason = f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.'
-        return Failed(reason, unanswered=host in (m.source, m.row.requested_host))
+        says_nothing = host == m.source or (host == m.row.requested_host and not answers)
+        return Failed(reason, unanswered=says_nothing)
     return _still_checking(m, host, step)
 
 

@@ -177,9 +177,9 @@ def _is_back(m: MigrationContext) -> Failed | None:
             f'Source {source} is not down, and {reported}: the guest was left there. If nothing runs there, force it '
             'down.'
         )
-    if m.tools.database.machines.is_on(service):
+    if m.tools.database.machines.is_on(service, m.row.instance_uuid):
         return Failed(
-            f'The machine of source {source} is on: it was refused as {service.refused_host} at '
+            f'The machine that has the guest of {source} is on: it was refused as {service.refused_host} at '
             f'{service.refused_at:%Y-%m-%d %H:%M:%S} UTC, and its guests run. If that machine is off by now, force the '
             'host down again.'
         )

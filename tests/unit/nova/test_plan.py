@@ -183,7 +183,7 @@ def test_guest_that_is_deleted_softly_is_in_the_plan(cloud):
     planned = cloud.plan()
     (copy,) = planned['copies']
     assert (planned['guests'], copy['instance_uuid'], copy['guest_on']) == ([], guest, 'host1')
-    assert 'deleted softly' in copy['reason']
+    assert 'SOFT_DELETED' in copy['reason']
     assert f'openstack server restore {guest}' in copy['remedy']
 
 

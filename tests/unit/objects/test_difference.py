@@ -17,7 +17,9 @@ def remedy(kind, unlisted=(), **seen):
 
 @pytest.mark.parametrize('kind', ['moved', 'twice', 'unknown'])
 def test_guest_that_two_hosts_run_has_to_be_stopped_on_one(kind):
-    assert remedy(kind, host2='running', host3='paused').startswith('stop it at once')
+    assert remedy(kind, host2='running', host3='paused').startswith(
+        'find out which copy is right, and stop each other one at once'
+    )
 
 
 def test_moved_guest_that_no_host_runs_has_to_be_started_first():
@@ -31,22 +33,32 @@ def test_while_a_host_has_not_listed_its_guests_the_remedy_is_to_have_them_liste
     found = remedy(kind, ['host1', 'host3'], **seen)
     assert 'reconcile' not in found
     assert 'delete' not in found
-    assert 'have host1 and host3 list the guests there' in found or kind == 'power'
+    assert 'host1 and host3 did not list guests' in found or kind == 'power'
 
 
 def test_missing_guest_is_forgotten_only_if_every_host_has_listed_its_guests():
-    assert remedy('missing') == 'start it on host1 again; or, if it is gone for good: migrator-manage instance delete i'
+    assert (
+        remedy('missing')
+        == 'start it on host1 again; or, only if the guest itself is lost for good: migrator-manage instance delete i'
+    )
     assert 'delete' not in remedy('replaced')
 
 
 def test_copies_are_undefined_only_beside_one_that_runs():
-    assert 'undefine the copies that do not run (host2)' in remedy('twice', host1='running', host2='shutdown')
+    assert 'take the definition of the others away (host2;' in remedy('twice', host1='running', host2='shutdown')
     assert remedy('twice', host1='shutdown', host2='shutdown').startswith('start it on one host')
 
 
+def test_what_a_fenced_host_has_shown_is_left_out():
+    moved = difference('moved', host2='running', host3='shutdown')
+    assert (moved.without(['host4']), moved.without(['host2']).seen) == (moved, {'host3': 'shutdown'})
+    assert moved.without(['host2', 'host3']).kind == 'missing'
+    assert difference('twice', host1='shutdown', host2='running').without(['host2']) is None
+
+
 def test_unknown_guest_that_runs_is_not_removed():
-    assert 'remove' not in remedy('unknown', host2='running')
-    assert 'or remove it from the host' in remedy('unknown', host2='shutdown')
+    assert 'take' not in remedy('unknown', host2='running')
+    assert 'or take its definition from the host' in remedy('unknown', host2='shutdown')
 
 
 @pytest.mark.parametrize(

@@ -375,4 +375,4 @@ def test_replacement_records_who_declared_the_machine_off_and_its_guests(operato
     assert (status, out) == (1, '')
     assert 'it was replaced already, and no machine has registered since' in operator.err
     status, _out = operator.status('service', 'delete', 'host1')
-    assert 'Or, restore it there' in operator.err
+    assert 'Or restore it there' in operator.err

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a stock Nova shows of a guest and of its host: what is in the way of a move, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from migrator.drain.engine import Obstacle, ObstacleKind
+from migrator.nova.client import Nova
+from migrator.nova.resources import Server, Service
+from migrator.objects import remedies
+from migrator.objects.remedies import Reading
+from migrator.placement_client.client import PlacementClient
+
+#: The states of a guest that Nova moves live.
+MIGRATABLE = ('active', 'paused')
+#: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
+_SOFTLY_DELETED = 'soft-delete'
+
+
+def service_of(nova: Nova, host: str) -> Service | None:
+    """Return the nova-compute of a host, of several records the one that reports."""
+    found = [one for one in nova.services(host=host) if one.host == host]
+    return next((one for one in found if one.state == 'up'), found[0] if found else None)
+
+
+def look_at(service: Service | None) -> dict[Reading, bool]:
+    """Return what is known of a host; a host whose nova-compute is not shown is neither up nor down."""
+    if service is None or service.state not in ('up', 'down'):
+        return {}
+    return {Reading.HOST_REPORTS: service.state == 'up', Reading.HOST_DOWN: service.state == 'down'}
+
+
+def evacuate(server: Server, service: Service | None) -> str:
+    """Return the remedy that evacuates a guest, if its host permits that."""
+    look = look_at(service) | {Reading.ELSEWHERE: False}
+    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, guest=server.uuid)
+
+
+def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
+    """Return what is in the way of the live migration of a guest, as Nova shows it.
+
+    :param service: the nova-compute of its host; None: it was not read.
+    """
+
+    def offer(kind: remedies.Kind) -> str:
+        return remedies.offer(kind, look_at(service), guest=server.uuid, host=server.host)
+
+    if server.locked:
+        why = f' ({server.locked_reason})' if server.locked_reason else ''
+        return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', offer(remedies.Kind.UNLOCK))
+    if server.vm_state == 'error':
+        remedy = offer(remedies.Kind.SET_ACTIVE_IF_THERE) or 'Look which host runs the guest.'
+        return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
+    if server.vm_state == 'stopped':
+        down = f'Start nova-compute at {server.host} first: it does not report.'
+        return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or down)
+    if server.vm_state == _SOFTLY_DELETED:
+        return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
+    if server.vm_state not in MIGRATABLE:
+        remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
+        return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
+    if server.task_state is not None:
+        reason = f'It is busy: its task_state is {server.task_state}.'
+        return Obstacle(ObstacleKind.BUSY, reason, 'The drain waits until that has ended.')
+    return None
+
+
+def why_left(host: str) -> str:
+    """Return why a guest that is deleted softly keeps its host from being empty."""
+    return f'It was deleted, and Nova keeps it on {host} for a while (SOFT_DELETED).'
+
+
+def to_end(server: Server) -> str:
+    """Return what ends the soft deletion of a guest, as a sentence."""
+    return remedies.offer(remedies.Kind.RESTORE_OR_DELETE, guest=server.uuid)
+
+
+def softly_deleted(nova: Nova, consumers: Iterable[str]) -> Iterator[Server]:
+    """Yield those consumers that are guests which Nova keeps for a while after their deletion."""
+    for uuid in consumers:
+        server = nova.server(uuid)
+        if server is not None and server.vm_state == _SOFTLY_DELETED:
+            yield server
+
+
+def holders(placement: PlacementClient, nodes: Iterable[str]) -> set[str]:
+    """Return the consumers of the providers of some hypervisors."""
+    left = set()
+    for node in nodes:
+        for provider in placement.read(f'/resource_providers?in_tree={node}')['resource_providers']:
+            found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
+            left |= {*found.get('allocations', {})}
+    return left
