@@ -249,7 +249,7 @@ def test_host_that_is_up_returns_400_with_the_remedy(world, version):
     guest = world.guest()
     before = world.rows()
     response = world.evacuate(guest, version)
-    said = ['Compute service of source is still in use.', 'forced_down', 'wait']
+    said = ['Compute service of source is still in use.', 'forced_down', 'try again']
     world.refuses(response, 400, 'badRequest', *said, since=before)
 
 
