@@ -179,13 +179,19 @@ def settle(m: MigrationContext) -> Settlement:
     return settle_start(m, 'finish_migration', finish_migration, _when_destination_is_down)
 
 
-def _when_destination_is_down(m: MigrationContext, found: Host) -> Stuck | Back | None:
+def _when_destination_is_down(m: MigrationContext, found: Host) -> Stuck | Parked | Back | None:
     host = m.destination
     if not found.forced_down:
         return Stuck(Reason.of(StuckKind.DESTINATION_DOWN, host))
     if not m.replies.settling:
         # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
         return None
+    # It may have started the guest, which may have been moved from there since.
+    copies = elsewhere.copies(m, m.row.hosts, whole=True)
+    if isinstance(copies, Parked):
+        return copies
+    if copies.has:
+        return _stuck_beside(m, copies)
     return Back(f'Destination {host} was forced down before it had reported that it has started the guest.')
 
 
@@ -281,19 +287,20 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     if isinstance(copies, Parked):
         return copies
     if copies.has:
-        helps = (
-            'look which copy is right. If it is the other one, abandon the migration with the guest on '
-            f'{m.destination}, then {remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut the other one off '
-            'and undefine it: the revert goes on'
-        )
-        words = {
-            'observed': f'has its copy, but {elsewhere.shown(copies)}',
-            'destination': m.destination,
-            'look': helps,
-        }
-        return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
+        return _stuck_beside(m, copies)
     m.read_boots()
     return {}
+
+
+def _stuck_beside(m: MigrationContext, copies: lists.Copies) -> Stuck:
+    """Return why the source does not restore its copy of the guest: another host has one."""
+    helps = (
+        'look which copy is right. If it is the other one, abandon the migration with the guest on '
+        f'{m.destination}, then {remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut the other one off '
+        'and undefine it: the revert goes on'
+    )
+    words = {'observed': f'has its copy, but {elsewhere.shown(copies)}', 'destination': m.destination, 'look': helps}
+    return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
 
 
 def _is_as_started(m: MigrationContext, destination: Host) -> bool:
