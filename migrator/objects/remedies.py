@@ -211,9 +211,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'Delete the group, its guests stay: {command}.', 'openstack server group delete {group}'
         ),
         _K.DEFINE: _row('define it first ({command})', 'virsh define'),
-        _K.DISCARD_SAVED_STATE: _row(
-            'start the guest, or discard it ({command})', 'virsh managedsave-remove', _R.RUNS
-        ),
+        _K.DISCARD_SAVED_STATE: _row('start the guest, or discard it ({command})', 'virsh managedsave-remove'),
         _K.DELETE_SNAPSHOTS: _row('delete them first ({command})', 'virsh snapshot-delete'),
         _K.SEE_WHERE: _row('See "{command}" for where it is.', f'{_RECONCILE} --dry-run'),
         _K.SEE_OTHERS: _row('see {command}', f'{_RECONCILE} --dry-run'),

@@ -25,9 +25,7 @@ NAMES = {
 }
 FORBIDDEN = [(kind, reading) for kind, row in TABLE.items() for reading in sorted(row.forbidden_by)]
 #: What deletes, resets or starts a guest, forgets its row or takes its allocation.
-HARMFUL = re.compile(
-    r'evacuate|--state|(instance|service) delete|allocation (set|delete)|--down|managedsave-remove|undefine|remove it'
-)
+HARMFUL = re.compile(r'evacuate|--state|(instance|service) delete|allocation (set|delete)|--down|undefine')
 
 
 def command_words():

@@ -415,7 +415,7 @@ def obstacle_of(domain: Any) -> str:
     if not domain.isPersistent():
         return f'is transient, and would be gone when it is off: {remedies.offer(remedies.Kind.DEFINE)}'
     if domain.hasManagedSaveImage(0):
-        remedy = remedies.offer(remedies.Kind.DISCARD_SAVED_STATE, {remedies.Reading.RUNS: bool(domain.isActive())})
+        remedy = remedies.offer(remedies.Kind.DISCARD_SAVED_STATE)
         return f'has a saved state, which only its host has: {remedy}'
     if domain.snapshotNum(0):
         return f'has snapshots, which only its host knows: {remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)}'
