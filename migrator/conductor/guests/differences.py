@@ -72,7 +72,9 @@ def compare(
         hosts = {host for uuid in suspects for host in found[uuid].hosts}
         again = lists.ask_all(database.services, ask, threads, hosts & first.seen.keys())
         rows = database.differences.placed(suspects)
-        second = _judge_all(rows, dataclasses.replace(first, seen=again.seen), database.differences.unknown, replaced)
+        # What a host has shown once counts, if it does not answer the second time.
+        both = dataclasses.replace(first, seen={**first.seen, **again.seen})
+        second = _judge_all(rows, both, database.differences.unknown, replaced)
         for uuid in suspects:
             if placed.get(uuid) != rows.get(uuid) or not found[uuid].is_like(second.get(uuid)):
                 del found[uuid]
@@ -132,7 +134,7 @@ def _judge(placed: Placed, holders: Mapping[str, Guest], found: lists.Round, was
         host
         for host in states
         if host != placed.host
-        and (is_only or host not in placed.cleanups_at or (here is None and states[host] in RUNS))
+        and (is_only or host not in placed.cleanups_at or (here not in RUNS and states[host] in RUNS))
     }
     if not others and (not answered or placed.moves_between):
         return None
