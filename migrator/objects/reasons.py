@@ -77,6 +77,8 @@ class StuckKind(enum.StrEnum):
     NOT_ABORTED = 'not-aborted'
     NOT_CONFIRMED = 'not-confirmed'
     NOT_REVERTED = 'not-reverted'
+    #: A host that has no part in the migration has the guest.
+    OTHER_COPY = 'other-copy'
     RESIZE_NOT_CONFIRMED = 'resize-not-confirmed'
     RESIZE_NOT_REVERTED = 'resize-not-reverted'
     DESTINATION_MAY_RUN = 'destination-may-run'
@@ -178,6 +180,12 @@ STUCK: Mapping[str, str] = MappingProxyType(
             f'guest, and {remedies.template(remedies.Kind.ABANDON_ONCE_SEEN)}.'
         ),
         StuckKind.NOT_REVERTED: 'Source {hosts} {observed}, so the guest stays at {destination}: {look}.',
+        StuckKind.OTHER_COPY: (
+            '{there}, so nothing is started at {hosts}: look which copy is right. If it is that one, abandon the '
+            'migration with the guest on {destination}, then '
+            f'{remedies.template(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut that one off and undefine it, and '
+            'keep its disks if they are shared: the migration goes on by itself.'
+        ),
         StuckKind.RESIZE_NOT_CONFIRMED: (
             'Host {hosts} {observed}, so the resize is not confirmed: look at its hypervisor.'
         ),

@@ -61,7 +61,8 @@ class ColdMigration:
         """Power the guest off, and copy the disks that the destination does not see (source).
 
         From then on nothing starts the guest here by itself, not even a restart of the host. Its definition and its
-        disks stay. A guest that is shut off already stays so.
+        disks stay. A guest that is shut off already stays so; but if ``power_on`` is true, and no earlier call has
+        powered it off, it has been shut off since the check, or moved by hand, and is refused.
 
         :raises migrator.exception.DriverError: the guest may or may not be off.
         """

@@ -53,6 +53,21 @@ def test_a_disabled_host_that_is_named_is_refused(cloud):
     assert newest(cloud, instance).failure == 'Compute service of host2 is unavailable at this time: it is disabled'
 
 
+@pytest.mark.breaks('I22', reason='a user shuts the guest off, which the database learns with the move')
+@pytest.mark.parametrize(('decision', 'host'), [(CONFIRM, 'host2'), (REVERT, 'host1')])
+def test_a_guest_that_its_host_has_shut_off_stays_so_and_the_database_follows(cloud, decision, host):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    assert act(cloud, instance, 'migrate', {'host': 'host2'}) == 202
+    cloud.simulation.run_until(lambda: newest(cloud, instance).status == 'finished')
+    assert cloud.world.active_on(instance.uuid) == []
+    assert act(cloud, instance, decision) in (202, 204)
+    cloud.wait()
+    assert (shown(cloud, instance), state.host_of(cloud, instance)) == (('SHUTOFF', 'stopped', None), host)
+    assert cloud.world.active_on(instance.uuid) == []
+    assert is_clean(cloud)
+
+
 def test_a_guest_moves_and_the_migration_holds_the_source_until_it_is_confirmed(cloud):
     instance = cloud.boot('one', 'host1')
     migration = finish(cloud, instance, 'host2')

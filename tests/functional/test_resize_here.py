@@ -70,6 +70,17 @@ def processors(cloud, most=None):
     return body['inventories']['VCPU']
 
 
+@pytest.mark.breaks('I22', reason='a user shuts the guest off, which the database learns with the resize')
+@pytest.mark.parametrize('decision', [CONFIRM, REVERT])
+def test_guest_that_its_host_has_shut_off_stays_so_and_the_database_follows(cloud, guest, decision):
+    cloud.world.hypervisors['host1'].shut_off(guest.uuid)
+    resize(cloud, guest)
+    assert act(cloud, guest, decision) in (202, 204)
+    cloud.wait()
+    assert (state.server(cloud, guest)['status'], cloud.world.active_on(guest.uuid)) == ('SHUTOFF', [])
+    assert is_clean(cloud)
+
+
 def test_both_flavors_fit_although_no_consumer_may_hold_the_sum(cloud, guest):
     assert processors(cloud, ROOM['VCPU'])['total'] > ROOM['VCPU'] + state.CLAIM['VCPU']
     # Another writer comes first once, so that the move is repeated.

@@ -190,3 +190,59 @@ def test_instance_is_not_registered_on_one_host_while_another_was_seen_with_it(c
     assert f'Guest {instance.uuid} was last seen on host2' in ''.join(said)
     by_hand(cloud, instance, 'host2', None)
     by_hand(cloud, instance, 'host1', None)
+
+
+def test_copy_that_a_stuck_revert_has_found_is_not_forgotten_while_its_host_does_not_answer(cloud):
+    instance = cloud.boot('one', 'host1')
+    action = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    migration_requests.until(cloud, lambda: state.migration(cloud, instance)['status'] == 'finished')
+    by_hand(cloud, instance, 'host2', 'host3')
+    assert cloud.request('POST', action, {'revertResize': None}).status_int == 202
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
+    assert stored(cloud) == {'one': 'moved'}
+    state.kill(cloud, 'host3')
+    cloud.simulation.advance(2 * MINUTE)
+    row = cloud.migrations(instance)[-1]
+    assert (row.status, row.wait_kind, row.wait_hosts) == ('finished', 'elsewhere', ['host3'])
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+    cloud.start_compute('host3')
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
+    by_hand(cloud, instance, 'host3', 'host2')
+    cloud.wait()
+    assert (cloud.migrations(instance)[-1].status, cloud.world.active_on(instance.uuid)) == ('reverted', ['host1'])
+
+
+def test_guest_that_has_left_its_destination_before_the_start_is_known_is_not_started_again(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    stall = faults(cloud, 'host2').stall('finish_migration', after=True)
+    action = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set, timeout=120)
+    by_hand(cloud, instance, 'host2', 'host3')
+    stall.release()
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
+    row = cloud.migrations(instance)[-1]
+    assert (row.stuck_kind, row.stuck_hosts) == ('other-copy', ['host2'])
+    assert row.stuck_reason.startswith('host3 has the guest (running), so nothing is started at host2: look')
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+    by_hand(cloud, instance, 'host3', 'host2')
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].status == 'finished', timeout=120)
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert cloud.request('POST', action, {'confirmResize': None}).status_int == 204
+    cloud.wait()
+
+
+def test_guest_that_is_moved_by_hand_between_check_and_power_off_is_not_started_elsewhere(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    stall = faults(cloud, 'host1').stall('migrate_disk_and_power_off')
+    action = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set, timeout=120)
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    by_hand(cloud, instance, None, 'host3')
+    stall.release()
+    assert 'has been shut off since the check' in failed(cloud, instance)
+    assert cloud.world.active_on(instance.uuid) == ['host3']
+    by_hand(cloud, instance, 'host3', None)
+    cloud.world.hypervisors['host1'].resume(instance.uuid)

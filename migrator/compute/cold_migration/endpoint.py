@@ -28,7 +28,7 @@ class ColdMigrationSteps(Steps):
         """Return the data that the destination needs, or refuse to move the guest (source).
 
         ``source['power_on']`` of the data is whether the guest is started at the destination, or when it is restored
-        here. ``source['is_off']`` is whether it is shut off here.
+        here; see :func:`starts_again`.
 
         :raises migrator.exception.MigrationPreCheckError: the guest cannot leave; the message says why.
         """
@@ -36,8 +36,7 @@ class ColdMigrationSteps(Steps):
         _refuse_to_resize(self.driver, self.host, migrate_data)
         found = self.driver.check_can_migrate_source(instance, migrate_data)
         data = returned(work.step, found, migrate_data)
-        facts = {'power_on': instance.vm_state != STOPPED, 'is_off': guest.state == GuestState.SHUTDOWN}
-        return data.replace(source={**data.source, **facts})
+        return data.replace(source={**data.source, 'power_on': starts_again(instance, guest)})
 
     @step()
     def check_can_migrate_destination(
@@ -134,6 +133,15 @@ def refuse_if_busy(driver: ComputeDriver, host: str, instance: Instance) -> Gues
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} is moved live by a job at {host}')
     _refuse_if_started(host, instance, guest)
     return guest
+
+
+def starts_again(instance: Instance, guest: Guest) -> bool:
+    """Return whether a guest that is moved, or resized, is started afterwards.
+
+    One that its host has found shut off stays so, whatever the database has. Its user may have shut it down, and
+    then that is the state to keep; or it may run elsewhere, and then a start would make a second copy.
+    """
+    return instance.vm_state != STOPPED and guest.state != GuestState.SHUTDOWN
 
 
 def _refuse_to_resize(driver: ComputeDriver, host: str, migrate_data: LiveMigrateData) -> None:

@@ -28,16 +28,15 @@ class ResizeSteps(Steps):
 
         :raises migrator.exception.MigrationPreCheckError: the guest cannot be resized here; the message says why.
         """
-        endpoint.refuse_if_busy(self.driver, self.host, instance)
+        guest = endpoint.refuse_if_busy(self.driver, self.host, instance)
         if not self.driver.resizes_here:
             name = type(self.driver).__name__
             reason = f'{self.host} cannot resize a guest that stays there, since its driver {name} does not'
             raise exception.MigrationPreCheckError(reason=reason)
         found = self.driver.check_can_resize(instance, migrate_data)
         data = endpoint.returned(work.step, found, migrate_data)
-        return data.replace(
-            source={**data.source, 'power_on': instance.vm_state != 'stopped', 'migration': work.uuid},
-        )
+        power_on = endpoint.starts_again(instance, guest)
+        return data.replace(source={**data.source, 'power_on': power_on, 'migration': work.uuid})
 
     @step()
     def resize(self, work: Work, instance: Instance, migrate_data: LiveMigrateData) -> None:

@@ -84,6 +84,16 @@ def compare(
     return Comparison(differences, at_rest, first.seen.keys(), first.unanswered, runs, first.fenced)
 
 
+def note(database: Database, found: lists.Round, instance_uuid: str) -> None:
+    """Store that a guest differs, as a round of all hosts has shown it. So no later look forgets a copy.
+
+    :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
+    """
+    differs = _judge_all(database.differences.placed([instance_uuid]), found, lambda _uuids: set(), frozenset())
+    if instance_uuid in differs:
+        database.differences.note(differs[instance_uuid])
+
+
 def _judge_all(
     placed: Mapping[str, Placed],
     found: lists.Round,

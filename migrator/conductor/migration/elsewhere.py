@@ -13,12 +13,12 @@ import dataclasses
 import datetime
 from collections.abc import Collection
 
-from migrator.conductor.guests import lists
+from migrator.conductor.guests import differences, lists
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import COMPUTE_BINARY, remedies
-from migrator.objects.reasons import Reason, WaitKind
-from migrator.saga.saga import Failed, Parked
+from migrator.objects.reasons import Reason, StuckKind, WaitKind
+from migrator.saga.saga import Failed, Parked, Stuck
 
 
 def copies(
@@ -46,7 +46,10 @@ def copies(
     if (whole or known.is_missing or known.seen.keys() - ours) and not found.has and not found.awaited:
         # An older round could have missed a guest that has moved since it was found absent.
         after = after or m.tools.database.services.now()
-        found = lists.copies(m.tools.lists.of_all(after), known, uuid, ours)
+        everyone = m.tools.lists.of_all(after)
+        found = lists.copies(everyone, known, uuid, ours)
+        if found.has:
+            differences.note(m.tools.database, everyone, uuid)
     if found.awaited and not found.has:
         awaited = sorted(found.awaited)
         why = ', and '.join(dict.fromkeys(found.awaited.values()))
@@ -83,6 +86,19 @@ def refuse(
     found = copies(m, but, whole, after)
     if isinstance(found, lists.Copies) and found.has:
         return Failed(f'{shown(found)}, although the database has it on {m.guest.host}. {_REMEDY}')
+    return found
+
+
+def refuse_start(
+    m: MigrationContext, host: str | None, whole: bool = True, has_left: bool = False
+) -> Stuck | Parked | lists.Copies:
+    """Return as :func:`copies`, without the hosts of the migration; but Stuck if a host has the guest.
+
+    :param host: where the guest would be started.
+    """
+    found = copies(m, m.row.hosts, whole, has_left=has_left)
+    if isinstance(found, lists.Copies) and found.has:
+        return Stuck(Reason.of(StuckKind.OTHER_COPY, host, there=shown(found), destination=m.destination))
     return found
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from migrator import exception
 from migrator.conductor.guests import lists
-from migrator.conductor.migration import destinations, hosts, settle_table, waiting
+from migrator.conductor.migration import destinations, elsewhere, hosts, settle_table, waiting
 from migrator.conductor.migration.context import NOW, MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
 from migrator.objects import base, protocol, remedies
@@ -247,6 +247,11 @@ def _settle_start(
     seen = m.replies.seen.get(host)
     if is_there and report is not None and seen is not None and seen.guest.state in protocol.ACTIVE:
         return _start_again(m, report, send)
+    if not is_there and (state is None or is_done):
+        # The guest may have been started there, and moved since.
+        copies = elsewhere.refuse_start(m, host, has_left=is_done)
+        if not isinstance(copies, lists.Copies):
+            return copies
     if (is_there and state is None) or (m.abort_reason is None and (state is None or is_done)):
         # The host has lost the command, and may not have finished it; or it has lost what it had started.
         m.replies.reports.pop((host, step), None)

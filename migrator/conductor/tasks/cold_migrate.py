@@ -21,7 +21,7 @@ from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle import settle_start
 from migrator.conductor.migration.settle_table import Host, Observed
 from migrator.conductor.tasks import live_migrate
-from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, remedies, steps
+from migrator.objects import RESIZED, STOPPED, GuestState, LiveMigrateData, protocol, steps
 from migrator.objects.difference import POWER
 from migrator.objects.reasons import Reason, StuckKind, WaitKind
 from migrator.saga import log
@@ -127,17 +127,17 @@ def note_state(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Record the vm_state of the guest, which it gets back when the migration is confirmed or reverted.
 
     Another host must not have the guest. If it is shut off at the source although the database has it running, it may
-    run at any host.
+    run at any host. It is not started then, and the database follows its host.
     """
-    # A resize that leaves the guest at its host has another check, without this fact.
-    data = hosts.migrate_data(m, 'check_can_migrate_source')
-    is_odd = data is not None and data.source.get('is_off', False) and m.guest.vm_state != STOPPED
-    copies = elsewhere.refuse(m, [m.source], whole=is_odd)
+    data = hosts.migrate_data(m, 'check_can_migrate_source') or hosts.migrate_data(m, 'check_can_resize')
+    assert data is not None  # this step follows the check
+    vm_state = m.guest.vm_state if data.source['power_on'] else STOPPED
+    copies = elsewhere.refuse(m, [m.source], whole=vm_state != m.guest.vm_state)
     if not isinstance(copies, lists.Copies):
         return copies
     m.read_boots()
     m.writes.instance['task_state'] = 'resize_migrating'
-    return {'vm_state': m.guest.vm_state}
+    return {'vm_state': vm_state}
 
 
 def migrate_disk_and_power_off(m: MigrationContext) -> Verdict:
@@ -187,11 +187,9 @@ def _when_destination_is_down(m: MigrationContext, found: Host) -> Stuck | Parke
         # The source may have restored the guest of an earlier attempt in this epoch, and would not do it again.
         return None
     # It may have started the guest, which may have been moved from there since.
-    copies = elsewhere.copies(m, m.row.hosts, whole=True)
-    if isinstance(copies, Parked):
+    copies = elsewhere.refuse_start(m, m.source)
+    if not isinstance(copies, lists.Copies):
         return copies
-    if copies.has:
-        return _stuck_beside(m, copies)
     return Back(f'Destination {host} was forced down before it had reported that it has started the guest.')
 
 
@@ -260,7 +258,10 @@ def give_state_back(m: MigrationContext) -> Verdict:
 
 
 def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Wait for both hosts to report that the guest can go back: the source has it, shut off."""
+    """Wait for both hosts to report that the guest can go back: the source has it, shut off.
+
+    If all hosts are asked, the log keeps which were asked in vain.
+    """
     assert m.destination is not None
     if not m.replies.settling:
         # An undo of an earlier attempt may have sent the same command in this epoch.
@@ -283,24 +284,11 @@ def wait_for_both_hosts(m: MigrationContext) -> Mapping[str, Any] | Verdict:
         return Stuck(Reason.of(StuckKind.DESTINATION_MAY_RUN, m.destination))
     # A guest that is not as it was left there may be anywhere.
     has_left = destination.observed is Observed.ABSENT and not destination.forced_down
-    copies = elsewhere.copies(m, m.row.hosts, whole=not _is_as_started(m, destination), has_left=has_left)
-    if isinstance(copies, Parked):
+    copies = elsewhere.refuse_start(m, m.source, whole=not _is_as_started(m, destination), has_left=has_left)
+    if not isinstance(copies, lists.Copies):
         return copies
-    if copies.has:
-        return _stuck_beside(m, copies)
     m.read_boots()
-    return {}
-
-
-def _stuck_beside(m: MigrationContext, copies: lists.Copies) -> Stuck:
-    """Return why the source does not restore its copy of the guest: another host has one."""
-    helps = (
-        'look which copy is right. If it is the other one, abandon the migration with the guest on '
-        f'{m.destination}, then {remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut the other one off '
-        'and undefine it: the revert goes on'
-    )
-    words = {'observed': f'has its copy, but {elsewhere.shown(copies)}', 'destination': m.destination, 'look': helps}
-    return Stuck(Reason.of(StuckKind.NOT_REVERTED, m.source, **words))
+    return {'not_asked': sorted(copies.unasked)} if copies.unasked else {}
 
 
 def _is_as_started(m: MigrationContext, destination: Host) -> bool:

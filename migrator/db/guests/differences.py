@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sqlalchemy import orm
 
 from migrator.db import cleanups, instances, models
 from migrator.db.sql import columns
-from migrator.db.sql.engine import Engine, retried
+from migrator.db.sql.engine import Engine, Session, retried
 from migrator.db.sql.statements import Prepared
 from migrator.objects import RECONCILING, MigrationStatus, steps
 from migrator.objects.difference import Difference
@@ -108,11 +109,11 @@ class Differences:
         self._engine = engine
 
     def placed(self, uuids: Collection[str] | None = None) -> dict[str, Placed]:
-        """Return where the database has its guests, without those that are new or have another task.
+        """Return where the database has its guests, without those that have another task.
 
         A migration in progress is no other task.
 
-        :param uuids: only these; None: all.
+        :param uuids: only these; None: all that are not new.
         """
         read = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
         moves = _T.outerjoin(_M, _M.c.in_progress_instance_uuid == _T.c.uuid)
@@ -121,11 +122,9 @@ class Differences:
             .select_from(moves)
             .where(
                 sa.or_(_M.c.id.is_not(None), _T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-                _T.c.created_at < columns.later(-_BIRTH),
             )
         )
-        if uuids is not None:
-            query = query.where(_T.c.uuid.in_([*uuids]))
+        query = query.where(_T.c.created_at < columns.later(-_BIRTH) if uuids is None else _T.c.uuid.in_([*uuids]))
         cleanup, pending = models.CLEANUPS, dict[str, set[str]]()
         with self._engine.reader() as session:
             found = session.execute(query).all()
@@ -178,6 +177,14 @@ class Differences:
         return Known(may_run, frozenset(host for host, _step in copies), seen, found == {})
 
     @retried
+    def note(self, one: Difference) -> None:
+        """Store a difference, unless it is known."""
+        with contextlib.suppress(DBDuplicateEntry), self._engine.writer() as session:  # another has stored one
+            if session.execute(_SEEN, {'guest': one.instance_uuid}).scalar() != dict(one.seen):
+                _forget(session, [one.instance_uuid])
+                _store(session, one)
+
+    @retried
     def replace(self, found: Iterable[Difference], kept: Collection[str] = ()) -> builtins.list[Difference]:
         """Store the differences that a comparison has found, and forget the earlier ones.
 
@@ -194,8 +201,7 @@ class Differences:
             with self._engine.writer() as session:
                 _forget(session, [*gone, *(one.instance_uuid for one in new)])
                 for one in new:
-                    values = models.values_of(one) | {'seen': dict(one.seen), 'since': columns.now()}
-                    session.execute(sa.insert(_G).values(values))
+                    _store(session, one)
         except DBDuplicateEntry:
             return []  # another conductor has stored them meanwhile
         return new
@@ -262,6 +268,11 @@ def _unchanged(placed: Placed) -> tuple[Any, ...]:
     """Return the conditions that an instance is as it was read, and has no migration in progress."""
     same = (_T.c.uuid == placed.uuid, _T.c.host == placed.host, _T.c.tenure == placed.tenure)
     return (*same, ~instances.has_migration(placed.uuid))
+
+
+def _store(session: Session, one: Difference) -> None:
+    values = models.values_of(one) | {'seen': dict(one.seen), 'since': columns.now()}
+    session.execute(sa.insert(_G).values(values))
 
 
 def _forget(session: Any, uuids: Sequence[str]) -> None:

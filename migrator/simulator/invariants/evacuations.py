@@ -36,16 +36,16 @@ def left_behind(world: World, instance_uuid: str) -> set[str]:
 
 
 def not_asked(world: World, instance_uuid: str) -> set[str]:
-    """Return the hosts that an evacuation of a guest has named, as they did not list their guests.
+    """Return the hosts that did not list their guests when a guest was evacuated or reverted.
 
     They are exempt from I1 too: nothing that is on record had shown the guest there.
     """
     records = [
         record
         for row in world.migrations.values()
-        if row.is_evacuation and row.instance_uuid == instance_uuid
+        if row.instance_uuid == instance_uuid
         for record in world.step_log.get(row.uuid, ())
-        if record.step == 'evacuate' and record.input
+        if record.input
     ]
     return {host for record in records for host in (record.input or {}).get('not_asked', ())}
 

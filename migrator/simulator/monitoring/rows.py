@@ -64,10 +64,10 @@ class Rows:
         left_out = {'saga_log', *ASIDE}
         found = {table: [row.object for row in rows] for table, rows in self._tables.items() if table not in left_out}
         open_ = {one.uuid for one in found['migrations'] if one.status not in FINAL}
-        concerned = open_ | self._open
-        guests = {one.instance_uuid for one in found['migrations'] if one.is_evacuation and one.uuid in concerned}
-        # An evacuation that is done may be older than others of its guest that have ended.
-        concerned |= {one.uuid for one in found['migrations'] if one.instance_uuid in guests}
+        # The hosts that were asked in vain are known from the log, also after later migrations of the guest.
+        asks = [one for one in found['migrations'] if one.is_evacuation or one.revert_requested_at]
+        guests = {one.instance_uuid for one in asks}
+        concerned = open_ | self._open | {one.uuid for one in found['migrations'] if one.instance_uuid in guests}
         self._open_now = open_
         if not self.changed.isdisjoint(('migrations', 'saga_log')):
             self._add_up(concerned)

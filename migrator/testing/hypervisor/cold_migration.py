@@ -47,8 +47,12 @@ class ColdMigratingDriver(HostDriver):
     def migrate_disk_and_power_off(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.migrate_disk_and_power_off`."""
         with self._world.lock:
-            guest = self.movable(instance)
-            guest.powered_off_to_move = bool(migrate_data.source['power_on'])
+            guest, power_on = self.movable(instance), bool(migrate_data.source['power_on'])
+            if guest.state == GuestState.SHUTDOWN and power_on and not guest.powered_off_to_move:
+                raise exception.DriverError(
+                    f'migrate_disk_and_power_off: guest {instance.uuid} has been shut off since the check'
+                )
+            guest.powered_off_to_move = power_on
             if guest.state in OWNING:
                 self.hypervisor.set_state(guest, GuestState.SHUTDOWN, self.boot)
 

@@ -126,6 +126,12 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 'paused or shut off, without a live migration',
             )
         checked = storage.defined_disks(migrate_data.source['xml'])
+        power_on, ours = (
+            bool(migrate_data.source['power_on']),
+            self._records.read(records.OUTGOING, instance.uuid) or {},
+        )
+        if guest.state == GuestState.SHUTDOWN and power_on and ours.get('token') != _token(migrate_data):
+            raise self._error(phase, f'guest {instance.uuid} has been shut off since the check: look where it runs')
         plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
         copied = _copied(migrate_data)
         # The configuration may have changed since the checks.
@@ -142,7 +148,6 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                 # What an earlier call may have copied is not what the guest has now.
                 for draft in drafts:
                     destination.call(phase, functools.partial(copies.delete, draft=draft))
-            power_on = bool(migrate_data.source['power_on'])
             facts = {
                 'power_on': power_on,
                 'host': there.get('host'),

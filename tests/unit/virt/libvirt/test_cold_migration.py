@@ -207,6 +207,20 @@ def test_guest_that_was_shut_off_stays_so(local):
     assert local.states()[0] == 'shutdown'
 
 
+def test_guest_that_is_shut_off_since_the_check_is_refused_but_not_after_a_call_of_the_same_migration(local):
+    data = local.checked()
+    local.alpha.domains[0].shutdown()
+    with pytest.raises(exception.DriverError, match='has been shut off since the check'):
+        local.source.migrate_disk_and_power_off(INSTANCE, data)
+    local.source.revert_migration_at_source(INSTANCE, data)
+    assert local.states()[0] == 'shutdown'
+    local.alpha.domains[0].create()
+    for _ in range(2):
+        local.source.migrate_disk_and_power_off(INSTANCE, data)
+    local.source.revert_migration_at_source(INSTANCE, data)
+    assert local.states()[0] == 'running'
+
+
 def test_guest_runs_on_if_the_destination_cannot_be_reached_or_its_disks_have_changed(local):
     data = local.checked()
     local.reachable = False
