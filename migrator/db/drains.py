@@ -225,11 +225,14 @@ class Drains:
             raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
 
     @retried
-    def accept(self, drain: Drain, has_service: bool = True) -> None:
+    def accept(
+        self, drain: Drain, has_service: bool = True, events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    ) -> None:
         """Insert a drain and disable its host as a destination, in one transaction before the 202.
 
         :param has_service: whether the host has a compute service here. The engine of the drain disables any other
             host when the drain begins.
+        :param events: the first entries of its log, after that of its status.
         :raises migrator.exception.DrainInProgress: the host has a drain in progress.
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
@@ -247,9 +250,10 @@ class Drains:
                 if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))
-                values |= {'has_disabled_host': disables, 'in_progress_host': drain.host, 'log_seq': 1}
+                first = [('status', {'status': drain.status, 'by': drain.requested_by}), *events]
+                values |= {'has_disabled_host': disables, 'in_progress_host': drain.host, 'log_seq': len(first)}
                 session.execute(sa.insert(_T).values(**values))
-                self._append(session, drain, [('status', {'status': drain.status, 'by': drain.requested_by})])
+                self._append(session, drain, first)
         except DBDuplicateEntry:
             raise self._in_progress(drain.host) from None
 

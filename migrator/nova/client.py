@@ -41,6 +41,8 @@ from migrator.placement_client.client import DENIED, NOT_NOW, PlacementClient, a
 LEAST, NEWEST = (2, 65), (2, 96)
 #: The newest microversion that shows how many guests a hypervisor runs.
 _RUNNING_VMS = (2, 87)
+#: The newest microversion with which Nova starts an evacuated guest that ran before.
+_EVACUATES_AND_STARTS = (2, 94)
 #: Seconds without an answer after which Nova counts as unreachable.
 TIMEOUT = 60.0
 #: The number of items that are asked for at a time. Nova's own maximum may be lower.
@@ -171,6 +173,15 @@ class Nova:
             'POST', f'/servers/{uuid}/action', json={'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
         )
 
+    def evacuate(self, uuid: str, host: str | None = None, starts: bool = False) -> None:
+        """Request the evacuation of a guest whose host is down. It has a migration once Nova has accepted it.
+
+        :param host: the destination; None: Nova's scheduler chooses it.
+        :param starts: whether a guest that ran before is started there; if not, Nova leaves it shut off from 2.95 on.
+        """
+        version = min(self.microversion, _EVACUATES_AND_STARTS) if starts else None
+        self._send('POST', f'/servers/{uuid}/action', version, json={'evacuate': _given(host=host)})
+
     def abort(self, uuid: str, migration_id: int) -> None:
         """Request the abort of a live migration that is queued, preparing or running."""
         self._send('DELETE', f'/servers/{uuid}/migrations/{migration_id}')
@@ -196,6 +207,10 @@ class Nova:
     def disable(self, service_id: str, reason: str) -> None:
         """Disable a service, so that the scheduler chooses its host no more."""
         self._send('PUT', f'/os-services/{service_id}', json={'status': 'disabled', 'disabled_reason': reason})
+
+    def force_down(self, service_id: str) -> None:
+        """Declare that nothing runs at the host of a service."""
+        self._send('PUT', f'/os-services/{service_id}', json={'forced_down': True})
 
     def enable(self, service_id: str) -> None:
         """Enable a service."""

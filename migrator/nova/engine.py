@@ -46,12 +46,12 @@ LATE = 300.0
 #: How many migrations Nova runs at once at a source by default. Its API does not show that option.
 AT_ONCE = 1
 _LIVE = 'live-migration'
-#: The task of a guest whose live migration was requested.
-_MIGRATING = 'migrating'
 _PENDING = ('accepted', 'queued', 'preparing')
 #: The statuses in which an abort has no effect on the guest. Nova refuses it in ``accepted``.
 _ABORTABLE = ('queued', 'preparing')
-_ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
+ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
+#: The statuses of a move whose guest is at the destination. An evacuation is ``done`` until its source is back.
+_MOVED = ('completed', 'done')
 #: How many of the newest migrations of a host or of the cloud are read.
 _ROWS = 200
 #: A migration that Nova has not updated for longer does not count as on its way to its destination.
@@ -73,7 +73,13 @@ class NovaEngine:
     :param spread: whether ``choose`` chooses every destination. If not, Nova's scheduler does, unless the drain has
         ``destinations`` or an earlier attempt of the guest has failed.
     :param drained: returns the hosts of the drains in progress. They are no destinations.
+    :cvar type: the type of the migrations.
+    :cvar action: the name of the action that requests one.
+    :cvar task: the task of a guest for which one was requested.
+    :cvar needs_source: whether one goes on only while the source is up.
     """
+
+    type, action, task, needs_source = _LIVE, _LIVE, 'migrating', True
 
     def __init__(
         self,
@@ -156,20 +162,15 @@ class NovaEngine:
         server = self._nova.server(member.instance_uuid)
         if server is None or server.host != member.source:
             raise Refused(_busy(f'It is not on {member.source} any more.'))
-        if server.task_state == _MIGRATING:
+        if server.task_state == self.task:
             return  # a request that had no answer has arrived meanwhile
-        found = obstacle(server)
-        if found is not None:
-            raise Refused(obstacle(server, self._service(server.host or '')) or found)
-        earlier = self._half_written(server)
-        if earlier is not None:
-            raise Refused(Obstacle(ObstacleKind.STATE, f'{_forgotten(earlier)}.', ''))
+        self.check(server)
         avoided, refused = {*member.tried}, set[str]()
         while True:
             target = host if host is not None else self._destination(drain, member, avoided)
             self._named[member.instance_uuid] = target
             try:
-                self._nova.migrate_live(member.instance_uuid, target)
+                self.request(member.instance_uuid, target)
             except errors.NovaRefused as error:
                 if error.status == 400 and host is None and target is not None and target not in refused:
                     avoided.add(target)
@@ -180,15 +181,25 @@ class NovaEngine:
                     raise Refused(refusal) from None
             return
 
-    def _half_written(self, server: Server) -> NovaMigration | None:
-        """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
-        rows = self._nova.migrations(instance_uuid=server.uuid, limit=1)
-        if not rows or rows[0].type != _LIVE or not _is_half_written(rows[0], server):
-            return None
-        ended = rows[0].updated_at
-        later = [one for one in self._nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
-        # An unshelved guest may be at that host again, without a migration.
-        return None if any(one.action == 'unshelve' for one in later) else rows[0]
+    def check(self, server: Server) -> None:
+        """Check a guest before its request.
+
+        :raises Refused: it cannot be moved now.
+        """
+        found = obstacle(server)
+        if found is not None:
+            raise Refused(obstacle(server, self._service(server.host or '')) or found)
+        earlier = _half_written(self._nova, server)
+        if earlier is not None:
+            raise Refused(Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', ''))
+
+    def request(self, uuid: str, host: str | None) -> None:
+        """Send the request.
+
+        :param host: the destination; None: Nova's scheduler chooses it.
+        :raises migrator.nova.errors.NovaRefused: Nova does not accept it.
+        """
+        self._nova.migrate_live(uuid, host)
 
     def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle | None:
         """Return why Nova has refused to move a guest; None: an earlier request has arrived meanwhile."""
@@ -197,7 +208,7 @@ class NovaEngine:
         server = self._nova.server(member.instance_uuid)
         if server is None:
             return _busy('It was deleted.')
-        if server.task_state == _MIGRATING:
+        if server.task_state == self.task:
             return None
         reason = f'Nova refuses to move it: {_short(error.reason)}'
         service = self._service(server.host or '')
@@ -231,7 +242,7 @@ class NovaEngine:
         oldest = self._clock.now() - _FRESH
         for row in self._nova.migrations(type=_LIVE, limit=_ROWS):
             changed = row.updated_at or row.created_at
-            if row.status in _ENDED or changed is None or changed < oldest:
+            if row.status in ENDED or changed is None or changed < oldest:
                 continue  # an old one was forgotten by Nova
             host = row.dest_compute or self._named.get(row.instance_uuid)
             if host is not None:
@@ -244,7 +255,7 @@ class NovaEngine:
         Nova refuses the abort of one that is ``accepted``. The drain repeats the abort while it is being cancelled.
         """
         row = self._rows([member]).get(member.instance_uuid)
-        if row is None or row.status in _ENDED or (row.status not in _ABORTABLE and not drain.cancel_running):
+        if row is None or row.status in ENDED or (row.status not in _ABORTABLE and not drain.cancel_running):
             return
         # Nova refuses it if the migration has ended, is only accepted, or was forgotten. The next look shows which.
         with contextlib.suppress(errors.NovaRefused):
@@ -263,7 +274,7 @@ class NovaEngine:
             uuid = member.instance_uuid
             row, server = rows.get(uuid), servers.get(uuid)
             hosts = {server.host} if server is not None and server.task_state is not None else set()
-            if row is not None and row.status not in _ENDED:
+            if row is not None and row.status not in ENDED:
                 hosts |= {row.source_compute, row.dest_compute}
             for host in hosts - {None, *services}:
                 services[str(host)] = self._service(str(host))
@@ -281,11 +292,11 @@ class NovaEngine:
         marks = {member.instance_uuid: int(member.mark or 0) for member in members}
         if len(members) > 1:
             for source in sorted({member.source for member in members}):
-                for row in self._nova.migrations(source=source, type=_LIVE, limit=_ROWS):
+                for row in self._nova.migrations(source=source, type=self.type, limit=_ROWS):
                     if row.id > marks.get(row.instance_uuid, row.id):
                         found.setdefault(row.instance_uuid, row)
         for uuid in marks.keys() - found.keys():
-            for row in self._nova.migrations(instance_uuid=uuid, type=_LIVE, limit=1):
+            for row in self._nova.migrations(instance_uuid=uuid, type=self.type, limit=1):
                 if row.id > marks[uuid]:
                     found[uuid] = row
         return found
@@ -314,20 +325,20 @@ class NovaEngine:
         if server is None:
             return Move(MoveState.GONE, reason='It was deleted.')
         lasts = self._lasts(member, row, server)
-        if row is not None and _is_half_written(row, server) and lasts >= SETTLED:
-            return Move(MoveState.FAILED, row.dest_compute, _forgotten(row), in_doubt=True)
+        if row is not None and is_half_written(row, server) and lasts >= SETTLED:
+            return Move(MoveState.FAILED, row.dest_compute, forgotten(row), in_doubt=True)
         if server.task_state is not None:
-            return _in_progress(row, server, services, lasts)
+            return _in_progress(row, server, services, lasts, self.needs_source)
         if row is None:
             if server.host == member.source:
                 return Move(MoveState.PENDING) if lasts < SETTLED else None
             return _elsewhere(server)
         arrived = row.dest_compute is not None and server.host == row.dest_compute != member.source
-        if row.status not in _ENDED or (row.status == 'completed' and not arrived and server.host == member.source):
+        if row.status not in ENDED or (row.status in _MOVED and not arrived and server.host == member.source):
             # Nova does not show its end or the new host of the guest yet, or has forgotten the migration.
             if lasts < SETTLED:
-                return _in_progress(row, server, services, lasts)
-        if arrived or (row.status == 'completed' and server.host != member.source):
+                return _in_progress(row, server, services, lasts, self.needs_source)
+        if arrived or (row.status in _MOVED and server.host != member.source):
             return Move(MoveState.MOVED, row.dest_compute, reason=self._why_noted(row, server))
         if server.host != member.source:
             return _elsewhere(server)
@@ -337,7 +348,7 @@ class NovaEngine:
             named = row.dest_compute or self._named.get(member.instance_uuid)
             reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {self._why(row)}'
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
-        return Move(MoveState.FAILED, row.dest_compute, _forgotten(row))
+        return Move(MoveState.FAILED, row.dest_compute, forgotten(row))
 
     def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
         """Return for how many seconds the looks have shown the same of a member."""
@@ -358,7 +369,7 @@ class NovaEngine:
                 f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
                 f'{self._why(row)}. {remedy or "Check the guest there."}'
             )
-        if row.status not in _ENDED:
+        if row.status not in ENDED:
             return f'It is on {server.host}, though its migration {row.id} is still shown as {row.status}.'
         return None
 
@@ -367,7 +378,7 @@ class NovaEngine:
         unknown = f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
         for action in self._nova.actions(row.instance_uuid):
             begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
-            if action.action == _LIVE and begun:
+            if action.action == self.action and begun:
                 events = self._nova.events(row.instance_uuid, action.request_id)
                 details = [event.details for event in events if event.result == 'Error' and event.details]
                 return _short(details[-1]) if details else unknown
@@ -383,7 +394,7 @@ class NovaEngine:
         rows = self._nova.migrations(source=members[0].source, type=_LIVE, limit=_ROWS)
         past = recorded.completed(self._nova, self._sizes, members[0].source)
         outlook = forecast.Outlook(now, self.bound(drain), past)
-        began = {row.instance_uuid: row.created_at for row in reversed(rows) if row.status not in _ENDED}
+        began = {row.instance_uuid: row.created_at for row in reversed(rows) if row.status not in ENDED}
         jobs = [
             forecast.Job(one.instance_uuid, one.size_mb, _age(began.get(one.instance_uuid), now)) for one in members
         ]
@@ -428,12 +439,12 @@ class NovaEngine:
         if service is not None and service.state == 'down':
             counted = [f'not known. {_down(service)}']
         return [
-            Check('guests in Nova', _few(guests)),
+            Check('guests in Nova', few(guests)),
             Check('guests that nova-compute counts', counted),
-            Check('migrations in progress', _few(_moves(self._nova, host))),
+            Check('migrations in progress', few(_moves(self._nova, host))),
             Check(
                 f'allocations in Placement, which {remedies.TABLE[remedies.Kind.AUDIT_NOVA].command} explains',
-                _few(_allocations(self._nova, self._placement, [one.uuid for one in hypervisors])),
+                few(_allocations(self._nova, self._placement, [one.uuid for one in hypervisors])),
             ),
         ]
 
@@ -442,7 +453,7 @@ def _moves(nova: Nova, host: str) -> list[str]:
     """Return the migrations from and to a host whose guests have a task. Nova has forgotten the others."""
     found = []
     for row in nova.migrations(host=host, limit=_ROWS):
-        if row.status not in _ENDED:
+        if row.status not in ENDED:
             server = nova.server(row.instance_uuid)
             if server is not None and server.task_state is not None:
                 found.append(f'{row.type} {row.id} of {row.instance_uuid}: {row.status}')
@@ -466,25 +477,33 @@ def _busy(reason: str) -> Obstacle:
 
 
 def _in_progress(
-    row: NovaMigration | None, server: Server, services: Mapping[str, Service | None], lasts: float
+    row: NovaMigration | None,
+    server: Server,
+    services: Mapping[str, Service | None],
+    lasts: float,
+    needs_source: bool,
 ) -> Move:
-    """Return the state of a migration that has not ended, or of which the guest's task has not."""
+    """Return the state of a migration that has not ended, or of which the guest's task has not.
+
+    :param needs_source: as of :class:`NovaEngine`.
+    """
     state = MoveState.PENDING if row is None or row.status in _PENDING else MoveState.RUNNING
     destination = row.dest_compute if row is not None else None
     waits_for = None
-    if row is not None and row.status not in _ENDED:
-        for host in (row.source_compute, destination):
+    if row is not None and row.status not in ENDED:
+        for host in (row.source_compute if needs_source else None, destination):
             service = services.get(host or '')
             if service is not None and service.state == 'down':
-                waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {_remedy(row, server, service)}'
+                remedy = _remedy(row, server, service)
+                waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {remedy}'
                 break
     elif lasts >= LATE:
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
         look = look_at(services.get(server.host or ''))
         remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
         waits_for = (
-            f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check nova-conductor, '
-            f'nova-compute and the message broker. {remedy}'
+            f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check '
+            f'nova-conductor, nova-compute and the message broker. {remedy}'
         ).rstrip()
     return Move(state, destination, is_stuck=waits_for is not None, waits_for=waits_for)
 
@@ -506,20 +525,32 @@ def _down(service: Service) -> str:
     return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
 
 
-def _is_half_written(row: NovaMigration, server: Server) -> bool:
+def _half_written(nova: Nova, server: Server) -> NovaMigration | None:
+    """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
+    rows = nova.migrations(instance_uuid=server.uuid, limit=1)
+    if not rows or rows[0].type != _LIVE or not is_half_written(rows[0], server):
+        return None
+    ended = rows[0].updated_at
+    later = [one for one in nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
+    # An unshelved guest may be at that host again, without a migration.
+    return None if any(one.action == 'unshelve' for one in later) else rows[0]
+
+
+def is_half_written(row: NovaMigration, server: Server) -> bool:
     """Return whether Nova shows the end of a migration, and the guest still at its source.
 
     Nova writes the end first. If it is killed in between, it never writes the new host.
     """
-    return row.status == 'completed' and row.dest_compute is not None and server.host == row.source_compute
+    return row.status in _MOVED and row.dest_compute is not None and server.host == row.source_compute
 
 
-def _forgotten(row: NovaMigration) -> str:
-    if row.status == 'completed':
+def forgotten(row: NovaMigration) -> str:
+    """Return what is known of a migration whose end Nova has written by half, or not at all, in words."""
+    if row.status in _MOVED:
         return (
-            f'Its migration {row.id} is completed, but Nova still shows the guest on {row.source_compute}. The guest '
-            f'probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it or '
-            'evacuate it'
+            f'Its migration {row.id} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
+            f'guest probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it '
+            'or evacuate it'
         )
     return (
         f'Nova has forgotten its migration {row.id}, which stays {row.status}, as the guest has no task: nova-compute '
@@ -545,5 +576,6 @@ def _short(text: str) -> str:
     return line if len(line) <= _SHOWN else f'{line[:_SHOWN]}...'
 
 
-def _few(found: list[str]) -> list[str]:
+def few(found: list[str]) -> list[str]:
+    """Return the first of many items, and how many there are besides."""
     return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']

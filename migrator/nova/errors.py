@@ -25,6 +25,12 @@ class NovaUnauthorized(NovaUnreachable):
     )
 
 
+class HostReports(exception.ServiceUnreachable):
+    """The nova-compute of a host whose guests would be evacuated reports, or may report."""
+
+    msg_fmt = 'No guest of {host} is evacuated: {reason}'
+
+
 class NovaTooOld(exception.MigratorException):
     """The cloud lacks a microversion of Nova that is needed."""
 

@@ -16,7 +16,7 @@ from migrator.placement_client.client import PlacementClient
 #: The states of a guest that Nova moves live.
 MIGRATABLE = ('active', 'paused')
 #: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
-_SOFTLY_DELETED = 'soft-delete'
+SOFTLY_DELETED = 'soft-delete'
 
 
 def service_of(nova: Nova, host: str) -> Service | None:
@@ -35,7 +35,7 @@ def look_at(service: Service | None) -> dict[Reading, bool]:
 def evacuate(server: Server, service: Service | None) -> str:
     """Return the remedy that evacuates a guest, if its host permits that."""
     look = look_at(service) | {Reading.ELSEWHERE: False}
-    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, guest=server.uuid)
+    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, host=server.host)
 
 
 def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
@@ -56,7 +56,7 @@ def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
     if server.vm_state == 'stopped':
         down = f'Start nova-compute at {server.host} first: it does not report.'
         return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or down)
-    if server.vm_state == _SOFTLY_DELETED:
+    if server.vm_state == SOFTLY_DELETED:
         return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
     if server.vm_state not in MIGRATABLE:
         remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
@@ -81,7 +81,7 @@ def softly_deleted(nova: Nova, consumers: Iterable[str]) -> Iterator[Server]:
     """Yield those consumers that are guests which Nova keeps for a while after their deletion."""
     for uuid in consumers:
         server = nova.server(uuid)
-        if server is not None and server.vm_state == _SOFTLY_DELETED:
+        if server is not None and server.vm_state == SOFTLY_DELETED:
             yield server
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import executors
@@ -46,12 +46,17 @@ _TRUE = ('1', 't', 'true', 'on', 'y', 'yes')
 
 
 def plan(
-    nova: Nova, placement: PlacementClient, drains: Sequence[Drain], clock: executors.Clock
+    nova: Nova,
+    placement: PlacementClient,
+    drains: Sequence[Drain],
+    clock: executors.Clock,
+    obstacle_of: Callable[[Server], Obstacle | None] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the plans of drains that would run at the same time, in their order, as JSON.
 
     No plan sends a guest to the host of another drain, and the guests of all drains share the same room.
 
+    :param obstacle_of: returns what is in the way of a guest; None: what is in the way of its live migration.
     :returns: as from :func:`migrator.drain.plan.documents`.
     :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
@@ -60,7 +65,8 @@ def plan(
     room = Rooms(candidates.Room(placement), site.hosts, {drain.host for drain in drains})
     found = [nova.servers(drain.host) for drain in drains]
     site.note(server for servers in found for server in servers)
-    chosen = [list(_choose(site, room, drain, servers)) for drain, servers in zip(drains, found, strict=True)]
+    obstacle_of = obstacle_of or site.obstacle
+    chosen = [list(_choose(site, room, *one, obstacle_of)) for one in zip(drains, found, strict=True)]
     past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
     now = clock.now()
     listed = {server.uuid for servers in found for server in servers}
@@ -89,12 +95,17 @@ def _deleted(nova: Nova, placement: PlacementClient, host: str, listed: Collecti
             yield Copy(server.uuid, server.name, host, why_left(host), to_end(server))
 
 
-def _choose(site: Site, room: Rooms, drain: Drain, servers: Sequence[Server]) -> Iterator[Choice]:
+def _choose(
+    site: Site,
+    room: Rooms,
+    drain: Drain,
+    servers: Sequence[Server],
+    obstacle_of: Callable[[Server], Obstacle | None],
+) -> Iterator[Choice]:
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     by_uuid = {server.uuid: server for server in servers}
     guests = [
-        Guest(server.uuid, server.name, drain.host, server.flavor.memory_mb, site.obstacle(server))
-        for server in servers
+        Guest(server.uuid, server.name, drain.host, server.flavor.memory_mb, obstacle_of(server)) for server in servers
     ]
     for guest in in_order(drain, guests):
         need = site.need(drain, by_uuid[guest.uuid])

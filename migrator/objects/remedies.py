@@ -49,6 +49,7 @@ class Kind(enum.StrEnum):
     DECLARE_DOWN = 'declare-down'
     DECLARE_UP = 'declare-up'
     DECLARE_UP_WHEN_BACK = 'declare-up-when-back'
+    RETURN_HOST = 'return-host'
     ENABLE = 'enable'
     DELETE_SERVICE = 'delete-service'
     HAVE_LISTED = 'have-listed'
@@ -62,6 +63,10 @@ class Kind(enum.StrEnum):
     EVACUATE_BY_NOVA = 'evacuate-by-nova'
     EVACUATE_ONCE_LOOKED = 'evacuate-once-looked'
     EVACUATE_IF_LOST = 'evacuate-if-lost'
+    SAY_WHERE_DISKS_ARE = 'say-where-disks-are'
+    EVACUATE_HOST = 'evacuate-host'
+    FENCE_AND_EVACUATE = 'fence-and-evacuate'
+    SET_ERROR = 'set-error'
     SET_ACTIVE = 'set-active'
     SET_ACTIVE_IF_THERE = 'set-active-if-there'
     CONFIRM_OR_REVERT = 'confirm-or-revert'
@@ -171,14 +176,33 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_BY_NOVA: _row(
-            'If the host is dead: fence it first (cut its power), and then: {command}. From microversion 2.95 on the '
-            'guest is shut off at its new host.',
-            'openstack server evacuate {guest}', _R.HOST_REPORTS, _R.ELSEWHERE,
+            'If the host is dead: fence it first (cut its power). {command} shows what each guest loses, and evacuates '
+            'them once you say that the host is fenced.',
+            'migrator-drain evacuate {host}', _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_ONCE_LOOKED: _row(
             'If the host is dead: cut its power, and look whether {host} runs the guest. Only if it does not: '
             '{command}. From microversion 2.95 on the guest is shut off at its new host.',
             'openstack server evacuate {guest}', _R.HOST_REPORTS,
+        ),
+        _K.SET_ERROR: _row('Once it is, Nova does: {command}.', f'{_SERVER_SET} error {{guest}}', _R.HOST_REPORTS),
+        _K.SAY_WHERE_DISKS_ARE: _row(
+            'If all hosts share the storage of the disks, say --disks-are-shared. If the guest may begin again from '
+            'its image, say --rebuild-from-image.'
+        ),
+        _K.EVACUATE_HOST: _row(
+            'Once {host} has no power, or no network to storage and guests: {command}',
+            '{drain} evacuate {host} --fenced{options}', _R.HOST_REPORTS,
+        ),
+        _K.FENCE_AND_EVACUATE: _row(
+            'Or with what cuts its power: {command}',
+            '{drain} evacuate {host} --fence-command "PROGRAM {host}"{options}', _R.HOST_REPORTS,
+        ),
+        _K.RETURN_HOST: _row(
+            'Leave {host} declared down until it is repaired. Then start nova-compute there: it removes the copies '
+            'that it still has, and their migrations become "completed". After that: {command}',
+            'openstack compute service set --up {host} nova-compute, and openstack compute service set --enable '
+            '{host} nova-compute',
         ),
         _K.EVACUATE_IF_LOST: _row(
             'evacuate it if {host} is dead and fenced ({command})', 'openstack server evacuate {guest}',

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.nova.foreground.session import Session
@@ -22,8 +23,24 @@ _RIGHT = 'its allocations are correct, or are changing at this moment.'
 _UNKNOWN = 'Nova does not know it, and it holds nothing in Placement: check the uuid.'
 
 
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """An audit, as it is shown."""
+
+    document: dict[str, Any]
+    lines: list[str]
+    is_wrong: bool
+
+
 def audit(asked: Session) -> int:
     """Show the wrong allocations and the remedy of each; change nothing."""
+    found = look(asked)
+    asked.answer(found.document, command.printable_lines(found.lines))
+    return command.WRONG if found.is_wrong else command.RIGHT
+
+
+def look(asked: Session) -> Audit:
+    """Return the wrong allocations, and the remedy of each."""
     found = _audit(asked)
     lines = [line for finding in found.findings for line in _lines(finding, finding.remedy)]
     if found.others:
@@ -35,8 +52,7 @@ def audit(asked: Session) -> int:
         'others': [one.as_dict() for one in found.others],
         'unreadable': found.unreadable,
     }
-    asked.answer(document, command.printable_lines(lines))
-    return command.WRONG if found.findings or found.unreadable else command.RIGHT
+    return Audit(document, lines, bool(found.findings or found.unreadable))
 
 
 def heal(asked: Session) -> int:
@@ -88,7 +104,7 @@ def heal(asked: Session) -> int:
 def _audit(asked: Session) -> Audited:
     from migrator.nova import audit
 
-    return audit.audit(*asked.cloud, asked.threads, asked.arguments.settle)
+    return audit.audit(*asked.cloud, asked.threads, getattr(asked.arguments, 'settle', _SETTLE))
 
 
 def _heal(asked: Session, finding: Finding, named: Collection[str]) -> tuple[bool, str]:

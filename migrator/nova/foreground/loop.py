@@ -14,7 +14,7 @@ import signal
 import sys
 
 from migrator.drain.attempt import attempt
-from migrator.nova.foreground import session, state
+from migrator.nova.foreground import fenced, session, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, MemberStatus
@@ -26,7 +26,7 @@ from migrator.operator.watch.screen import Picture
 EVERY = 2.0
 #: The longest time in seconds until a signal is noticed that comes between two looks.
 _SLICE = 0.2
-INTERRUPTED = 130
+INTERRUPTED, STOPPED = 130, command.WRONG
 
 
 class Left(KeyboardInterrupt):
@@ -107,6 +107,7 @@ class _Running:
         self._has_paused = False
         # An earlier process has shown the events until now.
         shown = drain.log_seq if drain.owner is not None else 0
+        self._mover = fenced.engine_of(asked, drain) or asked.mover
         self._shown = subjects.Drain(asked.get, asked.threads.clock.now, drain.uuid, shown)
         self._drains.adopt(self._owner, drain.uuid)
 
@@ -123,8 +124,11 @@ class _Running:
                 drain = self._drains.get(self._uuid)
             self._has_paused = True
         if not drain.ended:
-            attempt(self._drains, self._asked.mover, drain, session.PROG)
+            attempt(self._drains, self._mover, drain, session.PROG)
         picture = self._shown.look()
+        stopped = getattr(self._mover, 'stopped', None)
+        if stopped is not None:
+            return dataclasses.replace(picture, status=STOPPED, notes=[*picture.notes, f'Nothing more: {stopped}'])
         if not self._has_paused or picture.status is not None:
             return picture
         moving = self._moving()

@@ -10,7 +10,7 @@ import os
 import pathlib
 import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib import parse
 
 from migrator import exception
@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     Connect = Callable[[str | None, str | None], tuple[Nova, PlacementClient]]
 
 PROG = 'migrator-drain'
+E = TypeVar('E')
 
 
 def make_conf(path: pathlib.Path) -> cfg.ConfigOpts:
@@ -110,13 +111,22 @@ class Session(Asked):
 
     @functools.cached_property
     def mover(self) -> Engine:
-        """The engine that moves the guests."""
-        from migrator.nova import engine, plan
+        """The engine that moves the guests live."""
+        from migrator.nova import engine
+
+        return self.make_engine(engine.NovaEngine)
+
+    def make_engine(self, make: Callable[..., E], **more: Any) -> E:
+        """Return an engine of this cloud.
+
+        :param make: its class.
+        """
+        from migrator.nova import plan
 
         nova, placement = self.cloud
         choose = plan.Spread(nova, placement, self.threads).choose
         spread = bool(getattr(self.arguments, 'spread', False))
-        return engine.NovaEngine(nova, placement, self.threads.clock, choose, spread, self._drained)
+        return make(nova, placement, self.threads.clock, choose, spread, self._drained, **more)
 
     def _drained(self) -> set[str]:
         """Return the hosts with a drain in progress."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.nova.foreground import allocations, state
+from migrator.nova.foreground import allocations, evacuation, fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
 from migrator.operator.cli import command, drain
@@ -69,6 +69,8 @@ def _run_after(action: str) -> Callable[[Session], int]:
 
         uuid = asked.arguments.uuid if action == 'restore' else _uuid_of(asked)
         asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
+        if action == 'restore':
+            fenced.refuse_restore(asked, uuid)
         with loop.Interrupts() as interrupts:
             asked.database.drains.request(
                 uuid, action, getpass.getuser(), getattr(asked.arguments, 'abort_running', False)
@@ -160,6 +162,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
     Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
+    Verb('evacuate', 'start the guests of a dead host elsewhere', _own(evacuation.evacuate), evacuation.arguments),
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],
     Verb('audit', 'show which allocations are wrong', _own(allocations.audit), allocations.audit_arguments),

@@ -20,6 +20,7 @@ from keystoneauth1.exceptions import ConnectFailure
 
 from migrator.nova.client import Nova
 from migrator.testing.placement import make_response
+from tests.unit.nova.fake_evacuation import Evacuations
 
 _PROJECT, _USER = 'cfdc58047c5a5879865a17f079445a85', '43d260aeb13c5c3bb7af9cdee81d8eef'
 _NO_HOST = 'No valid host was found. There are not enough hosts available.'
@@ -41,7 +42,7 @@ def _bad(message):
     return _Refusal(400, 'badRequest', message)
 
 
-class FakeNova:
+class FakeNova(Evacuations):
     """One Nova with its hosts; it is the adapter of :class:`migrator.nova.client.Nova`.
 
     :param hosts: their names.
@@ -49,6 +50,7 @@ class FakeNova:
     """
 
     def __init__(self, hosts=('host1', 'host2', 'host3'), placement=None, newest=(2, 104)):
+        super().__init__()
         self.newest, self.placement, self.at_once, self.page = newest, placement, 1, 1000
         self.now = datetime.datetime(2026, 11, 23, 6, 0, tzinfo=datetime.UTC)
         #: Guest -> the host where it really runs.
@@ -87,6 +89,8 @@ class FakeNova:
     def client(self):
         """Return the client that a program has."""
         return Nova(self)
+
+    bad, conflict = staticmethod(_bad), staticmethod(_conflict)
 
     # --- the cloud ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +192,7 @@ class FakeNova:
             for guest, host, request_id in accepted:
                 self._add_row(guest, host, request_id)
 
-    def _add_row(self, guest, host, request_id):
+    def _add_row(self, guest, host, request_id, kind='live-migration'):
         self.rows.append(
             {
                 'id': len(self.rows) + 1,
@@ -197,7 +201,7 @@ class FakeNova:
                 'dest_compute': None,
                 'instance_uuid': guest,
                 'status': 'accepted',
-                'migration_type': 'live-migration',
+                'migration_type': kind,
                 'created_at': self._time(),
                 'updated_at': None,
                 'wanted': host,
@@ -209,6 +213,9 @@ class FakeNova:
         )
 
     def _advance(self, row):
+        if row['migration_type'] == 'evacuation':
+            self.advance_evacuation(row)
+            return
         guest, source = row['instance_uuid'], row['source_compute']
         fails = self.fails.get(guest)
         if row['status'] == 'accepted':
@@ -425,6 +432,9 @@ class FakeNova:
         if name == 'os-resetState':
             server['vm_state'], server['task_state'] = options['state'], None
             return 202, None
+        if name == 'evacuate':
+            self.evacuate(server, options, version)
+            return 200, {}
         assert name == 'os-migrateLive', name
         host = options['host']
         if server['task_state'] is not None:
@@ -489,8 +499,8 @@ class FakeNova:
             found = [row for row in found if query['host'] in (row['source_compute'], row['dest_compute'])]
         shown, links = self._page(found, query, 'uuid', 'migrations')
         for row in shown:
-            for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten'):
-                del row[name]
+            for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten', 'is_left_off'):
+                row.pop(name, None)
             node = row['source_compute'] if row['dest_compute'] is not None else None
             row |= {'source_node': node, 'dest_node': row['dest_compute'], 'dest_host': None}
             row |= {'user_id': _USER, 'project_id': _PROJECT}
@@ -511,7 +521,7 @@ class FakeNova:
         return 202, None
 
     def _list_services(self, version, body, query):
-        found = [dict(one) for one in [*self.services.values(), *self.more_services]]
+        found = [one | {'state': self.shown_state(one)} for one in [*self.services.values(), *self.more_services]]
         if self.leaves_out('/os-services'):
             for one in found:
                 if one['host'] in self.second_cell:
@@ -523,7 +533,7 @@ class FakeNova:
     def _update_service(self, version, body, query, number):
         for one in [*self.services.values(), *self.more_services]:
             if one['id'] == number:
-                one.update(body)
+                one.update(body, updated_at=self._time())  # any change of a row counts
                 if one['status'] == 'enabled':
                     one['disabled_reason'] = None
                 return 200, {'service': one}

@@ -190,7 +190,7 @@ def test_guest_that_is_deleted_softly_is_in_the_plan(cloud):
 def test_guests_of_a_host_that_is_down_cannot_move(cloud):
     cloud.guest()
     cloud.fake.kill('host1')
-    assert 'openstack server evacuate' in cloud.way()['remedy']
+    assert 'migrator-drain evacuate host1' in cloud.way()['remedy']
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-drain evacuate``: starts the guests of a dead host elsewhere.
+
+It is a drain with another engine, so ``show``, ``watch``, ``pause``, ``resume`` and ``cancel`` work as for any drain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import getpass
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from migrator import exception
+from migrator.nova.foreground import fenced, state
+from migrator.nova.foreground.session import Session
+from migrator.objects import base, remedies
+from migrator.objects.drain import Drain, MemberStatus
+from migrator.operator.cli import command, drain
+
+if TYPE_CHECKING:  # imported where it is used, so that the help is fast
+    from migrator.nova.evacuation import Words
+
+#: Nova's own service_down_time, in seconds, and the default limit of a fence command.
+QUIET, FENCE_TIMEOUT = 60, 120
+_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'LOSES', 'DESTINATION', 'IN THE WAY', 'REMEDY')
+_END_COLUMNS = ('GUEST', 'INSTANCE', 'EVACUATION', 'RUNS ON', 'NOVA SHOWS', 'REASON')
+
+
+def evacuate(asked: Session) -> int:
+    """Show what each guest of a host would lose; or evacuate them, if the operator says that it is fenced."""
+    from migrator.nova import evacuation
+    from migrator.nova.foreground import loop
+
+    given, drains = asked.arguments, asked.database.drains
+    words = evacuation.Words(given.disks_are_shared, given.rebuild_from_image, given.start)
+    mine = next((one for one in drains.list(in_progress=True) if one.host == given.host), None)
+    known = fenced.Recorded.of(drains.read_log(mine.uuid)) if mine is not None else None
+    if mine is not None and known is not None:
+        if known.words is None:
+            raise exception.DrainInProgress(host=mine.host, drain=mine.uuid)
+        if known.words != words:
+            said = f'was begun with {known.words}, and not with {words}'
+            remedy = f'Say the same, or cancel it first: {asked.command} cancel {mine.uuid}'
+            raise exception.Invalid(f'Evacuation {mine.uuid} of {mine.host} {said}. {remedy}')
+    new = mine or drain.wanted(asked, given.host)
+    if mine is None:
+        drains.check(new, asked.known(new))
+    if not (given.fenced or given.fence_command):
+        return _plan(asked, new, words, is_only_shown=True)
+    if mine is None:
+        _plan(asked, new, words, is_only_shown=False)
+        fenced.wait_quietly(asked, new.host)
+        entry = {'words': dataclasses.asdict(words), 'by': getpass.getuser(), 'reason': _said(given)}
+        drains.accept(new, has_service=False, events=[(fenced.SAID, entry)])
+    with state.locked(asked.lock_of(new)) as pid:
+        if pid is not None:
+            sys.stderr.write(f'{loop.runs_elsewhere(new, pid)}\nTo see it: {asked.command} watch {new.uuid}\n')
+            return command.WRONG
+        fenced.declare(asked, new.uuid, is_new=mine is None)
+    with loop.Interrupts() as interrupts:
+        status = loop.run(asked, new.uuid, interrupts)
+    ended = drains.get(new.uuid)
+    return status if not ended.ended else max(status, _report(asked, ended))
+
+
+def _said(given: argparse.Namespace) -> str:
+    by = 'the operator says so' if given.fenced else 'by command'
+    return f'{given.host} is fenced: {by}'
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def _plan(asked: Session, new: Drain, words: Words, is_only_shown: bool) -> int:
+    """Show the guests of the host, with what each loses; return 1 if one cannot be evacuated."""
+    from migrator.nova import evacuation, plan
+
+    nova, placement = asked.cloud
+    found = plan.plan(nova, placement, [new], asked.threads.clock, evacuation.obstacles(nova, new.host, words))[0]
+    servers = {server.uuid: server for server in nova.servers(new.host)}
+    for guest in found['guests']:
+        server = servers.get(guest['instance_uuid'])
+        guest['status'] = server.status if server is not None else None
+        guest['loses'] = evacuation.loses(server, words) if server is not None and guest['can_move'] else None
+        del guest['expected_seconds'], guest['migration_type']
+    del found['expected_seconds']
+    rows = [
+        (one['name'], one['instance_uuid'], one['status'], one['loses'], one['destination'], *_in_the_way(one))
+        for one in found['guests']
+    ]
+    lines = [command.table(_PLAN_COLUMNS, rows)]
+    lines += [f'{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
+    can, cannot = found['can_move'], found['cannot_move']
+    lines += [f'{base.count(can, "guest")} of {new.host} can be evacuated, {cannot} cannot. {_after(asked, words)}']
+    if is_only_shown:
+        lines += [
+            'Nothing was changed. Find out first whether it was the host, or nova-compute alone: look at its power and '
+            'its console.',
+            *filter(None, fenced.offers(asked, new.host, words)),
+        ]
+        asked.answer(found, '\n'.join(lines))
+    elif not asked.arguments.json:
+        print('\n'.join(lines), flush=True)
+    return command.WRONG if cannot or found['copies'] else command.RIGHT
+
+
+def _in_the_way(guest: dict[str, Any]) -> tuple[str | None, str | None]:
+    found = guest['obstacle'] or {'reason': None, 'remedy': None}
+    return found['reason'], found['remedy']
+
+
+def _after(asked: Session, words: Words) -> str:
+    from migrator.nova import evacuation
+
+    leaves_off = asked.cloud[0].microversion >= evacuation.LEAVES_OFF and not words.start
+    if leaves_off:
+        return 'They are left shut off at their new hosts; with --start, those that ran are started.'
+    return 'Those that ran are started at their new hosts.'
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _report(asked: Session, ended: Drain) -> int:
+    """Show what runs where, the wrong allocations, and when the host may be declared up."""
+    from migrator.nova.foreground import allocations
+
+    nova, members = asked.cloud[0], asked.database.drains.read_members(ended.uuid)
+    guests = []
+    for member in members:
+        server = nova.server(member.instance_uuid)
+        is_there = server is not None and server.status == 'ACTIVE' and server.host != ended.host
+        guests.append(
+            {
+                'name': member.name,
+                'instance_uuid': member.instance_uuid,
+                'evacuation': member.status,
+                'runs_on': server.host if server is not None and is_there else None,
+                'shown': f'{server.status} on {server.host}' if server is not None else 'deleted',
+                'reason': member.reason,
+            }
+        )
+    found = allocations.look(asked)
+    may_return = remedies.offer(remedies.Kind.RETURN_HOST, host=ended.host)
+    lines = [command.table(_END_COLUMNS, [tuple(one.values()) for one in guests]), *found.lines, may_return]
+    asked.answer({'guests': guests, 'audit': found.document, 'host': may_return}, '\n'.join(lines))
+    left = any(member.status not in (MemberStatus.MOVED, MemberStatus.GONE) for member in members)
+    return command.WRONG if left or found.is_wrong else command.RIGHT
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``evacuate``."""
+    parser.add_argument('host', metavar='HOST', type=command.name, help='the dead host')
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument('--fenced', action='store_true', help='it has no power, or no network to storage and guests')
+    help_ = 'a command that fences it, without a shell; {host} in it is the host; it has to end with 0'
+    how.add_argument('--fence-command', metavar='CMD', type=_command_line, help=help_)
+    help_ = f'the time within which the fence command has to end; default {FENCE_TIMEOUT}'
+    parser.add_argument(
+        '--fence-timeout', type=command.at_least(1), default=FENCE_TIMEOUT, metavar='SECONDS', help=help_
+    )
+    help_ = f'how long nova-compute must not report before the host is declared down; default {QUIET}'
+    parser.add_argument('--quiet-for', type=command.at_least(1), default=QUIET, metavar='SECONDS', help=help_)
+    disks = parser.add_mutually_exclusive_group()
+    help_ = 'all hosts have the disks of guests without volumes, so that none is made anew'
+    disks.add_argument('--disks-are-shared', action='store_true', help=help_)
+    help_ = 'guests without volumes begin again from their images, and lose their disks'
+    disks.add_argument('--rebuild-from-image', action='store_true', help=help_)
+    help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
+    parser.add_argument('--start', action='store_true', help=help_)
+    drain.drain_arguments(parser)
+
+
+def _command_line(text: str) -> str:
+    try:
+        if not shlex.split(text):
+            raise ValueError('it is empty')
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f'{text!r} is no command line: {error}') from None
+    return text
