@@ -189,7 +189,7 @@ class NovaEngine:
         found = obstacle(server)
         if found is not None:
             raise Refused(obstacle(server, self._service(server.host or '')) or found)
-        earlier = _half_written(self._nova, server)
+        earlier = half_written(self._nova, server)
         if earlier is not None:
             raise Refused(Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', ''))
 
@@ -201,6 +201,14 @@ class NovaEngine:
         """
         self._nova.migrate_live(uuid, host)
 
+    def refusal(self, server: Server, reason: str) -> Obstacle:
+        """Return why Nova has refused to move a guest.
+
+        :param reason: Nova's own.
+        """
+        found = obstacle(server, self._service(server.host or ''))
+        return found or Obstacle(ObstacleKind.IMMOVABLE, f'Nova refuses to move it: {reason}', '')
+
     def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle | None:
         """Return why Nova has refused to move a guest; None: an earlier request has arrived meanwhile."""
         if self._rows([member]):
@@ -210,9 +218,7 @@ class NovaEngine:
             return _busy('It was deleted.')
         if server.task_state == self.task:
             return None
-        reason = f'Nova refuses to move it: {_short(error.reason)}'
-        service = self._service(server.host or '')
-        return obstacle(server, service) or Obstacle(ObstacleKind.IMMOVABLE, reason, '')
+        return self.refusal(server, _short(error.reason))
 
     def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
         """Return the destination to name; None: Nova's scheduler chooses it."""
@@ -240,7 +246,7 @@ class NovaEngine:
         """Return host -> the live migrations on their way there."""
         found: collections.Counter[str] = collections.Counter()
         oldest = self._clock.now() - _FRESH
-        for row in self._nova.migrations(type=_LIVE, limit=_ROWS):
+        for row in self._nova.migrations(type=self.type, limit=_ROWS):
             changed = row.updated_at or row.created_at
             if row.status in ENDED or changed is None or changed < oldest:
                 continue  # an old one was forgotten by Nova
@@ -346,9 +352,11 @@ class NovaEngine:
             return Move(MoveState.CANCELLED, reason=f'Its migration {row.id} was aborted.')
         if row.status in ('failed', 'error'):
             named = row.dest_compute or self._named.get(member.instance_uuid)
-            reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {self._why(row)}'
+            reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {_why(self._nova, row, self.action)}'
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
-        return Move(MoveState.FAILED, row.dest_compute, forgotten(row))
+        # A host that was asked to start the guest may have done so; a source that was asked to move it still has it.
+        in_doubt = not self.needs_source and row.dest_compute is not None
+        return Move(MoveState.FAILED, row.dest_compute, forgotten(row), in_doubt=in_doubt)
 
     def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
         """Return for how many seconds the looks have shown the same of a member."""
@@ -367,22 +375,11 @@ class NovaEngine:
             remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
             return (
                 f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
-                f'{self._why(row)}. {remedy or "Check the guest there."}'
+                f'{_why(self._nova, row, self.action)}. {remedy or "Check the guest there."}'
             )
         if row.status not in ENDED:
             return f'It is on {server.host}, though its migration {row.id} is still shown as {row.status}.'
         return None
-
-    def _why(self, row: NovaMigration) -> str:
-        """Return why a migration has failed, as the events of its action say."""
-        unknown = f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
-        for action in self._nova.actions(row.instance_uuid):
-            begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
-            if action.action == self.action and begun:
-                events = self._nova.events(row.instance_uuid, action.request_id)
-                details = [event.details for event in events if event.result == 'Error' and event.details]
-                return _short(details[-1]) if details else unknown
-        return unknown
 
     # --- expected times ----------------------------------------------------------------------------------------------
 
@@ -494,10 +491,10 @@ def _in_progress(
         for host in (row.source_compute if needs_source else None, destination):
             service = services.get(host or '')
             if service is not None and service.state == 'down':
-                remedy = _remedy(row, server, service)
+                remedy = _remedy(row, server, service) if needs_source else 'Start it.'
                 waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {remedy}'
                 break
-    elif lasts >= LATE:
+    if waits_for is None and lasts >= LATE and (row is None or row.status in ENDED or not needs_source):
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
         look = look_at(services.get(server.host or ''))
         remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
@@ -519,13 +516,25 @@ def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
     return f'Start it. {abort}'
 
 
+def _why(nova: Nova, row: NovaMigration, name: str) -> str:
+    """Return why a migration has failed, as the events of the action with this name say."""
+    unknown = f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
+    for action in nova.actions(row.instance_uuid):
+        begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
+        if action.action == name and begun:
+            events = nova.events(row.instance_uuid, action.request_id)
+            details = [event.details for event in events if event.result == 'Error' and event.details]
+            return _short(details[-1]) if details else unknown
+    return unknown
+
+
 def _down(service: Service) -> str:
     if service.forced_down or service.updated_at is None:
         return f'nova-compute at {service.host} is down.'
     return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
 
 
-def _half_written(nova: Nova, server: Server) -> NovaMigration | None:
+def half_written(nova: Nova, server: Server) -> NovaMigration | None:
     """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
     rows = nova.migrations(instance_uuid=server.uuid, limit=1)
     if not rows or rows[0].type != _LIVE or not is_half_written(rows[0], server):

@@ -17,8 +17,8 @@ from typing import Any
 from migrator.drain.engine import Check, Guest, Obstacle, ObstacleKind, Refused
 from migrator.nova import errors
 from migrator.nova.client import Nova
-from migrator.nova.engine import ENDED, NovaEngine, few, forgotten, is_half_written
-from migrator.nova.guests import SOFTLY_DELETED, look_at, service_of, to_end, why_left
+from migrator.nova.engine import ENDED, NovaEngine, few, forgotten, half_written, is_half_written
+from migrator.nova.guests import SOFTLY_DELETED, holders, look_at, service_of, to_end, why_left
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import base, remedies
 from migrator.objects.drain import Drain, Member
@@ -27,7 +27,8 @@ from migrator.objects.drain import Drain, Member
 AT_ONCE = 4
 #: The states of a guest that Nova evacuates.
 _EVACUATED = ('active', 'stopped', 'error')
-_ROWS = 200
+#: The tasks of a guest that its user has deleted.
+_DELETING = ('deleting', 'soft-deleting')
 #: The microversion from which on Nova leaves an evacuated guest shut off.
 LEAVES_OFF = (2, 95)
 
@@ -68,31 +69,27 @@ def loses(server: Server, words: Words) -> str:
     return 'its memory and all of its local disks'
 
 
-def obstacle(server: Server, newest: NovaMigration | None, words: Words, service: Service | None) -> Obstacle | None:
+def obstacle(
+    nova: Nova, server: Server, newest: NovaMigration | None, words: Words, service: Service | None
+) -> Obstacle | None:
     """Return what is in the way of the evacuation of a guest.
 
     :param newest: its newest migration.
     :param service: the nova-compute of its host.
     """
-    look = look_at(service)
-    if server.vm_state == SOFTLY_DELETED:
-        return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
-    if newest is not None and is_half_written(newest, server):
-        return Obstacle(ObstacleKind.STATE, f'{forgotten(newest)}.', '')
-    if newest is not None and newest.status not in ENDED and newest.type != NovaEvacuations.type:
-        there = newest.dest_compute
-        if server.task_state is not None and there is not None:
-            reason = f'Its {newest.type} {newest.id} to {there} was in progress: {there} may run it.'
-            remedy = remedies.offer(remedies.Kind.EVACUATE_ONCE_LOOKED, look, guest=server.uuid, host=there)
-            return Obstacle(ObstacleKind.STATE, reason, remedy)
-    if server.vm_state not in _EVACUATED:
-        reason = (
-            f'It is {server.vm_state or server.status}, and Nova evacuates only guests that are active, stopped or '
-        )
-        remedy = remedies.offer(remedies.Kind.SET_ERROR, look, guest=server.uuid)
-        # The old copy of a guest that waits for its user may be the right one.
-        remedy = '' if server.vm_state == 'resized' else remedy
-        return Obstacle(ObstacleKind.STATE, f'{reason}in ERROR.', remedy)
+    look, state, kind = look_at(service), server.vm_state, ObstacleKind.STATE
+    if state == SOFTLY_DELETED:
+        return Obstacle(kind, why_left(server.host or 'its host'), to_end(server))
+    if server.task_state in _DELETING:
+        return Obstacle(kind, f'It is being deleted ({server.task_state}).', '')
+    if (move := _is_elsewhere(nova, server, newest, look)) is not None:
+        return move
+    if state not in _EVACUATED:
+        reason = f'It is {state or server.status}, and Nova evacuates only guests that are active, stopped or in ERROR.'
+        # In ERROR another one would lose what brings it back, or its old copy may be the right one.
+        is_resettable = state in ('paused', 'suspended')
+        remedy = remedies.offer(remedies.Kind.SET_ERROR, look, guest=server.uuid) if is_resettable else ''
+        return Obstacle(kind, reason, remedy)
     if not (server.is_volume_backed or words.disks_are_shared or words.rebuild_from_image):
         reason = (
             'Its root disk is no volume. If the new host does not find it, Nova makes an empty one from the image, and '
@@ -102,44 +99,63 @@ def obstacle(server: Server, newest: NovaMigration | None, words: Words, service
     return None
 
 
+def _is_elsewhere(
+    nova: Nova, server: Server, newest: NovaMigration | None, look: Mapping[remedies.Reading, bool]
+) -> Obstacle | None:
+    """Return an obstacle if another host may run a guest, as its newest migration shows.
+
+    A migration that has not ended may have moved the guest, or started it, whatever task Nova shows.
+    """
+    if newest is None:
+        return None
+    if is_half_written(newest, server):
+        earlier = half_written(nova, server) if newest.type != NovaEvacuations.type else newest
+        return None if earlier is None else Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', '')
+    if newest.status in ENDED:
+        return None
+    there, what = newest.dest_compute, f'Its {newest.type} {newest.id} is {newest.status}'
+    if there is None:
+        # Nova may still choose a host for an evacuation. A source that was asked to move a guest away has died.
+        is_evacuation = newest.type == NovaEvacuations.type
+        return Obstacle(ObstacleKind.BUSY, f'{what}.', 'It has to end first.') if is_evacuation else None
+    remedy = remedies.offer(remedies.Kind.EVACUATE_ONCE_LOOKED, look, guest=server.uuid, host=there)
+    return Obstacle(ObstacleKind.STATE, f'{what}, to {there}: {there} may run it.', remedy)
+
+
 def obstacles(nova: Nova, host: str, words: Words) -> Callable[[Server], Obstacle | None]:
     """Return a function that returns what is in the way of a guest of a host, as Nova shows it now."""
-    newest, service = _newest(nova, host), service_of(nova, host)
-    return lambda server: obstacle(server, newest.get(server.uuid), words, service)
+    service = service_of(nova, host)
+    return lambda server: obstacle(nova, server, newest_of(nova, server), words, service)
 
 
-def _newest(nova: Nova, host: str) -> dict[str, NovaMigration]:
-    """Return guest -> its newest migration from or to a host."""
-    found: dict[str, NovaMigration] = {}
-    for row in nova.migrations(host=host, limit=_ROWS):
-        found.setdefault(row.instance_uuid, row)
-    return found
+def newest_of(nova: Nova, server: Server) -> NovaMigration | None:
+    """Return the newest migration of a guest."""
+    return next(iter(nova.migrations(instance_uuid=server.uuid, limit=1)), None)
 
 
 class NovaEvacuations(NovaEngine):
     """The engine that evacuates the guests of a host which was declared down.
 
     :param words: what the operator has said.
-    :param quiet_since: the ``updated_at`` of its nova-compute since it was declared down; None: it was not yet.
+    :param quiet_since: as from :func:`times`, of its nova-compute since it was declared down; None: it was not yet.
     :ivar stopped: why nothing more is requested.
     """
 
     type, action, task, needs_source = 'evacuation', 'evacuate', 'rebuilding', False
 
-    def __init__(self, *args: Any, words: Words, quiet_since: str | None = None) -> None:
+    def __init__(self, *args: Any, words: Words, quiet_since: Mapping[str, str] | None = None) -> None:
         super().__init__(*args)
         self._words, self._quiet_since = words, quiet_since
         self.stopped: str | None = None
-        #: Guest -> its newest migration from or to the host.
-        self._newest: Mapping[str, NovaMigration] = {}
-
-    def guests(self, drain: Drain) -> list[Guest]:
-        """Return the guests of a drain's host, the oldest first."""
-        self._newest = _newest(self._nova, drain.host)
-        return super().guests(drain)
+        #: Guest -> what Nova has shown of it, and its newest migration then.
+        self._newest: dict[str, tuple[Server, NovaMigration | None]] = {}
 
     def _guest(self, server: Server, service: Service | None, home: Service | None = None) -> Guest:
-        found = obstacle(server, self._newest.get(server.uuid), self._words, service)
+        seen, newest = self._newest.get(server.uuid, (None, None))
+        if seen != server:  # a migration that was requested meanwhile has changed the guest
+            newest = newest_of(self._nova, server)
+            self._newest[server.uuid] = server, newest
+        found = obstacle(self._nova, server, newest, self._words, service)
         return Guest(server.uuid, server.name, server.host or '', server.flavor.memory_mb, found)
 
     def bound(self, drain: Drain) -> int:
@@ -147,41 +163,71 @@ class NovaEvacuations(NovaEngine):
         return drain.parallel or AT_ONCE
 
     def check(self, server: Server) -> None:
-        """Check a guest, and that its host does not report.
+        """Check a guest.
 
         :raises Refused: it cannot be evacuated now.
-        :raises migrator.nova.errors.HostReports: nova-compute may have reported since it was declared down.
         """
-        newest = next(iter(self._nova.migrations(instance_uuid=server.uuid, limit=1)), None)
         service = self._service(server.host or '')
-        found = obstacle(server, newest, self._words, service)
+        found = obstacle(self._nova, server, newest_of(self._nova, server), self._words, service)
         if found is not None:
             raise Refused(found)
-        self.stopped = why_not_quiet(service, self._quiet_since)
-        if self.stopped is not None:
-            raise errors.HostReports(host=server.host, reason=self.stopped)
 
     def request(self, uuid: str, host: str | None) -> None:
-        """Send the request of an evacuation."""
+        """Send the request of an evacuation, if its host does not report.
+
+        :raises migrator.nova.errors.HostReports: nova-compute may have reported since it was declared down.
+        """
+        server = self._nova.server(uuid)
+        source = server.host if server is not None else None
+        self.stopped = why_not_quiet(records(self._nova, source or ''), self._quiet_since)
+        if self.stopped is not None:
+            raise errors.HostReports(host=source, reason=self.stopped)
         self._nova.evacuate(uuid, host, self._words.start)
+
+    def refusal(self, server: Server, reason: str) -> Obstacle:
+        """Return why Nova has refused to evacuate a guest."""
+        look = look_at(self._service(server.host or ''))
+        # An old Nova evacuates none with a task, and no task of a dead host ends.
+        has_task = server.task_state is not None
+        remedy = remedies.offer(remedies.Kind.SET_ERROR, look, guest=server.uuid) if has_task else ''
+        return Obstacle(ObstacleKind.IMMOVABLE, f'Nova refuses to evacuate it: {reason}', remedy)
 
     def expected_ends(self, drain: Drain, members: Sequence[Member]) -> dict[str, dict[str, str]]:
         """Return nothing: how long an evacuation takes is not known."""
         return {}
 
+    def disable(self, drain: Drain) -> bool:
+        """Return that this drain enables the host never again: it was disabled before it was declared down."""
+        return False
+
     def check_empty(self, host: str) -> list[Check]:
-        """Check whether Nova has a guest on the host. What it holds in Placement is released when it is back."""
-        guests = [f'{one.name} ({one.uuid}, {one.status})' for one in self._nova.servers(host)]
+        """Check whether Nova has a guest on the host.
+
+        A list lacks the guests of a cell that does not answer. So each consumer of the host in Placement is looked at.
+        """
+        self._service(host)
+        listed = {server.uuid: server for server in self._nova.servers(host)}
+        nodes = [one.uuid for one in self._nova.hypervisors() if one.host == host]
+        for uuid in sorted(holders(self._placement, nodes) - listed.keys()):
+            server = self._nova.server(uuid)
+            if server is not None and server.host in (host, None):
+                listed[uuid] = server
+        guests = [f'{one.name} ({one.uuid}, {one.status})' for one in listed.values()]
         return [Check('guests in Nova', few(guests))]
 
 
-def down(nova: Nova, host: str) -> Service:
-    """Return the nova-compute of a host that is shown as down.
+def records(nova: Nova, host: str) -> list[Service]:
+    """Return the records of nova-compute of a host. Nova may keep an old one."""
+    return [one for one in nova.services(host=host) if one.host == host]
 
-    :raises migrator.nova.errors.HostReports: it is not shown as down, also not one of several records.
+
+def down(nova: Nova, host: str) -> list[Service]:
+    """Return the records of nova-compute of a host that is shown as down.
+
+    :raises migrator.nova.errors.HostReports: one of them is not shown as down.
     :raises migrator.nova.errors.NovaUnreachable: the database of its cell does not answer.
     """
-    found = [one for one in nova.services(host=host) if one.host == host]
+    found = records(nova, host)
     if not found:
         remedy = remedies.offer(remedies.Kind.LIST_SERVICES)
         raise errors.HostReports(host=host, reason=f'Nova has no nova-compute there. {remedy} shows the hosts.')
@@ -190,30 +236,30 @@ def down(nova: Nova, host: str) -> Service:
             raise errors.NovaUnreachable(reason=f'the database of the cell of {host} does not answer')
         if not look_at(service).get(remedies.Reading.HOST_DOWN):
             since = f', most recently at {service.updated_at:%H:%M:%S} UTC' if service.updated_at else ''
-            reason = f'its nova-compute reports{since}. Move its guests live: they run.'
+            reason = f'its nova-compute reports{since}. If its guests have to leave, drain the host: they run.'
             raise errors.HostReports(host=host, reason=reason)
-    return found[0]
+    return found
 
 
-def why_not_quiet(service: Service | None, quiet_since: str | None) -> str | None:
+def times(services: Sequence[Service]) -> dict[str, str]:
+    """Return the id of each record -> when it has reported, or was changed."""
+    return {one.id: one.updated_at.isoformat() if one.updated_at is not None else '' for one in services}
+
+
+def why_not_quiet(services: Sequence[Service], quiet_since: Mapping[str, str] | None) -> str | None:
     """Return why a host that was declared down may report again; None: it does not.
 
     :param quiet_since: as of :class:`NovaEvacuations`.
     """
     if quiet_since is None:
         return 'it was not declared down by this evacuation.'
-    if service is None or not (service.forced_down and service.state == 'down'):
-        shown = service.state or service.status if service is not None else 'no longer'
-        return f'Nova shows its nova-compute as {shown}, and not as forced down.'
-    now = shown_time(service)
-    if now != quiet_since:
+    if not services or not all(one.forced_down and one.state == 'down' for one in services):
+        return 'Nova does not show its nova-compute as forced down and down any more.'
+    now = times(services)
+    changed = sorted(now[key] for key in now if now[key] != quiet_since.get(key))
+    if changed or now.keys() != quiet_since.keys():
         return (
-            f'its nova-compute was last changed at {now}, and not at {quiet_since}, when it was declared down: it '
+            f'its nova-compute was changed at {" and ".join(changed) or "some time"}, since it was declared down: it '
             'reports, or its record was changed otherwise. Fence the host, and begin again.'
         )
     return None
-
-
-def shown_time(service: Service) -> str:
-    """Return when a service has reported, or was changed."""
-    return service.updated_at.isoformat() if service.updated_at is not None else 'an unknown time'

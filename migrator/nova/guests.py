@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from migrator.drain.engine import Obstacle, ObstacleKind
@@ -35,7 +36,7 @@ def look_at(service: Service | None) -> dict[Reading, bool]:
 def evacuate(server: Server, service: Service | None) -> str:
     """Return the remedy that evacuates a guest, if its host permits that."""
     look = look_at(service) | {Reading.ELSEWHERE: False}
-    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, host=server.host)
+    return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, host=shlex.quote(server.host or ''))
 
 
 def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:

@@ -18,14 +18,17 @@ from migrator import exception
 from migrator.nova.foreground import fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base, remedies
-from migrator.objects.drain import Drain, MemberStatus
+from migrator.objects.drain import Drain, DrainStatus, MemberStatus
 from migrator.operator.cli import command, drain
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from migrator.nova.evacuation import Words
+    from migrator.nova.foreground.loop import Interrupts
 
 #: Nova's own service_down_time, in seconds, and the default limit of a fence command.
 QUIET, FENCE_TIMEOUT = 60, 120
+#: By default nova-compute reports every ten seconds.
+LEAST_QUIET = 15
 _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'LOSES', 'DESTINATION', 'IN THE WAY', 'REMEDY')
 _END_COLUMNS = ('GUEST', 'INSTANCE', 'EVACUATION', 'RUNS ON', 'NOVA SHOWS', 'REASON')
 
@@ -39,9 +42,13 @@ def evacuate(asked: Session) -> int:
     words = evacuation.Words(given.disks_are_shared, given.rebuild_from_image, given.start)
     mine = next((one for one in drains.list(in_progress=True) if one.host == given.host), None)
     known = fenced.Recorded.of(drains.read_log(mine.uuid)) if mine is not None else None
+    is_only_shown = not (given.fenced or given.fence_command)
+    if mine is not None and known is not None and known.words is None:
+        if not is_only_shown:
+            evacuation.down(asked.cloud[0], mine.host)
+            _take_over(asked, mine)
+        mine = known = None
     if mine is not None and known is not None:
-        if known.words is None:
-            raise exception.DrainInProgress(host=mine.host, drain=mine.uuid)
         if known.words != words:
             said = f'was begun with {known.words}, and not with {words}'
             remedy = f'Say the same, or cancel it first: {asked.command} cancel {mine.uuid}'
@@ -49,9 +56,10 @@ def evacuate(asked: Session) -> int:
     new = mine or drain.wanted(asked, given.host)
     if mine is None:
         drains.check(new, asked.known(new))
-    if not (given.fenced or given.fence_command):
-        return _plan(asked, new, words, is_only_shown=True)
+    if is_only_shown:
+        return _plan(asked, new, words, is_only_shown)
     if mine is None:
+        evacuation.down(asked.cloud[0], new.host)
         _plan(asked, new, words, is_only_shown=False)
         fenced.wait_quietly(asked, new.host)
         entry = {'words': dataclasses.asdict(words), 'by': getpass.getuser(), 'reason': _said(given)}
@@ -61,10 +69,41 @@ def evacuate(asked: Session) -> int:
             sys.stderr.write(f'{loop.runs_elsewhere(new, pid)}\nTo see it: {asked.command} watch {new.uuid}\n')
             return command.WRONG
         fenced.declare(asked, new.uuid, is_new=mine is None)
+    if drains.get(new.uuid).paused:
+        drains.request(new.uuid, 'resume', getpass.getuser())
     with loop.Interrupts() as interrupts:
-        status = loop.run(asked, new.uuid, interrupts)
-    ended = drains.get(new.uuid)
-    return status if not ended.ended else max(status, _report(asked, ended))
+        return run(asked, new.uuid, interrupts)
+
+
+def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
+    """Run a drain until it ends; at the end of an evacuation show what runs where. Return the exit status."""
+    from migrator.nova.foreground import loop
+
+    status, drains = loop.run(asked, uuid, interrupts), asked.database.drains
+    ended = drains.get(uuid)
+    if not ended.ended or fenced.Recorded.of(drains.read_log(uuid)).words is None:
+        return status
+    return max(status, _report(asked, ended))
+
+
+def _take_over(asked: Session, mine: Drain) -> None:
+    """End a drain of the host, whose migrations do not end any more.
+
+    :raises migrator.exception.Invalid: another process runs it.
+    """
+    drains = asked.database.drains
+    with state.locked(asked.lock_of(mine)) as pid:
+        if pid is not None:
+            what = f'Process {pid} runs drain {mine.uuid} of {mine.host}'
+            raise exception.Invalid(f'{what}: interrupt it twice with Ctrl-C first.')
+        drains.adopt(asked.threads.new_uuid(), mine.uuid)
+        if mine.status == DrainStatus.ACCEPTED:
+            drains.write(drains.get(mine.uuid), {'status': DrainStatus.RUNNING.value}, [], [])
+        reason = f'{mine.host} is evacuated.'
+        left = [one for one in drains.read_members(mine.uuid) if not one.ended]
+        members = [one.replace(status=MemberStatus.CANCELLED.value, reason=reason) for one in left]
+        ended = {'status': DrainStatus.CANCELLED.value, 'message': reason, 'waits_for': None, 'ended_at': drains.now()}
+        drains.write(drains.get(mine.uuid), ended, members, [('status', {'status': 'cancelled', 'message': reason})])
 
 
 def _said(given: argparse.Namespace) -> str:
@@ -97,15 +136,32 @@ def _plan(asked: Session, new: Drain, words: Words, is_only_shown: bool) -> int:
     can, cannot = found['can_move'], found['cannot_move']
     lines += [f'{base.count(can, "guest")} of {new.host} can be evacuated, {cannot} cannot. {_after(asked, words)}']
     if is_only_shown:
-        lines += [
-            'Nothing was changed. Find out first whether it was the host, or nova-compute alone: look at its power and '
-            'its console.',
-            *filter(None, fenced.offers(asked, new.host, words)),
-        ]
+        found['reports'] = _why_alive(asked, new.host)
+        lines += [found['reports']] if found['reports'] else _how_to_go_on(asked, new.host, words)
         asked.answer(found, '\n'.join(lines))
     elif not asked.arguments.json:
         print('\n'.join(lines), flush=True)
-    return command.WRONG if cannot or found['copies'] else command.RIGHT
+    return command.WRONG if cannot or found['copies'] or found.get('reports') else command.RIGHT
+
+
+def _how_to_go_on(asked: Session, host: str, words: Words) -> list[str]:
+    from migrator.nova import evacuation
+
+    lines = ['Nothing was changed. Find out first whether it was the host, or nova-compute alone: look at its power.']
+    if all(service.forced_down for service in evacuation.records(asked.cloud[0], host)):
+        lines += [f'{host} is shown as down because it is declared forced down. Its guests may run.']
+    return [*lines, *filter(None, fenced.offers(asked, host, words))]
+
+
+def _why_alive(asked: Session, host: str) -> str | None:
+    """Return that nova-compute reports, in words; None: Nova shows it as down."""
+    from migrator.nova import errors, evacuation
+
+    try:
+        evacuation.down(asked.cloud[0], host)
+    except errors.HostReports as error:
+        return str(error)
+    return None
 
 
 def _in_the_way(guest: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -145,7 +201,7 @@ def _report(asked: Session, ended: Drain) -> int:
             }
         )
     found = allocations.look(asked)
-    may_return = remedies.offer(remedies.Kind.RETURN_HOST, host=ended.host)
+    may_return = remedies.offer(remedies.Kind.RETURN_HOST, host=shlex.quote(ended.host))
     lines = [command.table(_END_COLUMNS, [tuple(one.values()) for one in guests]), *found.lines, may_return]
     asked.answer({'guests': guests, 'audit': found.document, 'host': may_return}, '\n'.join(lines))
     left = any(member.status not in (MemberStatus.MOVED, MemberStatus.GONE) for member in members)
@@ -164,7 +220,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         '--fence-timeout', type=command.at_least(1), default=FENCE_TIMEOUT, metavar='SECONDS', help=help_
     )
     help_ = f'how long nova-compute must not report before the host is declared down; default {QUIET}'
-    parser.add_argument('--quiet-for', type=command.at_least(1), default=QUIET, metavar='SECONDS', help=help_)
+    parser.add_argument('--quiet-for', type=command.at_least(LEAST_QUIET), default=QUIET, metavar='SECONDS', help=help_)
     disks = parser.add_mutually_exclusive_group()
     help_ = 'all hosts have the disks of guests without volumes, so that none is made anew'
     disks.add_argument('--disks-are-shared', action='store_true', help=help_)

@@ -12,12 +12,11 @@ import contextlib
 import dataclasses
 import getpass
 import os
-import pathlib
 import shlex
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.nova.foreground.session import Session
@@ -43,12 +42,12 @@ class Recorded:
 
     :ivar words: what the operator has said; None: it is an ordinary drain.
     :ivar fence: the call of a fence command since the host was declared down: its program, and how it ended, if it did.
-    :ivar quiet_since: the ``updated_at`` of nova-compute since it was declared down; None: it was not.
+    :ivar quiet_since: the times that Nova has shown of nova-compute since it was declared down; None: it was not.
     """
 
     words: Words | None
     fence: Mapping[str, Any] | None
-    quiet_since: str | None
+    quiet_since: Mapping[str, str] | None
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Recorded:
@@ -83,10 +82,10 @@ def wait_quietly(asked: Session, host: str) -> None:
     before = evacuation.down(nova, host)
     sys.stderr.write(f'Looking for {seconds} s whether nova-compute at {host} reports ...\n')
     asked.threads.sleep(seconds)
-    after = evacuation.down(nova, host)
-    if before.updated_at != after.updated_at:
-        was, now = evacuation.shown_time(before), evacuation.shown_time(after)
-        reason = f'its nova-compute has reported, or was changed: at {now}, after {was}. Fence it, and look again.'
+    was, now = (evacuation.times(one) for one in (before, evacuation.down(nova, host)))
+    if was != now:
+        at = ' and '.join(sorted({*now.values()} - {*was.values()}))
+        reason = f'its nova-compute has reported, or was changed, at {at}. Fence the host, and look again.'
         raise errors.HostReports(host=host, reason=reason)
 
 
@@ -100,20 +99,21 @@ def declare(asked: Session, uuid: str, is_new: bool) -> None:
     given, drains, nova = asked.arguments, asked.database.drains, asked.cloud[0]
     drains.adopt(asked.threads.new_uuid(), uuid)
     known, current = Recorded.of(drains.read_log(uuid)), drains.get(uuid)
-    service = evacuation.down(nova, current.host)
-    if evacuation.why_not_quiet(service, known.quiet_since) is None:
+    services = evacuation.down(nova, current.host)
+    if evacuation.why_not_quiet(services, known.quiet_since) is None:
         return
     if not is_new:
         wait_quietly(asked, current.host)
     if given.fence_command:
         current = _fence(asked, current)
         wait_quietly(asked, current.host)  # a command that has ended well may have cut off another host
-    if not service.forced_down:
-        nova.force_down(service.id)
-    has_disabled = asked.mover.disable(current)
-    quiet_since = evacuation.shown_time(evacuation.down(nova, current.host))
+    for service in services:
+        if not service.forced_down:
+            nova.force_down(service.id)
+    asked.mover.disable(current)
+    quiet_since = evacuation.times(evacuation.down(nova, current.host))
     declared = {'quiet_since': quiet_since, 'reason': f'{current.host} is declared down'}
-    current = drains.write(current, {'has_disabled_host': has_disabled}, [], [(DECLARED, declared)])
+    drains.write(current, {}, [], [(DECLARED, declared)])
 
 
 def _fence(asked: Session, current: Drain) -> Drain:
@@ -125,9 +125,10 @@ def _fence(asked: Session, current: Drain) -> Drain:
     program, drains, limit = words[0][:_SHOWN], asked.database.drains, asked.arguments.fence_timeout
     log = asked.path.with_name(f'{asked.path.name}.{current.uuid}.fence.log')
     begun = {'status': 'begun', 'program': program, 'by': getpass.getuser()}
-    current = drains.write(current, {}, [], [(FENCE, begun)])
-    sys.stderr.write(f'Fencing {current.host} with {program}, for at most {limit} s ...\n')
-    how = _run(words, log, limit, current.host)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 'ab') as output:
+        current = drains.write(current, {}, [], [(FENCE, begun)])
+        sys.stderr.write(f'Fencing {current.host} with {program}, for at most {limit} s ...\n')
+        how = _run(words, output, limit, current.host)
     ended = {'status': 'ended', 'program': program, 'reason': how or 'exit status 0'}
     current = drains.write(current, {}, [], [(FENCE, ended)])
     if how is not None:
@@ -138,26 +139,29 @@ def _fence(asked: Session, current: Drain) -> Drain:
     return current
 
 
-def _run(words: Sequence[str], log: pathlib.Path, limit: float, host: str) -> str | None:
+def _run(words: Sequence[str], output: IO[bytes], limit: float, host: str) -> str | None:
     """Run a command in a session of its own, without a shell; return how it failed, or None.
 
-    :param log: gets its output.
+    If this process is interrupted, the command is killed.
+
+    :param output: gets its output.
     """
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 'ab') as output:
-        try:
-            process = subprocess.Popen(  # noqa: S603 -- the operator has typed it
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, 'MIGRATOR_HOST': host},
-            )  # fmt: skip
-        except OSError as error:
-            return f'it cannot be run ({error.strerror})'
-        try:
-            status = process.wait(limit)
-        except subprocess.TimeoutExpired:
+    try:
+        process = subprocess.Popen(  # noqa: S603 -- the operator has typed it
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env={**os.environ, 'MIGRATOR_HOST': host},
+        )  # fmt: skip
+    except OSError as error:
+        return f'it cannot be run ({error.strerror})'
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return f'it has not ended within {limit} s'
+    finally:
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f'it has not ended within {limit} s'
     return None if status == 0 else f'exit status {status}'
 
 
@@ -171,7 +175,7 @@ def engine_of(asked: Session, current: Drain) -> NovaEvacuations | None:
     known = Recorded.of(asked.database.drains.read_log(current.uuid))
     if known.words is None:
         return None
-    if known.quiet_since is None:
+    if known.quiet_since is None and current.cancel_requested_at is None:
         reason = f'{current.host} was not declared down yet'
         if known.fence is not None and known.was_interrupted:
             reason = f'the fence command {known.fence["program"]} was interrupted, and may have cut off {current.host}'
@@ -188,7 +192,8 @@ def refuse_restore(asked: Session, uuid: str) -> None:
     if Recorded.of(drains.read_log(uuid)).words is not None:
         host = drains.get(uuid).host
         back = ' '.join(
-            remedies.offer(kind, host=host) for kind in (remedies.Kind.RETURN_HOST, remedies.Kind.MOVE_LIVE)
+            remedies.offer(kind, host=shlex.quote(host))
+            for kind in (remedies.Kind.RETURN_HOST, remedies.Kind.MOVE_LIVE)
         )
         raise exception.Invalid(f'Drain {uuid} is an evacuation, and has no restore. {back}')
 

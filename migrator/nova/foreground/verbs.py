@@ -60,7 +60,7 @@ def resume(asked: Session) -> int:
         found = drains.get(uuid)
         if found.paused or found.ended:  # a drain that has ended cannot be resumed, and the error says so
             drains.request(uuid, 'resume', getpass.getuser())
-        return loop.run(asked, uuid, interrupts)
+        return evacuation.run(asked, uuid, interrupts)
 
 
 def _run_after(action: str) -> Callable[[Session], int]:

@@ -45,21 +45,22 @@ class Command:
             cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, *arguments: str, status: int | None = 0, kill_at: int = 0) -> str:
+    def run(self, *arguments: str, status: int | None = 0, kill_at: int = 0, errors: bool = False) -> str:
         """Run it to its end, and return what it prints.
 
         :param status: with which it has to end; None: any.
+        :param errors: whether to return what it prints to stderr instead.
         """
         with self.begin(*arguments, kill_at=kill_at) as running:
-            return self.end(running, status)
+            return self.end(running, status, errors)
 
-    def end(self, running: subprocess.Popen[str], status: int | None = 0) -> str:
+    def end(self, running: subprocess.Popen[str], status: int | None = 0, only_errors: bool = False) -> str:
         """Wait for a process to end, and return what it has printed."""
         output, errors = running.communicate(timeout=400)
         assert status is None or running.returncode == status, (
             f'{running.args}: {running.returncode}\n{output}\n{errors}'
         )
-        return output
+        return errors if only_errors else output
 
     def read(self, *arguments: str, status: int | None = 0) -> Any:
         """Run it to its end, and return its JSON."""
@@ -74,11 +75,11 @@ def main() -> int:
     from migrator.cmd import drain
     from migrator.drain import run
     from migrator.nova import engine
-    from migrator.nova.foreground import allocations, loop
+    from migrator.nova.foreground import allocations, evacuation, loop
 
     # the lab's nova updates a migration twice a second
     engine.SETTLED, loop.EVERY, run.FIRST_PAUSE, run.REMAINS = 5.0, 0.5, 3.0, 10.0
-    allocations._SETTLE = 1.0
+    allocations._SETTLE, evacuation.LEAST_QUIET = 1.0, 1
     writes, at = itertools.count(1), int(os.environ.get('MIGRATOR_TEST_KILL_AT', '0'))
 
     def before_write() -> None:

@@ -3,9 +3,12 @@
 """The hypervisor of the tests of a stock nova: a guest is a file, and a live migration takes its time.
 
 nova-compute runs it, as the option ``compute_driver`` says. A guest is the file ``$MIGRATOR_TEST_GUESTS/HOST/UUID``,
-which contains its power state. It outlives nova-compute, as QEMU does, and a move ends with one rename. Each server's
-metadata decides how its moves go:
+which contains its power state. It outlives nova-compute, as QEMU does, and a move ends with one rename. Its disk is a
+file as well, with a line for each time that one was made: ``disks/UUID`` if it is on shared storage, and
+``disks/UUID.HOST`` if not. Each server's metadata decides how its moves go, and where its disk is:
 
+``disk``
+    ``shared`` for shared storage; the host's own without it
 ``move_seconds``
     how long the copying takes; 1 second without it
 ``move_fails``
@@ -71,6 +74,13 @@ class Guests(MutableMapping):
         return sum(1 for _ in self.folder.iterdir())
 
 
+def disk_of(instance, host: str) -> pathlib.Path:
+    """Return the file with the disk of a guest, as a host sees it."""
+    folder = GUESTS.parent / 'disks'
+    folder.mkdir(exist_ok=True)
+    return folder / (instance.uuid if instance.metadata.get('disk') == 'shared' else f'{instance.uuid}.{host}')
+
+
 class Driver(fake.FakeDriverWithoutFakeNodes):
     """FakeDriver with guests in files, and with moves that take time, can be aborted, and fail on request."""
 
@@ -87,6 +97,29 @@ class Driver(fake.FakeDriverWithoutFakeNodes):
     def get_host_uptime(self):
         return ' 00:00:00 up 1 day,  0:00,  0 users,  load average: 0.00, 0.00, 0.00'
 
+    # --- the disk ----------------------------------------------------------------------------------------------------
+
+    def instance_on_disk(self, instance):
+        return disk_of(instance, self.instances.folder.name).exists()
+
+    def spawn(self, context, instance, *args, **kwargs):
+        disk = disk_of(instance, self.instances.folder.name)
+        if not disk.exists():
+            disk.write_text(f'{time.time_ns()}\n')
+        return super().spawn(context, instance, *args, **kwargs)
+
+    def cleanup(self, context, instance, *args, destroy_disks=True, **kwargs):
+        self._remove_disk(instance, destroy_disks)
+        return super().cleanup(context, instance, *args, destroy_disks=destroy_disks, **kwargs)
+
+    def destroy(self, context, instance, network_info, block_device_info=None, destroy_disks=True, **kwargs):
+        self._remove_disk(instance, destroy_disks)
+        return super().destroy(context, instance, network_info, block_device_info, destroy_disks, **kwargs)
+
+    def _remove_disk(self, instance, destroy_disks):
+        if destroy_disks:
+            disk_of(instance, self.instances.folder.name).unlink(missing_ok=True)
+
     # --- the source --------------------------------------------------------------------------------------------------
 
     def live_migration(
@@ -98,6 +131,9 @@ class Driver(fake.FakeDriverWithoutFakeNodes):
         finally:
             del self._moves[instance.uuid]
         if end == 'completed':
+            here, there = disk_of(instance, self.instances.folder.name), disk_of(instance, dest)
+            if here != there:
+                there.write_text(here.read_text())
             (self.instances.folder / instance.uuid).rename(Guests(dest).folder / instance.uuid)
             post_method(context, instance, dest, block_migration, migrate_data)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ DATABASES = ('nova_api', 'nova_cell0', 'nova_cell1')
 DRIVER = 'migrator_driver'
 FLAVOR = 'small'
 CLOUD = 'lab'
+#: The power states in the file of a guest.
+RUNNING, SHUTDOWN = '1', '4'
 #: The versions of nova's and of Placement's API that are used below.
 NOVA, PLACEMENT = '2.96', '1.39'
 #: nova's WSGI module takes its server's command line for its own.
@@ -55,6 +58,11 @@ def ini(sections: Mapping[str, Mapping[str, object]]) -> str:
     for section, options in sections.items():
         lines += [f'[{section}]', *(f'{name} = {value}' for name, value in options.items())]
     return '\n'.join([*lines, ''])
+
+
+def cut_power(guests: pathlib.Path, host: str) -> None:
+    """Take the guests of a host away, as a loss of its power does."""
+    (guests / host).rename(guests / f'.{host}')
 
 
 class Service(process.Process):
@@ -354,11 +362,42 @@ class Lab:
         return self.ask('GET', '/os-services?binary=nova-compute')['services']
 
     def truth(self) -> dict[str, set[str]]:
-        """Return the UUIDs of the guests of each host, as the hypervisor's files have them."""
+        """Return the UUIDs of the guests of each host, as the hypervisor's files have them.
+
+        A host without power has none.
+        """
         return {host: {file.name for file in (self._guests / host).glob('*')} for host in self.hosts}
+
+    def runs(self, guest: str) -> list[str]:
+        """Return the hosts that run a guest now, as the hypervisor's files have it."""
+        files = [self._guests / host / guest for host in self.hosts]
+        return [file.parent.name for file in files if file.exists() and file.read_text() == RUNNING]
+
+    def disk(self, guest: str) -> list[str]:
+        """Return what the disks of a guest contain: one for each time that one was made."""
+        return sorted({file.read_text() for file in self._guests.parent.glob(f'disks/{guest}*')})
+
+    def cut_power(self, host: str) -> None:
+        """Cut the power of a host: its nova-compute and its guests are gone at once."""
+        self.services[host].kill()
+        cut_power(self._guests, host)
+
+    def give_power(self, host: str) -> None:
+        """Give a host its power again. Its guests are shut off, and its nova-compute is not started."""
+        dark = self._guests / f'.{host}'
+        if dark.exists():
+            for file in dark.glob('*'):
+                file.write_text(SHUTDOWN)
+            dark.rename(self._guests / host)
+
+    def fence_command(self) -> str:
+        """Return a command that cuts the power of the host that it is given."""
+        return f'{sys.executable} -m tests.real.nova.lab {self._guests} {{host}}'
 
     def clear(self) -> None:
         """Bring back every service, enable every host, and delete every guest and every allocation."""
+        for host in self.hosts:
+            self.give_power(host)
         for service in self.services.values():
             if service.running:
                 service.go_on()
@@ -379,3 +418,7 @@ class Lab:
 
     def _servers(self) -> list[dict[str, Any]]:
         return self.ask('GET', '/servers?all_tenants=1')['servers']
+
+
+if __name__ == '__main__':
+    cut_power(pathlib.Path(sys.argv[1]), sys.argv[2])

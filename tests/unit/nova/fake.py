@@ -69,6 +69,8 @@ class FakeNova(Evacuations):
         #: Guest -> where its next moves fail: check, pre, live or post. And the ticks for which it runs.
         self.fails: dict[str, str] = {}
         self.ticks: dict[str, int] = {}
+        #: Further states of guests -> the status that Nova shows.
+        self.statuses: dict[str, str] = {}
         #: Guest -> why Nova refuses to move it at all.
         self.refuses: dict[str, str] = {}
         #: Hosts that the scheduler does not choose, though they are up and enabled.
@@ -375,7 +377,7 @@ class FakeNova(Evacuations):
             'error': 'ERROR',
             'soft-delete': 'SOFT_DELETED',
         }
-        status = statuses[vm_state]
+        status = (statuses | self.statuses)[vm_state]
         shown |= {
             'status': 'MIGRATING' if task_state == 'migrating' else status,
             'OS-EXT-STS:vm_state': vm_state,

@@ -45,19 +45,13 @@ class Evacuations:
             raise self.bad(f'Compute service of {host} is still in use.')
         if server['vm_state'] not in ('active', 'stopped', 'error'):
             raise self.conflict(f"Cannot 'evacuate' instance {guest} while it is in vm_state {server['vm_state']}")
-        if self.rows and any(self._is_evacuated_now(row, guest) for row in self.rows):
-            raise self.conflict(f"Cannot 'evacuate' instance {guest} while it is in task_state rebuilding")
+        if guest in self.refuses:
+            raise self.conflict(self.refuses[guest])
+        # Since 2023.1 Nova looks at no task, and so accepts a second one while the first is in progress.
         self.asked.append(guest)
         server['task_state'] = 'rebuilding'
         self._add_row(guest, options.get('host'), self._add_action(guest, 'evacuate'), 'evacuation')
         self.rows[-1]['is_left_off'] = version >= (2, 95) or server['vm_state'] == 'stopped'
-
-    @staticmethod
-    def _is_evacuated_now(row, guest):
-        return (row['instance_uuid'], row['migration_type']) == (guest, 'evacuation') and row['status'] in (
-            'accepted',
-            'pre-migrating',
-        )
 
     def advance_evacuation(self, row):
         """Let an evacuation get on by one status."""

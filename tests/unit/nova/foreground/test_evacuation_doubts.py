@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-drain evacuate`` where Nova shows too little, late, or what another reading contradicts."""
+
+import os
+import signal
+
+import pytest
+
+from tests.unit.nova.foreground.test_evacuation import FENCED, volume
+
+__all__ = ['volume']
+
+
+def once(operator, when, act):
+    """Have something done at the first look at which a condition holds."""
+    done = []
+    operator.threads.on_sleep = lambda: not done and when() and done.append(act())
+
+
+def test_guest_that_a_dead_destination_may_have_started_is_not_requested_again(operator, nova, volume):
+    """Nova takes the task away after the start, and writes the new host after that."""
+    guest = volume('guest0')
+    nova.lose('host1')
+
+    def kill():
+        nova.kill(nova.rows[-1]['dest_compute'])
+        nova.servers[guest]['task_state'] = None
+
+    once(operator, lambda: nova.rows and nova.rows[-1]['status'] == 'pre-migrating', kill)
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [guest])
+    assert 'Look at both hosts' in out
+    # Nor does another evacuation request it.
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [guest])
+    assert 'Its evacuation 1 is pre-migrating, to host2: host2 may run it.' in out
+
+
+@pytest.mark.parametrize('task', ['rebuild_spawning', None])
+def test_guest_that_another_administrator_evacuates_is_left_alone(operator, nova, volume, task):
+    guest = volume('guest0')
+    nova.lose('host1')
+    nova.client().evacuate(guest, 'host2')
+    nova.tick(2)
+    nova.ticks[guest] = 300
+    nova.rows[-1]['ticks'] = 300
+    nova.servers[guest]['task_state'] = task
+    assert operator.run(*FENCED)[0] == 1
+    assert nova.asked == [guest]
+
+
+def test_guest_whose_live_migration_was_in_progress_is_left_whatever_its_state(operator, nova, volume):
+    guest = volume('guest0')
+    nova.client().migrate_live(guest, 'host2')
+    nova.tick(4)
+    nova.lose('host1')
+    nova.servers[guest] |= {'vm_state': 'error', 'task_state': None}
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [])
+    assert 'Its live-migration 1 is running, to host2: host2 may run it.' in out
+
+
+def test_running_move_behind_many_others_of_the_host_is_seen(operator, nova, volume):
+    guest, noise = volume('guest0'), volume('noise')
+    nova.client().migrate_live(guest, 'host2')
+    nova.tick(4)
+    for _ in range(210):
+        nova._add_row(noise, None, 'req')
+        nova.rows[-1]['status'] = 'failed'
+    nova.lose('host1')
+    assert 'host2 may run it' in operator.run('evacuate', 'host1')[1]
+    assert operator.run(*FENCED)[0] == 1
+    assert nova.asked == [noise]
+
+
+def test_second_record_that_reports_stops_it(operator, nova, volume):
+    volume('guest0')
+    nova.lose('host1')
+    second = nova.services['host1'] | {'id': 'another', 'forced_down': True}
+    nova.more_services.append(second)
+    operator.threads.on_sleep = lambda: second.update(updated_at=nova._time())
+    assert operator.run(*FENCED)[0] == 3
+    assert (nova.asked, nova.harmed) == ([], [])
+
+
+def test_second_record_that_does_not_report_is_declared_down_too(operator, nova, volume):
+    volume('guest0')
+    nova.lose('host1')
+    second = nova.services['host1'] | {'id': 'another'}
+    nova.more_services.append(second)
+    assert operator.run(*FENCED)[0] == 0
+    assert second['forced_down']
+
+
+def test_span_shorter_than_the_interval_of_reports_is_refused(operator, nova):
+    assert operator.run(*FENCED, '--quiet-for', '5')[0] == 2
+
+
+def test_evacuation_that_was_never_declared_is_cancelled(operator, nova, volume):
+    volume('guest0')
+    nova.kill('host1')
+    assert operator.run('evacuate', 'host1', '--fence-command', 'false')[0] == 1
+    assert operator.run('cancel')[0] == 1
+    assert operator.json('list')['drains'][0]['status'] == 'cancelled'
+    assert nova.services['host1']['status'] == 'enabled'
+
+
+def test_cancelled_evacuation_leaves_the_dead_host_disabled(operator, nova, volume):
+    for number in range(3):
+        volume(f'guest{number}')
+    nova.lose('host1')
+    once(operator, lambda: nova.asked, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert operator.run(*FENCED, '--parallel', '1')[0] == 130
+    operator.threads.on_sleep = lambda: None
+    operator.run('cancel')
+    assert (nova.services['host1']['status'], nova.services['host1']['forced_down']) == ('disabled', True)
+
+
+def test_host_that_dies_during_a_drain_is_evacuated_in_its_place(operator, nova, volume):
+    moving, waiting = volume('guest0'), volume('guest1')
+    nova.ticks[moving] = 300
+    once(operator, lambda: nova.rows and nova.rows[-1]['status'] == 'running', lambda: os.kill(os.getpid(), 15))
+    assert operator.run('start', 'host1')[0] == 143
+    operator.threads.on_sleep = lambda: None
+    nova.lose('host1')
+    assert 'host2 may run it' in operator.run('evacuate', 'host1')[1]
+    assert operator.run(*FENCED)[0] == 1
+    assert nova.asked == [waiting]
+    assert [one['status'] for one in operator.json('list')['drains']] == ['incomplete', 'cancelled']
+
+
+def test_request_that_nova_has_lost_is_named_and_holds_back_no_other(operator, nova, volume):
+    lost, other = volume('guest0'), volume('guest1')
+    nova.lose('host1')
+    advance = nova.advance_evacuation
+    nova.advance_evacuation = lambda row: row['instance_uuid'] != lost and advance(row)
+    once(operator, lambda: operator.threads.clock.seconds > 370, lambda: os.kill(os.getpid(), 15))
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (143, [lost, other])
+    assert 'Its task_state has been rebuilding for 30' in out
+    assert 'and Nova shows migration 1 as accepted. Check nova-conductor' in out
+
+
+def test_same_command_goes_on_after_ctrl_c(operator, nova, volume):
+    guests = [volume(f'guest{number}') for number in range(3)]
+    nova.lose('host1')
+    once(operator, lambda: nova.asked, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert operator.run(*FENCED, '--parallel', '1')[0] == 130
+    operator.threads.on_sleep = lambda: None
+    assert operator.run(*FENCED, '--parallel', '1')[0] == 0
+    assert nova.asked == guests
+
+
+def test_resumed_evacuation_ends_with_the_same_report(operator, nova, volume):
+    for number in range(2):
+        volume(f'guest{number}')
+    nova.lose('host1')
+    once(operator, lambda: nova.asked, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert operator.run(*FENCED, '--parallel', '1')[0] == 130
+    operator.threads.on_sleep = lambda: None
+    status, out = operator.run('resume')
+    assert status == 0
+    assert 'Leave host1 declared down until it is repaired.' in out
+
+
+@pytest.mark.parametrize(
+    ('fields', 'says'),
+    [
+        ({'vm_state': 'stopped'}, 'it has a vTPM'),
+        ({'locked': True}, 'it has a vTPM'),
+        ({'task_state': 'powering-off'}, 'openstack server set --state error'),
+    ],
+)
+def test_refusal_by_nova_is_shown_as_nova_says_it(operator, nova, volume, fields, says):
+    guest = volume('guest0', **fields)
+    nova.refuses[guest] = 'it has a vTPM'
+    nova.lose('host1')
+    status, out = operator.run(*FENCED)
+    assert status == 1
+    assert 'Nova refuses to evacuate it: it has a vTPM' in out
+    assert says in out
+
+
+def test_cell_that_is_left_out_of_a_list_does_not_make_the_host_empty(operator, nova, volume):
+    guest = volume('guest0')
+    nova.lose('host1')
+    nova.second_cell = {'host1'}
+    nova.leaves_out = lambda path: path == '/servers/detail' and operator.threads.clock.seconds < 90
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked == [guest]
+
+
+def test_guest_that_was_unshelved_at_the_host_is_evacuated(operator, nova, volume):
+    guest = volume('guest0')
+    nova.client().migrate_live(guest, 'host2')
+    nova.tick(8)
+    nova.tick(1)
+    nova._add_action(guest, 'unshelve')
+    nova.servers[guest]['host'] = nova.truth[guest] = 'host1'
+    nova.lose('host1')
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked == [guest]
+
+
+def test_plan_of_a_healthy_host_says_that_it_reports(operator, nova, volume):
+    volume('guest0')
+    status, out = operator.run('evacuate', 'host1')
+    assert status == 1
+    assert 'its nova-compute reports' in out
+    assert '--fence' not in out
+    nova.services['host1']['forced_down'] = True
+    assert 'is shown as down because it is declared forced down. Its guests may run.' in operator.run(*FENCED[:2])[1]
+
+
+@pytest.mark.parametrize('state', ['building', 'shelved', 'rescued', 'resized'])
+def test_no_state_is_reset_that_would_lose_something(operator, nova, volume, state):
+    nova.statuses = {state: state.upper()}
+    volume('guest0', vm_state=state)
+    nova.lose('host1')
+    assert 'set --state' not in operator.run('evacuate', 'host1')[1]
+
+
+def test_guest_that_its_user_deletes_is_left(operator, nova, volume):
+    volume('guest0', task_state='deleting')
+    nova.lose('host1')
+    assert operator.run(*FENCED)[0] == 1
+    assert nova.asked == []
+
+
+def test_fence_command_is_not_called_if_its_log_cannot_be_written(operator, nova, volume, monkeypatch):
+    volume('guest0')
+    nova.kill('host1')
+    opened = os.open
+    monkeypatch.setattr(os, 'open', lambda path, *more: opened(f'{path}/x' if '.fence' in str(path) else path, *more))
+    assert operator.run('evacuate', 'host1', '--fence-command', 'true')[0] == 1
+    monkeypatch.undo()
+    assert operator.run('resume')[0] == 1
+    assert 'was not declared down yet' in operator.err
