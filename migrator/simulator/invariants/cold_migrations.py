@@ -55,13 +55,17 @@ def power(world: World, instance: Instance, evacuated_to: Collection[str | None]
 
     :param evacuated_to: the hosts that have started the guest in an evacuation; None too if that was later.
     """
+    effects = restarts(world, instance)
     starts = [
-        restarted
-        for one, restarted in restarts(world, instance)
+        (number, restarted)
+        for number, (one, restarted) in enumerate(effects)
         if restarted or (one.effect == 'evacuated' and one.host in evacuated_to)
     ]
-    if not starts or not starts[-1]:
+    if not starts or not starts[-1][1]:
         return None
+    before, last = (effects[number][0] for number in (starts[-1][0] - 1, starts[-1][0]))
+    if (before.effect, last.effect, last.host) == ('migrated', GuestState.SHUTDOWN, before.host):
+        return GuestState.SHUTDOWN  # its source had found it shut off, whatever the row says
     return GuestState.SHUTDOWN if instance.vm_state == 'stopped' else GuestState.RUNNING
 
 
