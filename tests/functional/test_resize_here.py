@@ -81,6 +81,18 @@ def test_guest_that_its_host_has_shut_off_stays_so_and_the_database_follows(clou
     assert is_clean(cloud)
 
 
+def test_guest_that_is_shut_off_between_check_and_resize_is_not_started(cloud, guest):
+    stall = faults(cloud, 'host1').stall('resize')
+    assert act(cloud, guest, 'resize', {'flavorRef': 'large'}) == 202
+    cloud.simulation.run_until(stall.reached.is_set, timeout=120)
+    cloud.world.hypervisors['host1'].shut_off(guest.uuid)
+    stall.release()
+    cloud.wait()
+    assert newest(cloud, guest).status == 'failed'
+    assert 'has been shut off since the check' in newest(cloud, guest).failure
+    assert cloud.world.active_on(guest.uuid) == []
+
+
 def test_both_flavors_fit_although_no_consumer_may_hold_the_sum(cloud, guest):
     assert processors(cloud, ROOM['VCPU'])['total'] > ROOM['VCPU'] + state.CLAIM['VCPU']
     # Another writer comes first once, so that the move is repeated.

@@ -38,7 +38,10 @@ class ResizingDriver(ColdMigratingDriver):
         with self._world.lock:
             guest = self.movable(instance)
             if guest.resize is None or guest.resize.migration_uuid != migration_uuid:
-                guest.resize = FakeResize(migration_uuid, bool(migrate_data.source['power_on']))
+                power_on = bool(migrate_data.source['power_on'])
+                if power_on and guest.state == GuestState.SHUTDOWN:
+                    raise exception.DriverError(f'resize: guest {instance.uuid} has been shut off since the check')
+                guest.resize = FakeResize(migration_uuid, power_on)
                 self._power_off(guest)
         self._threads.sleep(_PAUSE)
         with self._world.lock:

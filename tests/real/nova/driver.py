@@ -102,6 +102,15 @@ class Driver(fake.FakeDriverWithoutFakeNodes):
     def instance_on_disk(self, instance):
         return disk_of(instance, self.instances.folder.name).exists()
 
+    def check_instance_shared_storage_local(self, context, instance):
+        return {'filename': disk_of(instance, self.instances.folder.name).name}
+
+    def check_instance_shared_storage_remote(self, context, data):
+        return '.' not in data['filename']
+
+    def check_instance_shared_storage_cleanup(self, context, data):
+        pass
+
     def spawn(self, context, instance, *args, **kwargs):
         disk = disk_of(instance, self.instances.folder.name)
         if not disk.exists():

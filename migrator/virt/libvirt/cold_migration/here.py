@@ -74,6 +74,8 @@ class ResizingDriver(ColdMigratingDriver):
             obstacle = self.connection.call(phase, lambda each: obstacle_of(each.lookupByUUIDString(instance.uuid)))
             if obstacle:
                 raise self._error(phase, f'guest {instance.uuid} {obstacle}')
+            if migrate_data.source['power_on'] and self.get_guest(instance.uuid).state == GuestState.SHUTDOWN:
+                raise self._error(phase, f'guest {instance.uuid} has been shut off since the check: look where it runs')
             checked = storage.defined_disks(migrate_data.source['xml'])
             plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
             mark = marks.Mark(migration_uuid, bool(migrate_data.source['power_on']))
