@@ -150,11 +150,22 @@ class Refused(Exception):
         self.obstacle = obstacle
 
 
+#: What an operator does with a host that is empty, and with one that is not.
+STAYS = 'It stays disabled until you restore the drain or enable the host.'
+AGAIN = 'Clear what is left, then start another drain.'
+
+
 class Engine(Protocol):
     """The control plane that moves the guests.
 
     Each method may raise :class:`migrator.exception.ServiceUnreachable`. The drain then repeats its present step later.
+
+    :ivar stays: what is said of a host at the end, if it is empty.
+    :ivar again: what is said if it is not.
     """
+
+    stays: str
+    again: str
 
     def guests(self, drain: Drain) -> Sequence[Guest]:
         """Return the guests of a drain's host, in a fixed order."""

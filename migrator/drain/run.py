@@ -408,8 +408,7 @@ class _Run:
         moved = f'{len(gone)} of {base.count(len(self._members), "guest")} moved.'
         moved += _names([member for member in gone if member.reason], 'To check')
         if not remains:
-            stays = 'It stays disabled until you restore the drain or enable the host.'
-            self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {stays}')
+            self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {self._engine.stays}')
             return
         since = self.drain.emptied_at or self._now
         if not left and self._now - since < datetime.timedelta(seconds=REMAINS):
@@ -417,7 +416,7 @@ class _Run:
             waits_for = f'No guest is left to move, but {self.drain.host} is not empty: {_remains(remains)}. {lasts}'
             self._will(emptied_at=since, waits_for=waits_for, wait_error=None)
             return
-        stays = f'{self.drain.host} stays disabled. Clear what is left, then start another drain.'
+        stays = f'{self.drain.host} stays disabled. {self._engine.again}'
         message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)} {stays}'
         self._finish(DrainStatus.INCOMPLETE, message)
 

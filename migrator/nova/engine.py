@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator.drain import forecast
 from migrator.drain.engine import (
+    AGAIN,
+    STAYS,
     Check,
     Guest,
     Move,
@@ -80,6 +82,7 @@ class NovaEngine:
     """
 
     type, action, task, needs_source = _LIVE, _LIVE, 'migrating', True
+    stays, again = STAYS, AGAIN
 
     def __init__(
         self,

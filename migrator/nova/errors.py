@@ -28,7 +28,7 @@ class NovaUnauthorized(NovaUnreachable):
 class HostReports(exception.ServiceUnreachable):
     """The nova-compute of a host whose guests would be evacuated reports, or may report."""
 
-    msg_fmt = 'No guest of {host} is evacuated: {reason}'
+    msg_fmt = 'The evacuation of {host} does not begin or go on: {reason}'
 
 
 class NovaTooOld(exception.MigratorException):

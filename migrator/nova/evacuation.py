@@ -2,7 +2,7 @@
 
 """The engine that evacuates the guests of a dead host of a stock Nova, and what each guest loses.
 
-Nova believes each administrator who declares a host down. It rebuilds a guest without a volume from its image, unless
+Nova does not check the declaration that a host is down. It rebuilds a guest without a volume from its image, unless
 the new host finds its disks, and the old host deletes them when it is back. So nothing is requested unless the host is
 known to be fenced, the loss of each guest was accepted, and nova-compute has not reported since it was declared down.
 Each report of a service, and each change of it, gives it a new ``updated_at``.
@@ -49,7 +49,7 @@ class Words:
     def __str__(self) -> str:
         """Return the options that say the same."""
         said = [f'--{name.replace("_", "-")}' for name, is_said in dataclasses.asdict(self).items() if is_said]
-        return ' '.join(said) or 'no options'
+        return ' '.join(said) or 'none of these options'
 
     @classmethod
     def of(cls, payload: dict[str, Any]) -> Words:
@@ -142,6 +142,8 @@ class NovaEvacuations(NovaEngine):
     """
 
     type, action, task, needs_source = 'evacuation', 'evacuate', 'rebuilding', False
+    stays = 'It stays disabled and declared forced down until it is repaired.'
+    again = 'Remove what is in the way, then type the same command again.'
 
     def __init__(self, *args: Any, words: Words, quiet_since: Mapping[str, str] | None = None) -> None:
         super().__init__(*args)
@@ -197,7 +199,7 @@ class NovaEvacuations(NovaEngine):
         return {}
 
     def disable(self, drain: Drain) -> bool:
-        """Return that this drain enables the host never again: it was disabled before it was declared down."""
+        """Return False: the host was disabled when it was declared down, and this drain never enables it."""
         return False
 
     def check_empty(self, host: str) -> list[Check]:
@@ -235,8 +237,11 @@ def down(nova: Nova, host: str) -> list[Service]:
         if service.status == 'UNKNOWN':
             raise errors.NovaUnreachable(reason=f'the database of the cell of {host} does not answer')
         if not look_at(service).get(remedies.Reading.HOST_DOWN):
-            since = f', most recently at {service.updated_at:%H:%M:%S} UTC' if service.updated_at else ''
-            reason = f'its nova-compute reports{since}. If its guests have to leave, drain the host: they run.'
+            since = f' (last report {service.updated_at:%H:%M:%S} UTC)' if service.updated_at else ''
+            reason = (
+                f'Nova shows its nova-compute as up{since}. It shows a host as down only about a minute after the last '
+                'report: if the host has just died, wait, and try again. If it is not dead, drain it.'
+            )
             raise errors.HostReports(host=host, reason=reason)
     return found
 
@@ -252,14 +257,14 @@ def why_not_quiet(services: Sequence[Service], quiet_since: Mapping[str, str] | 
     :param quiet_since: as of :class:`NovaEvacuations`.
     """
     if quiet_since is None:
-        return 'it was not declared down by this evacuation.'
+        return 'it was not declared forced down by this evacuation. Type the same command again.'
     if not services or not all(one.forced_down and one.state == 'down' for one in services):
-        return 'Nova does not show its nova-compute as forced down and down any more.'
+        return 'Nova does not show its nova-compute as forced down any more. Type the same command again.'
     now = times(services)
     changed = sorted(now[key] for key in now if now[key] != quiet_since.get(key))
     if changed or now.keys() != quiet_since.keys():
         return (
-            f'its nova-compute was changed at {" and ".join(changed) or "some time"}, since it was declared down: it '
-            'reports, or its record was changed otherwise. Fence the host, and begin again.'
+            f'its nova-compute has reported, or its record was changed otherwise, at '
+            f'{" and ".join(changed) or "an unknown time"}. Fence the host, then type the same command again.'
         )
     return None

@@ -181,10 +181,10 @@ STUCK: Mapping[str, str] = MappingProxyType(
         ),
         StuckKind.NOT_REVERTED: 'Source {hosts} {observed}, so the guest stays at {destination}: {look}.',
         StuckKind.OTHER_COPY: (
-            '{there}, so nothing is started at {hosts}: look which copy is right. If it is that one, abandon the '
-            'migration with the guest on {destination}, then '
-            f'{remedies.template(remedies.Kind.RECONCILE_IF_RIGHT)}. If not, shut that one off and undefine it, and '
-            'keep its disks if they are shared: the migration goes on by itself.'
+            '{there}, so nothing is started at {hosts}: look which copy is right. If it is the one named first, '
+            'abandon the migration with the guest on {destination}, although it is not there, then '
+            f'{remedies.template(remedies.Kind.RECONCILE_IF_RIGHT)}, which corrects the host. If not, shut that copy '
+            'off and undefine it, and keep its disks if they are shared: the migration goes on by itself.'
         ),
         StuckKind.RESIZE_NOT_CONFIRMED: (
             'Host {hosts} {observed}, so the resize is not confirmed: look at its hypervisor.'

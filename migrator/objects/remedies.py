@@ -176,31 +176,34 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_BY_NOVA: _row(
-            'If the host is dead: fence it first (cut its power). {command} shows what each guest loses, and evacuates '
-            'them once you say that the host is fenced.',
+            'If the host is dead: {command} changes nothing, and shows what each guest would lose, and how to fence '
+            'and evacuate the host.',
             'migrator-drain evacuate {host}', _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_ONCE_LOOKED: _row(
-            'If the host is dead: cut its power, and look whether {host} runs the guest. Only if it does not: '
+            'If the source is dead: cut its power. Then look whether {host} runs the guest. Only if it does not: '
             '{command}. From microversion 2.95 on the guest is shut off at its new host.',
             'openstack server evacuate {guest}', _R.HOST_REPORTS,
         ),
-        _K.SET_ERROR: _row('Once it is, Nova does: {command}.', f'{_SERVER_SET} error {{guest}}', _R.HOST_REPORTS),
+        _K.SET_ERROR: _row(
+            'To let Nova evacuate it, set its state to ERROR, which also ends its task: {command}.',
+            f'{_SERVER_SET} error {{guest}}', _R.HOST_REPORTS,
+        ),
         _K.SAY_WHERE_DISKS_ARE: _row(
-            'If all hosts share the storage of the disks, say --disks-are-shared. If the guest may begin again from '
-            'its image, say --rebuild-from-image.'
+            'If all hosts share the storage of the disks, add --disks-are-shared. If the guest may begin again from '
+            'its image, add --rebuild-from-image.'
         ),
         _K.EVACUATE_HOST: _row(
             'Once {host} has no power, or no network to storage and guests: {command}',
             '{drain} evacuate {host} --fenced{options}', _R.HOST_REPORTS,
         ),
         _K.FENCE_AND_EVACUATE: _row(
-            'Or with what cuts its power: {command}',
+            'Or let a command fence it: {command}',
             '{drain} evacuate {host} --fence-command "PROGRAM {host}"{options}', _R.HOST_REPORTS,
         ),
         _K.RETURN_HOST: _row(
-            'Leave {host} declared down until it is repaired. Then start nova-compute there: it removes the copies '
-            'that it still has, and their migrations become "completed". After that: {command}',
+            'Leave {host} declared forced down until it is repaired. Then start nova-compute there. It removes its '
+            'copies, and their migrations become "completed". Once none from it is shown as "done": {command}.',
             'openstack compute service set --up {host} nova-compute, and openstack compute service set --enable '
             '{host} nova-compute',
         ),

@@ -10,7 +10,6 @@ from typing import Any
 
 from migrator.conductor.drains import engine
 from migrator.conductor.guests import lists
-from migrator.conductor.migration import elsewhere
 from migrator.conductor.tasks import cold_migrate, evacuate
 from migrator.db import machines
 from migrator.drain import run
@@ -32,13 +31,6 @@ def evacuation_asks_no_other_host() -> Iterator[object]:
 def revert_takes_an_absence_for_the_end_of_a_guest() -> Iterator[object]:
     """A source starts its copy in a revert, since its destination lacks the guest. Another host runs it."""
     with patched(cold_migrate, '_is_as_started', lambda _m, _destination: True) as there:
-        yield there
-
-
-@SHELF.plant('I1', 'by-hand seed 17', 'by-hand seed 22')
-def cold_migration_asks_no_other_host() -> Iterator[object]:
-    """The copy that an operator has left behind is powered off, and started beside the one that runs."""
-    with patched(elsewhere, 'copies', lambda *_args, **_more: lists.NONE) as there:
         yield there
 
 

@@ -21,6 +21,8 @@ from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.machines import Machines
 from migrator.drain.engine import (
+    AGAIN,
+    STAYS,
     Check,
     Guest,
     Move,
@@ -82,6 +84,8 @@ class ConductorEngine:
     :param adopt: called with the uuid of each migration that was accepted, so that a conductor begins it.
     :param wake: called with the uuid of each migration whose abort was requested.
     """
+
+    stays, again = STAYS, AGAIN
 
     def __init__(self, tools: Tools, adopt: Callable[[Sequence[str]], None], wake: Callable[[str], object]) -> None:
         self._tools = tools

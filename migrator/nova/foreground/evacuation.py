@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-drain evacuate``: starts the guests of a dead host elsewhere.
+"""``migrator-drain evacuate``: rebuilds the guests of a dead host elsewhere.
 
 It is a drain with another engine, so ``show``, ``watch``, ``pause``, ``resume`` and ``cancel`` work as for any drain.
 """
@@ -50,8 +50,8 @@ def evacuate(asked: Session) -> int:
         mine = known = None
     if mine is not None and known is not None:
         if known.words != words:
-            said = f'was begun with {known.words}, and not with {words}'
-            remedy = f'Say the same, or cancel it first: {asked.command} cancel {mine.uuid}'
+            said = f'is in progress with other options ({known.words}, not {words})'
+            remedy = f'Use {known.words}, or cancel it first: {asked.command} cancel {mine.uuid}'
             raise exception.Invalid(f'Evacuation {mine.uuid} of {mine.host} {said}. {remedy}')
     new = mine or drain.wanted(asked, given.host)
     if mine is None:
@@ -99,7 +99,7 @@ def _take_over(asked: Session, mine: Drain) -> None:
         drains.adopt(asked.threads.new_uuid(), mine.uuid)
         if mine.status == DrainStatus.ACCEPTED:
             drains.write(drains.get(mine.uuid), {'status': DrainStatus.RUNNING.value}, [], [])
-        reason = f'{mine.host} is evacuated.'
+        reason = f'An evacuation of {mine.host} was requested.'
         left = [one for one in drains.read_members(mine.uuid) if not one.ended]
         members = [one.replace(status=MemberStatus.CANCELLED.value, reason=reason) for one in left]
         ended = {'status': DrainStatus.CANCELLED.value, 'message': reason, 'waits_for': None, 'ended_at': drains.now()}
@@ -107,8 +107,7 @@ def _take_over(asked: Session, mine: Drain) -> None:
 
 
 def _said(given: argparse.Namespace) -> str:
-    by = 'the operator says so' if given.fenced else 'by command'
-    return f'{given.host} is fenced: {by}'
+    return f'{given.host}: {"it is reported as fenced" if given.fenced else "a fence command is requested"}'
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def _plan(asked: Session, new: Drain, words: Words, is_only_shown: bool) -> int:
 def _how_to_go_on(asked: Session, host: str, words: Words) -> list[str]:
     from migrator.nova import evacuation
 
-    lines = ['Nothing was changed. Find out first whether it was the host, or nova-compute alone: look at its power.']
+    lines = ['Nothing was changed. Find out first whether the host is dead, or only nova-compute: look at its power.']
     if all(service.forced_down for service in evacuation.records(asked.cloud[0], host)):
         lines += [f'{host} is shown as down because it is declared forced down. Its guests may run.']
     return [*lines, *filter(None, fenced.offers(asked, host, words))]
@@ -174,8 +173,8 @@ def _after(asked: Session, words: Words) -> str:
 
     leaves_off = asked.cloud[0].microversion >= evacuation.LEAVES_OFF and not words.start
     if leaves_off:
-        return 'They are left shut off at their new hosts; with --start, those that ran are started.'
-    return 'Those that ran are started at their new hosts.'
+        return 'The evacuated guests are left shut off at their new hosts; with --start, those that ran are started.'
+    return 'The evacuated guests that ran are started at their new hosts.'
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -212,19 +211,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``evacuate``."""
     parser.add_argument('host', metavar='HOST', type=command.name, help='the dead host')
     how = parser.add_mutually_exclusive_group()
-    how.add_argument('--fenced', action='store_true', help='it has no power, or no network to storage and guests')
-    help_ = 'a command that fences it, without a shell; {host} in it is the host; it has to end with 0'
+    how.add_argument(
+        '--fenced',
+        action='store_true',
+        help='declare it down and evacuate: it has no power, or no network to storage and guests',
+    )
+    help_ = 'run this to fence the host, then evacuate; {host} is replaced; no shell; exit status 0 means fenced'
     how.add_argument('--fence-command', metavar='CMD', type=_command_line, help=help_)
     help_ = f'the time within which the fence command has to end; default {FENCE_TIMEOUT}'
     parser.add_argument(
         '--fence-timeout', type=command.at_least(1), default=FENCE_TIMEOUT, metavar='SECONDS', help=help_
     )
-    help_ = f'how long nova-compute must not report before the host is declared down; default {QUIET}'
+    help_ = f'how long nova-compute must not report before; at least {LEAST_QUIET}, default {QUIET}'
     parser.add_argument('--quiet-for', type=command.at_least(LEAST_QUIET), default=QUIET, metavar='SECONDS', help=help_)
     disks = parser.add_mutually_exclusive_group()
-    help_ = 'all hosts have the disks of guests without volumes, so that none is made anew'
+    help_ = 'all hosts have the disks of guests whose root disk is no volume'
     disks.add_argument('--disks-are-shared', action='store_true', help=help_)
-    help_ = 'guests without volumes begin again from their images, and lose their disks'
+    help_ = 'guests whose root disk is no volume begin again from their images, and lose their disks'
     disks.add_argument('--rebuild-from-image', action='store_true', help=help_)
     help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
     parser.add_argument('--start', action='store_true', help=help_)

@@ -3,7 +3,7 @@
 """Whether a host is fenced: what was said and done, and that its nova-compute does not report.
 
 The log of the drain keeps what the operator has said, each call of the fence command before it is made, and when the
-host was declared down. What was killed in between is known from that.
+host was declared down. From these entries a later command finds out where an earlier one was killed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def wait_quietly(asked: Session, host: str) -> None:
     was, now = (evacuation.times(one) for one in (before, evacuation.down(nova, host)))
     if was != now:
         at = ' and '.join(sorted({*now.values()} - {*was.values()}))
-        reason = f'its nova-compute has reported, or was changed, at {at}. Fence the host, and look again.'
+        reason = (
+            f'its nova-compute has reported, or its record was changed otherwise, at {at}. Fence the host, then type '
+            'the same command again.'
+        )
         raise errors.HostReports(host=host, reason=reason)
 
 
@@ -112,7 +115,11 @@ def declare(asked: Session, uuid: str, is_new: bool) -> None:
             nova.force_down(service.id)
     asked.mover.disable(current)
     quiet_since = evacuation.times(evacuation.down(nova, current.host))
-    declared = {'quiet_since': quiet_since, 'reason': f'{current.host} is declared down'}
+    declared = {
+        'quiet_since': quiet_since,
+        'by': getpass.getuser(),
+        'reason': f'{current.host} is declared forced down',
+    }
     drains.write(current, {}, [], [(DECLARED, declared)])
 
 
@@ -133,8 +140,8 @@ def _fence(asked: Session, current: Drain) -> Drain:
     current = drains.write(current, {}, [], [(FENCE, ended)])
     if how is not None:
         raise exception.Invalid(
-            f'The fence command {program} did not do it: {how}. Its output is in {log}. Nothing was declared or '
-            f'evacuated. Repeat the command. {_go_on(asked, current)}'
+            f'The fence command {program} failed: {how}. Its output is in {log}. Nothing was declared or '
+            f'evacuated. Type the same command again, or fence the host yourself. {_go_on(asked, current)}'
         )
     return current
 
@@ -156,7 +163,7 @@ def _run(words: Sequence[str], output: IO[bytes], limit: float, host: str) -> st
     try:
         status = process.wait(limit)
     except subprocess.TimeoutExpired:
-        return f'it has not ended within {limit} s'
+        return f'it did not end within {limit} s, and was killed'
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -166,7 +173,7 @@ def _run(words: Sequence[str], output: IO[bytes], limit: float, host: str) -> st
 
 
 def engine_of(asked: Session, current: Drain) -> NovaEvacuations | None:
-    """Return the engine of an evacuation; None: a drain is none.
+    """Return the engine of an evacuation; None: it is an ordinary drain.
 
     :raises migrator.exception.Invalid: it is not known whether the host is fenced.
     """
@@ -184,7 +191,7 @@ def engine_of(asked: Session, current: Drain) -> NovaEvacuations | None:
 
 
 def refuse_restore(asked: Session, uuid: str) -> None:
-    """Refuse to bring the guests of an evacuation back, of which their host may have copies.
+    """Refuse to restore an evacuation. The old host may still have copies.
 
     :raises migrator.exception.Invalid: the drain is an evacuation.
     """
@@ -205,7 +212,7 @@ def _go_on(asked: Session, current: Drain) -> str:
 
 
 def offers(asked: Session, host: str, words: Words | None) -> list[str]:
-    """Return the commands that evacuate a host, with what was said already; empty ones if it may report."""
+    """Return the commands that evacuate a host, with the options so far; empty ones if it may report."""
     look = look_at(service_of(asked.cloud[0], host))
     options = f' {words}' if words is not None and any(dataclasses.asdict(words).values()) else ''
     names = {'drain': asked.command, 'host': shlex.quote(host), 'options': options}

@@ -128,7 +128,11 @@ class _Running:
         picture = self._shown.look()
         stopped = getattr(self._mover, 'stopped', None)
         if stopped is not None:
-            return dataclasses.replace(picture, status=STOPPED, notes=[*picture.notes, f'Nothing more: {stopped}'])
+            return dataclasses.replace(
+                picture,
+                status=STOPPED,
+                notes=[*picture.notes, f'The evacuation has stopped, and requests no further guest: {stopped}'],
+            )
         if not self._has_paused or picture.status is not None:
             return picture
         moving = self._moving()

@@ -162,7 +162,9 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
     Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
-    Verb('evacuate', 'start the guests of a dead host elsewhere', _own(evacuation.evacuate), evacuation.arguments),
+    Verb(
+        'evacuate', 'evacuate the guests of a dead host to other hosts', _own(evacuation.evacuate), evacuation.arguments
+    ),
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],
     Verb('audit', 'show which allocations are wrong', _own(allocations.audit), allocations.audit_arguments),

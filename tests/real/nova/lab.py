@@ -8,6 +8,7 @@ what migrator requires. Keystone, Glance and Neutron are stand-ins; Placement, M
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import sys
@@ -134,7 +135,7 @@ class Lab:
         self.hosts = tuple(hosts)
         self.directory = workspace.directory('nova')
         self.services: dict[str, process.Process] = {'mariadb': database, 'rabbitmq': broker}
-        self._workspace, self._database, self._broker = workspace, database, broker
+        self._workspace, self.database, self.broker = workspace, database, broker
         self._guests = self.directory / 'guests'
         self._numbers = itertools.count(1)
         self._port = process.free_port()
@@ -156,7 +157,7 @@ class Lab:
 
     def start(self) -> None:
         """Start all, and return when a guest can be made on each host."""
-        self._broker.create_vhost(self._vhost)
+        self.broker.create_vhost(self._vhost)
         self._write_configuration()
         virt = next(VENV.glob('lib/python3*/site-packages/nova/virt'))
         draft = virt / f'{DRIVER}.{self._port}'
@@ -165,10 +166,10 @@ class Lab:
         self._make_schema()
         self.services['placement'] = self._placement
         for name in ('conductor', 'scheduler'):
-            self._add(name, [VENV / 'bin' / f'nova-{name}', *self._options('control')], {}, name)
+            self.add(name, f'nova-{name}', ('control',), name, self._vhost)
         self._add_api()
         for host in self.hosts:
-            self._add_compute(host)
+            self.add_compute(host, self._vhost)
         for service in self.services.values():
             if not service.running:
                 service.start(wait=False)
@@ -191,15 +192,15 @@ class Lab:
         self._stand_ins.close()
 
     def _create_database(self, name: str) -> str:
-        url = self._database.create_database(name)
-        self._database.administer(f'ALTER DATABASE {name} CHARACTER SET utf8mb3')
+        url = self.database.create_database(name)
+        self.database.administer(f'ALTER DATABASE {name} CHARACTER SET utf8mb3')
         return f'{url}?charset=utf8mb3'
 
     def _write_configuration(self) -> None:
         cloud = self._stand_ins.cloud
         auth = {'auth_type': 'password', **cloud['auth'], 'region_name': cloud['region_name']}
         default = {
-            'transport_url': self._broker.url(self._vhost),
+            'transport_url': self.broker.url(self._vhost),
             'compute_driver': f'{DRIVER}.Driver',
             'my_ip': process.HOST,
             'report_interval': 2,
@@ -229,18 +230,19 @@ class Lab:
             'conductor': {'workers': 1},
             'scheduler': {'workers': 1, 'discover_hosts_in_cells_interval': 2},
         }
-        self._write('nova', everywhere)
-        self._write('control', control)
+        self.write('nova', everywhere)
+        self.write('control', control)
 
-    def _write(self, name: str, sections: Mapping[str, Mapping[str, object]]) -> None:
+    def write(self, name: str, sections: Mapping[str, Mapping[str, object]]) -> None:
+        """Write a configuration file."""
         (self.directory / f'{name}.conf').write_text(ini(sections))
 
-    def _options(self, name: str) -> list[str]:
-        return [f'--config-file={self.directory / one}.conf' for one in ('nova', name)]
+    def _options(self, *names: str) -> list[str]:
+        return [f'--config-file={self.directory / one}.conf' for one in ('nova', *names)]
 
     def _make_schema(self) -> None:
         """Give nova's databases their tables: from the file of the session before, or by nova-manage."""
-        server = ['--no-defaults', f'--host={process.HOST}', f'--port={self._database.port}']
+        server = ['--no-defaults', f'--host={process.HOST}', f'--port={self.database.port}']
         server += [f'--user={mariadb.ADMINISTRATOR}', f'--password={mariadb.PASSWORD}']
         if SCHEMA.exists():
             process.run(['mariadb', *server, '-e', f'source {SCHEMA}'], self.directory)
@@ -258,10 +260,14 @@ class Lab:
         draft.write_text(dump)
         draft.rename(SCHEMA)
 
-    def _add(self, name: str, arguments: Sequence[object], environment: Mapping[str, object], queue: str) -> None:
-        self.services[name] = Service(
-            self._workspace, name, arguments, environment, lambda: self._broker.consumers(self._vhost, queue) > 0
-        )
+    def add(self, name: str, program: str, files: Sequence[str], queue: str, vhost: str, **environment: object) -> None:
+        """Add a service. It is ready when it takes messages from a queue."""
+        arguments = [VENV / 'bin' / program, *self._options(*files)]
+        ready = functools.partial(self._takes_messages, vhost, queue)
+        self.services[name] = Service(self._workspace, name, arguments, environment, ready)
+
+    def _takes_messages(self, vhost: str, queue: str) -> bool:
+        return self.broker.consumers(vhost, queue) > 0
 
     def _add_api(self) -> None:
         hooks = self.directory / 'hooks.py'
@@ -274,12 +280,16 @@ class Lab:
         environment = {'OS_NOVA_CONFIG_FILES': ';'.join(map(str, files))}
         self.services['api'] = Service(self._workspace, 'api', arguments, environment, self._answers)
 
-    def _add_compute(self, host: str) -> None:
+    def add_compute(self, host: str, vhost: str, broker: str | None = None) -> None:
+        """Add a host.
+
+        :param broker: the transport URL of its cell; None: that of the first one.
+        """
         state = self.directory / host
         state.mkdir()
-        self._write(host, {'DEFAULT': {'host': host, 'state_path': state}, 'oslo_concurrency': {'lock_path': state}})
-        arguments = [VENV / 'bin' / 'nova-compute', *self._options(host)]
-        self._add(host, arguments, {'MIGRATOR_TEST_GUESTS': self._guests}, f'compute.{host}')
+        default = {'host': host, 'state_path': state} | ({} if broker is None else {'transport_url': broker})
+        self.write(host, {'DEFAULT': default, 'oslo_concurrency': {'lock_path': state}})
+        self.add(host, 'nova-compute', (host,), f'compute.{host}', vhost, MIGRATOR_TEST_GUESTS=self._guests)
 
     def _answers(self) -> bool:
         try:
@@ -288,9 +298,12 @@ class Lab:
             return False
 
     def _has_hosts(self) -> bool:
+        return self.known_hosts() == set(self.hosts)
+
+    def known_hosts(self) -> set[str]:
+        """Return the hosts that both nova and Placement have."""
         known = {one['hypervisor_hostname'] for one in self.ask('GET', '/os-hypervisors')['hypervisors']}
-        providers = {one['name'] for one in self.ask_placement('GET', '/resource_providers')['resource_providers']}
-        return known == providers == set(self.hosts)
+        return known & {one['name'] for one in self.ask_placement('GET', '/resource_providers')['resource_providers']}
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -307,12 +320,13 @@ class Lab:
         answer = self.cloud.placement.request(path, method, raise_exc=True)
         return answer.json() if answer.content else None
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, files: Sequence[str] = ('control',)) -> str:
         """Run nova-manage, and return what it prints.
 
+        :param files: the names of its configuration files.
         :raises tests.real.servers.process.ServerError: it fails; what it printed is part of the text.
         """
-        command = [str(PYTHON), str(VENV / 'bin' / 'nova-manage'), *self._options('control'), *arguments]
+        command = [str(PYTHON), str(VENV / 'bin' / 'nova-manage'), *self._options(*files), *arguments]
         # native threads, as the services have: nova's own default for this command is eventlet, with warnings
         return process.run(command, self.directory, OS_NOVA_DISABLE_EVENTLET_PATCHING='true')
 

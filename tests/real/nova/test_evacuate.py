@@ -73,14 +73,15 @@ def bring_back(lab, host):
     rows = f'/os-migrations?source_compute={host}&migration_type=evacuation&status=done'
     process.wait_until(lambda: not lab.ask('GET', rows)['migrations'], 'the evacuations to be completed', 60)
     lab.ask('PUT', f'/os-services/{service(lab, host)["id"]}', forced_down=False)
-    lab.enable(host)
+    # Only a host that is up learns at once that it is enabled, and changes its traits in Placement.
     process.wait_until(lambda: service(lab, host)['state'] == 'up', f'{host} to be up', 60)
+    lab.enable(host)
 
 
 def test_guests_of_a_host_without_power_run_elsewhere_with_their_disks(lab, drain):
     shared, (local,) = lab.guests(2, 'host1', disk='shared'), lab.guests(1, 'host1')
     disks = {guest: lab.disk(guest) for guest in (*shared, local)}
-    assert 'reports' in drain.run('evacuate', 'host1', '--fenced', status=3, errors=True)
+    assert 'as up (last report' in drain.run('evacuate', 'host1', '--fenced', status=3, errors=True)
     lab.cut_power('host1')
     wait_until_down(lab, 'host1')
     planned = drain.read('evacuate', 'host1', status=1)
@@ -91,7 +92,7 @@ def test_guests_of_a_host_without_power_run_elsewhere_with_their_disks(lab, drai
     assert {guest: len(lab.runs(guest)) for guest in shared} == dict.fromkeys(shared, 1)
     assert {guest: lab.disk(guest) for guest in shared} == {guest: disks[guest] for guest in shared}
     assert len(lab.disk(local)) == 2, 'the word was false, and nova has made its disk anew'
-    assert 'Leave host1 declared down until it is repaired.' in output
+    assert 'Leave host1 declared forced down until it is repaired.' in output
     bring_back(lab, 'host1')
     assert lab.truth()['host1'] == set()
     assert {guest: lab.disk(guest) for guest in shared} == {guest: disks[guest] for guest in shared}

@@ -356,7 +356,7 @@ def test_drain_pauses_while_the_source_is_down_and_names_evacuate(cloud):
     assert 'nova-compute at host1 has been down since 2026-11-23' in drain.waits_for
     assert f'host2 runs the guest. Only if it does not: openstack server evacuate {first}.' in drain.waits_for
     assert 'set --state' not in drain.waits_for
-    assert 'fence it first (cut its power). migrator-drain evacuate host1 shows' in cloud.member(second).reason
+    assert 'migrator-drain evacuate host1 changes nothing, and shows' in cloud.member(second).reason
     assert not any(method == 'POST' and 'evacuate' in path for method, path in cloud.fake.requests)
 
 

@@ -161,7 +161,7 @@ def test_resumed_evacuation_ends_with_the_same_report(operator, nova, volume):
     operator.threads.on_sleep = lambda: None
     status, out = operator.run('resume')
     assert status == 0
-    assert 'Leave host1 declared down until it is repaired.' in out
+    assert 'Leave host1 declared forced down until it is repaired.' in out
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_plan_of_a_healthy_host_says_that_it_reports(operator, nova, volume):
     volume('guest0')
     status, out = operator.run('evacuate', 'host1')
     assert status == 1
-    assert 'its nova-compute reports' in out
+    assert 'Nova shows its nova-compute as up' in out
     assert '--fence' not in out
     nova.services['host1']['forced_down'] = True
     assert 'is shown as down because it is declared forced down. Its guests may run.' in operator.run(*FENCED[:2])[1]
