@@ -34,7 +34,22 @@ from migrator.drain.engine import (
 from migrator.executors import Clock
 from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
-from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
+from migrator.nova.guests import (
+    ENDED,
+    MOVED,
+    evacuate,
+    forgotten,
+    half_written,
+    holders,
+    is_half_written,
+    look_at,
+    may_have_started,
+    obstacle,
+    service_of,
+    softly_deleted,
+    to_end,
+    why_left,
+)
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
 from migrator.objects.drain import Direction, Drain, Member, disabled_reason
@@ -51,9 +66,6 @@ _LIVE = 'live-migration'
 _PENDING = ('accepted', 'queued', 'preparing')
 #: The statuses in which an abort has no effect on the guest. Nova refuses it in ``accepted``.
 _ABORTABLE = ('queued', 'preparing')
-ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
-#: The statuses of a move whose guest is at the destination. An evacuation is ``done`` until its source is back.
-_MOVED = ('completed', 'done')
 #: How many of the newest migrations of a host or of the cloud are read.
 _ROWS = 200
 #: A migration that Nova has not updated for longer does not count as on its way to its destination.
@@ -77,11 +89,14 @@ class NovaEngine:
     :param drained: returns the hosts of the drains in progress. They are no destinations.
     :cvar type: the type of the migrations.
     :cvar action: the name of the action that requests one.
-    :cvar task: the task of a guest for which one was requested.
+    :cvar task: the task of a guest for which one was requested; None: its migration shows that sooner.
     :cvar needs_source: whether one goes on only while the source is up.
     """
 
-    type, action, task, needs_source = _LIVE, _LIVE, 'migrating', True
+    type: str = _LIVE
+    action: str = _LIVE
+    task: str | None = 'migrating'
+    needs_source = True
     stays, again = STAYS, AGAIN
 
     def __init__(
@@ -165,7 +180,7 @@ class NovaEngine:
         server = self._nova.server(member.instance_uuid)
         if server is None or server.host != member.source:
             raise Refused(_busy(f'It is not on {member.source} any more.'))
-        if server.task_state == self.task:
+        if self.task is not None and server.task_state == self.task:
             return  # a request that had no answer has arrived meanwhile
         self.check(server)
         avoided, refused = {*member.tried}, set[str]()
@@ -219,7 +234,7 @@ class NovaEngine:
         server = self._nova.server(member.instance_uuid)
         if server is None:
             return _busy('It was deleted.')
-        if server.task_state == self.task:
+        if self.task is not None and server.task_state == self.task:
             return None
         return self.refusal(server, _short(error.reason))
 
@@ -334,6 +349,9 @@ class NovaEngine:
         if server is None:
             return Move(MoveState.GONE, reason='It was deleted.')
         lasts = self._lasts(member, row, server)
+        if row is None and not self.needs_source and server.host == member.source:
+            # An evacuation has its migration as soon as Nova has accepted it, and a task may be of something else.
+            return Move(MoveState.PENDING) if lasts < SETTLED else None
         if row is not None and is_half_written(row, server) and lasts >= SETTLED:
             return Move(MoveState.FAILED, row.dest_compute, forgotten(row), in_doubt=True)
         if server.task_state is not None:
@@ -343,11 +361,11 @@ class NovaEngine:
                 return Move(MoveState.PENDING) if lasts < SETTLED else None
             return _elsewhere(server)
         arrived = row.dest_compute is not None and server.host == row.dest_compute != member.source
-        if row.status not in ENDED or (row.status in _MOVED and not arrived and server.host == member.source):
+        if row.status not in ENDED or (row.status in MOVED and not arrived and server.host == member.source):
             # Nova does not show its end or the new host of the guest yet, or has forgotten the migration.
             if lasts < SETTLED:
                 return _in_progress(row, server, services, lasts, self.needs_source)
-        if arrived or (row.status in _MOVED and server.host != member.source):
+        if arrived or (row.status in MOVED and server.host != member.source):
             return Move(MoveState.MOVED, row.dest_compute, reason=self._why_noted(row, server))
         if server.host != member.source:
             return _elsewhere(server)
@@ -356,6 +374,8 @@ class NovaEngine:
         if row.status in ('failed', 'error'):
             named = row.dest_compute or self._named.get(member.instance_uuid)
             reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {_why(self._nova, row, self.action)}'
+            if not self.needs_source:
+                return _of_failed_evacuation(row, server, reason)
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
         # A host that was asked to start the guest may have done so; a source that was asked to move it still has it.
         in_doubt = not self.needs_source and row.dest_compute is not None
@@ -500,12 +520,26 @@ def _in_progress(
     if waits_for is None and lasts >= LATE and (row is None or row.status in ENDED or not needs_source):
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
         look = look_at(services.get(server.host or ''))
-        remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
+        kind = remedies.Kind.SET_ACTIVE_IF_THERE if needs_source else remedies.Kind.SET_ERROR
+        remedy = remedies.offer(kind, look, guest=server.uuid, host=server.host)
         waits_for = (
-            f'Its task_state has been {server.task_state} for {lasts:.0f} s, and Nova {what}. Check '
+            f'Its task_state has been {server.task_state} for more than {LATE:.0f} s, and Nova {what}. Check '
             f'nova-conductor, nova-compute and the message broker. {remedy}'
         ).rstrip()
     return Move(state, destination, is_stuck=waits_for is not None, waits_for=waits_for)
+
+
+def _of_failed_evacuation(row: NovaMigration, server: Server, reason: str) -> Move:
+    """Return the state of an evacuation that has failed.
+
+    If Nova has put the guest into ERROR, its new host may have started it before.
+    """
+    if may_have_started(row, server):
+        there = f'{row.dest_compute} may have started it before: look there'
+        return Move(MoveState.FAILED, row.dest_compute, f'{reason}. {there}', in_doubt=True)
+    if server.vm_state == 'error':
+        reason += '. It is in ERROR now, and so Nova starts it at its next evacuation'
+    return Move(MoveState.FAILED, row.dest_compute, reason, tried=(row.dest_compute,) if row.dest_compute else ())
 
 
 def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
@@ -535,40 +569,6 @@ def _down(service: Service) -> str:
     if service.forced_down or service.updated_at is None:
         return f'nova-compute at {service.host} is down.'
     return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
-
-
-def half_written(nova: Nova, server: Server) -> NovaMigration | None:
-    """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
-    rows = nova.migrations(instance_uuid=server.uuid, limit=1)
-    if not rows or rows[0].type != _LIVE or not is_half_written(rows[0], server):
-        return None
-    ended = rows[0].updated_at
-    later = [one for one in nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
-    # An unshelved guest may be at that host again, without a migration.
-    return None if any(one.action == 'unshelve' for one in later) else rows[0]
-
-
-def is_half_written(row: NovaMigration, server: Server) -> bool:
-    """Return whether Nova shows the end of a migration, and the guest still at its source.
-
-    Nova writes the end first. If it is killed in between, it never writes the new host.
-    """
-    return row.status in _MOVED and row.dest_compute is not None and server.host == row.source_compute
-
-
-def forgotten(row: NovaMigration) -> str:
-    """Return what is known of a migration whose end Nova has written by half, or not at all, in words."""
-    if row.status in _MOVED:
-        return (
-            f'Its migration {row.id} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
-            f'guest probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it '
-            'or evacuate it'
-        )
-    return (
-        f'Nova has forgotten its migration {row.id}, which stays {row.status}, as the guest has no task: nova-compute '
-        f'at {row.source_compute} was restarted, or the state of the guest was reset. Look at both hosts. '
-        f'{remedies.offer(remedies.Kind.AUDIT_NOVA)}'
-    )
 
 
 def _elsewhere(server: Server) -> Move:

@@ -14,11 +14,23 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from migrator.drain.engine import Check, Guest, Obstacle, ObstacleKind, Refused
+from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
 from migrator.nova import errors
 from migrator.nova.client import Nova
-from migrator.nova.engine import ENDED, NovaEngine, few, forgotten, half_written, is_half_written
-from migrator.nova.guests import SOFTLY_DELETED, holders, look_at, service_of, to_end, why_left
+from migrator.nova.engine import NovaEngine, few
+from migrator.nova.guests import (
+    ENDED,
+    SOFTLY_DELETED,
+    forgotten,
+    half_written,
+    holders,
+    is_half_written,
+    look_at,
+    may_have_started,
+    service_of,
+    to_end,
+    why_left,
+)
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import base, remedies
 from migrator.objects.drain import Drain, Member
@@ -39,7 +51,7 @@ class Words:
 
     :ivar disks_are_shared: all hosts have the disks that are no volumes.
     :ivar rebuild_from_image: a guest whose root disk is no volume may begin again from its image.
-    :ivar start: a guest that ran before is started.
+    :ivar start: a guest that ran before is started. Nova starts one in ERROR in any case.
     """
 
     disks_are_shared: bool = False
@@ -106,20 +118,33 @@ def _is_elsewhere(
 
     A migration that has not ended may have moved the guest, or started it, whatever task Nova shows.
     """
-    if newest is None:
+    if newest is None or newest.dest_compute == server.host:
         return None
+    there, is_evacuation = newest.dest_compute, newest.type == NovaEvacuations.type
     if is_half_written(newest, server):
-        earlier = half_written(nova, server) if newest.type != NovaEvacuations.type else newest
+        earlier = half_written(nova, server, newest.type)
         return None if earlier is None else Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', '')
     if newest.status in ENDED:
-        return None
-    there, what = newest.dest_compute, f'Its {newest.type} {newest.id} is {newest.status}'
+        # Nova gives a live migration up that it can no longer abort, and undoes no start that has failed late.
+        in_doubt = may_have_started(newest, server) if is_evacuation else newest.status == 'error'
+        if there is None or not in_doubt:
+            return None
+    what = f'Its {newest.type} {newest.id} is {newest.status}'
     if there is None:
         # Nova may still choose a host for an evacuation. A source that was asked to move a guest away has died.
-        is_evacuation = newest.type == NovaEvacuations.type
-        return Obstacle(ObstacleKind.BUSY, f'{what}.', 'It has to end first.') if is_evacuation else None
+        is_of_this = is_evacuation and newest.source_compute == server.host
+        return Obstacle(ObstacleKind.STATE, f'{what}, and has to end first.', '') if is_of_this else None
     remedy = remedies.offer(remedies.Kind.EVACUATE_ONCE_LOOKED, look, guest=server.uuid, host=there)
     return Obstacle(ObstacleKind.STATE, f'{what}, to {there}: {there} may run it.', remedy)
+
+
+def unended(nova: Nova, host: str) -> list[NovaMigration]:
+    """Return the evacuations from a host that have not ended.
+
+    Nova destroys their guests and disks at the host when its nova-compute is started, wherever they are.
+    """
+    rows = nova.migrations(source=host, type=NovaEvacuations.type)
+    return [row for row in rows if row.status not in ENDED]
 
 
 def obstacles(nova: Nova, host: str, words: Words) -> Callable[[Server], Obstacle | None]:
@@ -141,7 +166,7 @@ class NovaEvacuations(NovaEngine):
     :ivar stopped: why nothing more is requested.
     """
 
-    type, action, task, needs_source = 'evacuation', 'evacuate', 'rebuilding', False
+    type, action, task, needs_source = 'evacuation', 'evacuate', None, False
     stays = 'It stays disabled and declared forced down until it is repaired.'
     again = 'Remove what is in the way, then type the same command again.'
 
@@ -149,6 +174,8 @@ class NovaEvacuations(NovaEngine):
         super().__init__(*args)
         self._words, self._quiet_since = words, quiet_since
         self.stopped: str | None = None
+        self._source = ''
+        self._given_up: set[str] = set()
         #: Guest -> what Nova has shown of it, and its newest migration then.
         self._newest: dict[str, tuple[Server, NovaMigration | None]] = {}
 
@@ -174,17 +201,41 @@ class NovaEvacuations(NovaEngine):
         if found is not None:
             raise Refused(found)
 
+    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+        """Request an evacuation, unless the guest has one that is newer than ``member.mark``."""
+        self._source = drain.host
+        super().ask(drain, member, host)
+
     def request(self, uuid: str, host: str | None) -> None:
         """Send the request of an evacuation, if its host does not report.
 
         :raises migrator.nova.errors.HostReports: nova-compute may have reported since it was declared down.
         """
-        server = self._nova.server(uuid)
-        source = server.host if server is not None else None
-        self.stopped = why_not_quiet(records(self._nova, source or ''), self._quiet_since)
+        services = records(self._nova, self._source)
+        self._refuse_unknown(services)
+        self.stopped = why_not_quiet(services, self._quiet_since)
         if self.stopped is not None:
-            raise errors.HostReports(host=source, reason=self.stopped)
+            raise errors.HostReports(host=self._source, reason=self.stopped)
         self._nova.evacuate(uuid, host, self._words.start)
+
+    def _refuse_unknown(self, services: Sequence[Service]) -> None:
+        if any(one.status == 'UNKNOWN' for one in services):
+            raise errors.NovaUnreachable(reason=f'the database of the cell of {self._source} does not answer')
+
+    def abort(self, drain: Drain, member: Member) -> None:
+        """Give an evacuation up, since Nova aborts none."""
+        self._given_up.add(member.instance_uuid)
+
+    def look(self, members: Sequence[Member]) -> dict[str, Move]:
+        """Return the newest evacuation of each member."""
+        found = super().look(members)
+        reason = 'Nova may go on with its evacuation: look where it is.'
+        return {
+            uuid: Move(MoveState.CANCELLED, move.destination, reason)
+            if uuid in self._given_up and move.state in (MoveState.PENDING, MoveState.RUNNING)
+            else move
+            for uuid, move in found.items()
+        }
 
     def refusal(self, server: Server, reason: str) -> Obstacle:
         """Return why Nova has refused to evacuate a guest."""

@@ -9,11 +9,16 @@ from collections.abc import Iterable, Iterator
 
 from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.nova.client import Nova
-from migrator.nova.resources import Server, Service
+from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
 from migrator.objects.remedies import Reading
 from migrator.placement_client.client import PlacementClient
 
+#: The statuses in which a migration has ended.
+ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
+#: The statuses of a move whose guest is at the destination. An evacuation is ``done`` until its source is back.
+MOVED = ('completed', 'done')
+_LIVE = 'live-migration'
 #: The states of a guest that Nova moves live.
 MIGRATABLE = ('active', 'paused')
 #: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
@@ -94,3 +99,45 @@ def holders(placement: PlacementClient, nodes: Iterable[str]) -> set[str]:
             found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
             left |= {*found.get('allocations', {})}
     return left
+
+
+def is_half_written(row: NovaMigration, server: Server) -> bool:
+    """Return whether Nova shows the end of a migration, and the guest still at its source.
+
+    Nova writes the end first. If it is killed in between, it never writes the new host.
+    """
+    return row.status in MOVED and row.dest_compute is not None and server.host == row.source_compute
+
+
+def half_written(nova: Nova, server: Server, kind: str = _LIVE) -> NovaMigration | None:
+    """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
+    rows = nova.migrations(instance_uuid=server.uuid, limit=1)
+    if not rows or rows[0].type != kind or not is_half_written(rows[0], server):
+        return None
+    ended = rows[0].updated_at
+    later = [one for one in nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
+    # An unshelved guest may be at that host again, without a migration.
+    return None if any(one.action == 'unshelve' for one in later) else rows[0]
+
+
+def may_have_started(row: NovaMigration, server: Server) -> bool:
+    """Return whether the new host of an evacuation that has failed may run the guest.
+
+    Nova undoes nothing of a start that has failed late. It leaves the state of the guest if nothing was started.
+    """
+    return row.status == 'failed' and row.dest_compute is not None and server.vm_state == 'error'
+
+
+def forgotten(row: NovaMigration) -> str:
+    """Return what is known of a migration whose end Nova has written by half, or not at all, in words."""
+    if row.status in MOVED:
+        return (
+            f'Its migration {row.id} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
+            f'guest probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it '
+            'or evacuate it'
+        )
+    return (
+        f'Nova has forgotten its migration {row.id}, which stays {row.status}, as the guest has no task: nova-compute '
+        f'at {row.source_compute} was restarted, or the state of the guest was reset. Look at both hosts. '
+        f'{remedies.offer(remedies.Kind.AUDIT_NOVA)}'
+    )

@@ -186,7 +186,8 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'openstack server evacuate {guest}', _R.HOST_REPORTS,
         ),
         _K.SET_ERROR: _row(
-            'To let Nova evacuate it, set its state to ERROR, which also ends its task: {command}.',
+            'To let Nova evacuate it, set its state to ERROR, which also ends its task. Nova '
+            'starts it then: {command}.',
             f'{_SERVER_SET} error {{guest}}', _R.HOST_REPORTS,
         ),
         _K.SAY_WHERE_DISKS_ARE: _row(

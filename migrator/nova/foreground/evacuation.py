@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.nova.foreground import fenced, state
 from migrator.nova.foreground.session import Session
-from migrator.objects import base, remedies
+from migrator.objects import base
 from migrator.objects.drain import Drain, DrainStatus, MemberStatus
 from migrator.operator.cli import command, drain
 
@@ -68,7 +68,11 @@ def evacuate(asked: Session) -> int:
         if pid is not None:
             sys.stderr.write(f'{loop.runs_elsewhere(new, pid)}\nTo see it: {asked.command} watch {new.uuid}\n')
             return command.WRONG
-        fenced.declare(asked, new.uuid, is_new=mine is None)
+        try:
+            fenced.declare(asked, new.uuid, is_new=mine is None)
+        except KeyboardInterrupt:
+            sys.stderr.write(f'{fenced.how_to_go_on(asked, new)}\n')
+            raise
     if drains.get(new.uuid).paused:
         drains.request(new.uuid, 'resume', getpass.getuser())
     with loop.Interrupts() as interrupts:
@@ -133,6 +137,8 @@ def _plan(asked: Session, new: Drain, words: Words, is_only_shown: bool) -> int:
     lines = [command.table(_PLAN_COLUMNS, rows)]
     lines += [f'{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
     can, cannot = found['can_move'], found['cannot_move']
+    in_error = [one['name'] for one in found['guests'] if one['status'] == 'ERROR' and one['can_move']]
+    lines += [f'Nova starts what it shows in ERROR in any case: {", ".join(in_error)}.'] if in_error else []
     lines += [f'{base.count(can, "guest")} of {new.host} can be evacuated, {cannot} cannot. {_after(asked, words)}']
     if is_only_shown:
         found['reports'] = _why_alive(asked, new.host)
@@ -200,7 +206,7 @@ def _report(asked: Session, ended: Drain) -> int:
             }
         )
     found = allocations.look(asked)
-    may_return = remedies.offer(remedies.Kind.RETURN_HOST, host=shlex.quote(ended.host))
+    may_return = fenced.when_to_return(asked, ended.host)
     lines = [command.table(_END_COLUMNS, [tuple(one.values()) for one in guests]), *found.lines, may_return]
     asked.answer({'guests': guests, 'audit': found.document, 'host': may_return}, '\n'.join(lines))
     left = any(member.status not in (MemberStatus.MOVED, MemberStatus.GONE) for member in members)

@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.nova.foreground.session import Session
-from migrator.nova.guests import look_at, service_of
 from migrator.objects import remedies
 from migrator.objects.drain import Drain
 
@@ -141,7 +140,7 @@ def _fence(asked: Session, current: Drain) -> Drain:
     if how is not None:
         raise exception.Invalid(
             f'The fence command {program} failed: {how}. Its output is in {log}. Nothing was declared or '
-            f'evacuated. Type the same command again, or fence the host yourself. {_go_on(asked, current)}'
+            f'evacuated. Type the same command again, or fence the host yourself. {how_to_go_on(asked, current)}'
         )
     return current
 
@@ -186,7 +185,7 @@ def engine_of(asked: Session, current: Drain) -> NovaEvacuations | None:
         reason = f'{current.host} was not declared down yet'
         if known.fence is not None and known.was_interrupted:
             reason = f'the fence command {known.fence["program"]} was interrupted, and may have cut off {current.host}'
-        raise exception.Invalid(f'Evacuation {current.uuid} does not go on: {reason}. {_go_on(asked, current)}')
+        raise exception.Invalid(f'Evacuation {current.uuid} does not go on: {reason}. {how_to_go_on(asked, current)}')
     return asked.make_engine(evacuation.NovaEvacuations, words=known.words, quiet_since=known.quiet_since)
 
 
@@ -198,14 +197,11 @@ def refuse_restore(asked: Session, uuid: str) -> None:
     drains = asked.database.drains
     if Recorded.of(drains.read_log(uuid)).words is not None:
         host = drains.get(uuid).host
-        back = ' '.join(
-            remedies.offer(kind, host=shlex.quote(host))
-            for kind in (remedies.Kind.RETURN_HOST, remedies.Kind.MOVE_LIVE)
-        )
+        back = f'{when_to_return(asked, host)} {remedies.offer(remedies.Kind.MOVE_LIVE, host=shlex.quote(host))}'
         raise exception.Invalid(f'Drain {uuid} is an evacuation, and has no restore. {back}')
 
 
-def _go_on(asked: Session, current: Drain) -> str:
+def how_to_go_on(asked: Session, current: Drain) -> str:
     """Return how an evacuation goes on, as a sentence."""
     words = Recorded.of(asked.database.drains.read_log(current.uuid)).words
     return offers(asked, current.host, words)[0] or f'Look at {current.host} first: its nova-compute may report.'
@@ -213,9 +209,24 @@ def _go_on(asked: Session, current: Drain) -> str:
 
 def offers(asked: Session, host: str, words: Words | None) -> list[str]:
     """Return the commands that evacuate a host, with the options so far; empty ones if it may report."""
+    from migrator.nova.guests import look_at, service_of
+
     look = look_at(service_of(asked.cloud[0], host))
     options = f' {words}' if words is not None and any(dataclasses.asdict(words).values()) else ''
     names = {'drain': asked.command, 'host': shlex.quote(host), 'options': options}
     return [
         remedies.offer(kind, look, **names) for kind in (remedies.Kind.EVACUATE_HOST, remedies.Kind.FENCE_AND_EVACUATE)
     ]
+
+
+def when_to_return(asked: Session, host: str) -> str:
+    """Return when the nova-compute of a host that was evacuated may be started, as sentences."""
+    from migrator.nova import evacuation
+
+    guests = sorted({row.instance_uuid for row in evacuation.unended(asked.cloud[0], host)})
+    if not guests:
+        return remedies.offer(remedies.Kind.RETURN_HOST, host=shlex.quote(host))
+    return (
+        f'Do not start nova-compute at {host}: it would destroy these guests and their disks there, although their '
+        f'evacuations have not ended: {", ".join(guests)}. Look first where they are, and copy their disks.'
+    )

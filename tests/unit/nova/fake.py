@@ -153,7 +153,7 @@ class FakeNova(Evacuations):
         """Start the nova-compute of a host again: what ran is now in error, and what was queued is forgotten."""
         self.services[host]['state'] = 'up'
         for row in self.rows:
-            if row['source_compute'] == host and row['status'] not in _ENDED:
+            if row['source_compute'] == host and row['status'] not in _ENDED and row['instance_uuid'] in self.servers:
                 self.servers[row['instance_uuid']]['task_state'] = None
                 row['forgotten'] = True
                 if row['status'] in ('preparing', 'running'):

@@ -51,7 +51,8 @@ class Evacuations:
         self.asked.append(guest)
         server['task_state'] = 'rebuilding'
         self._add_row(guest, options.get('host'), self._add_action(guest, 'evacuate'), 'evacuation')
-        self.rows[-1]['is_left_off'] = version >= (2, 95) or server['vm_state'] == 'stopped'
+        off = version >= (2, 95) or server['vm_state'] == 'stopped'
+        self.rows[-1]['is_left_off'] = off and server['vm_state'] != 'error'
 
     def advance_evacuation(self, row):
         """Let an evacuation get on by one status."""
@@ -68,7 +69,12 @@ class Evacuations:
             return
         elif row['ticks'] > 0:
             row['ticks'] -= 1
-        elif fails == 'pre':
+        elif fails == 'claim':  # nothing was started, and the guest keeps its state
+            self._set(row, 'failed')
+            server['task_state'] = None
+            self._note(row, 'compute_rebuild_instance', 'the lab says so')
+        elif fails in ('pre', 'late'):  # Nova undoes no start that fails late
+            self.truth[guest] = row['dest_compute'] if fails == 'late' else self.truth[guest]
             self._fail_evacuation(row, 'failed', 'the lab says so')
         else:
             source = row['source_compute']

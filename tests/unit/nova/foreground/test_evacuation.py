@@ -228,12 +228,12 @@ def test_guest_in_a_state_that_nova_does_not_evacuate_is_named(operator, nova, v
 
 def test_failed_evacuation_is_tried_again_and_named_at_the_end(operator, nova, volume):
     guest = volume('guest0')
-    nova.fails[guest] = 'pre'
+    nova.fails[guest] = 'claim'
     nova.lose('host1')
     status, out = operator.run(*FENCED, '--max-attempts', '2')
     assert (status, nova.asked, nova.servers[guest]['host']) == (1, [guest, guest], 'host1')
     assert 'ended as failed, to host2: the lab says so' in out
-    assert 'ERROR on host1' in out
+    assert 'ACTIVE on host1' in out
 
 
 def test_other_words_and_a_restore_are_refused(operator, nova, volume):

@@ -130,6 +130,127 @@ def test_host_that_dies_during_a_drain_is_evacuated_in_its_place(operator, nova,
     assert [one['status'] for one in operator.json('list')['drains']] == ['incomplete', 'cancelled']
 
 
+@pytest.mark.parametrize('fails', ['late', 'pre'])
+def test_guest_whose_start_has_failed_late_is_not_requested_again(operator, nova, volume, fails):
+    guest = volume('guest0')
+    nova.fails[guest] = fails
+    nova.lose('host1')
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [guest])
+    assert 'host2 may have started it before: look there' in out
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [guest])
+    assert 'Its evacuation 1 is failed, to host2: host2 may run it.' in out
+
+
+def test_guest_without_a_host_is_tried_again_and_started_since_it_is_in_error(operator, nova, volume):
+    guest = volume('guest0', vm_state='stopped')
+    nova.fails[guest] = 'check'
+    nova.lose('host1')
+    once(operator, lambda: nova.rows and nova.rows[-1]['status'] == 'error', lambda: nova.fails.clear())
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked, nova.servers[guest]['vm_state']) == (0, [guest, guest], 'active')
+    assert 'It is in ERROR now, and so Nova starts it at its next evacuation' in out
+    other = volume('guest1', vm_state='error')
+    assert 'Nova starts what it shows in ERROR in any case: guest1.' in operator.run('evacuate', 'host1')[1], other
+
+
+def test_guest_whose_live_migration_nova_could_not_abort_is_left(operator, nova, volume):
+    guest = volume('guest0')
+    nova.client().migrate_live(guest, 'host2')
+    nova.tick(4)
+    nova.kill('host1')
+    nova.start('host1')
+    assert nova.rows[-1]['status'] == 'error'
+    nova.lose('host1')
+    status, out = operator.run(*FENCED)
+    assert (status, nova.asked) == (1, [])
+    assert 'Its live-migration 1 is error, to host2: host2 may run it.' in out
+
+
+def test_host_with_an_evacuation_that_has_not_ended_is_not_to_be_started(operator, nova, volume):
+    guest = volume('guest0')
+    nova.lose('host1')
+    once(operator, lambda: nova.rows and nova.rows[-1]['status'] == 'pre-migrating', lambda: nova.kill('host2'))
+    nova.ticks[guest] = 300
+    advance = nova.advance_evacuation
+    nova.advance_evacuation = lambda row: row['status'] != 'pre-migrating' and advance(row)
+
+    def forget():
+        nova.servers[guest]['task_state'] = None
+
+    once(operator, lambda: nova.rows and nova.rows[-1]['status'] == 'pre-migrating', forget)
+    status, out = operator.run(*FENCED)
+    assert status == 1
+    assert 'Do not start nova-compute at host1: it would destroy these guests and their disks there' in out
+    assert '--up' not in out
+
+
+def test_task_that_was_there_before_is_not_taken_for_the_request(operator, nova, volume):
+    guest = volume('guest0', task_state='rebuilding')
+    nova.lose('host1')
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked == [guest]
+
+
+def test_stuck_evacuation_is_given_up_by_a_cancel_that_aborts(operator, nova, volume):
+    volume('guest0')
+    nova.lose('host1')
+    nova.advance_evacuation = lambda row: None
+    once(operator, lambda: operator.threads.clock.seconds > 380, lambda: os.kill(os.getpid(), 15))
+    out = operator.run(*FENCED)[1]
+    assert 'To let Nova evacuate it, set its state to ERROR' in out
+    operator.threads.on_sleep, operator.threads.clock.seconds = (lambda: None), 0.0
+    operator.run('cancel', '--abort-running')
+    assert operator.json('list')['drains'][0]['status'] == 'cancelled'
+
+
+def test_row_of_an_evacuation_to_the_host_that_never_ended_is_no_obstacle(operator, nova, volume):
+    guest = volume('guest0', host='host2')
+    nova.lose('host2')
+    nova.client().evacuate(guest, 'host1')
+    nova.tick(2)
+    nova.rows[-1]['forgotten'] = True
+    nova.servers[guest] |= {'host': 'host1', 'task_state': None}
+    nova.truth[guest] = 'host1'
+    nova.advance_evacuation, advance = (lambda row: row['id'] > 1 and advance(row)), nova.advance_evacuation
+    nova.lose('host1')
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked == [guest, guest]
+
+
+def test_guest_that_was_unshelved_after_an_evacuation_is_evacuated_again(operator, nova, volume):
+    guest = volume('guest0')
+    nova.lose('host1')
+    assert operator.run(*FENCED)[0] == 0
+    nova.come_back('host1')
+    nova.services['host1']['forced_down'] = False
+    nova.tick(1)
+    nova._add_action(guest, 'unshelve')
+    nova.servers[guest] |= {'host': 'host1', 'vm_state': 'active'}
+    nova.truth[guest] = 'host1'
+    nova.tick(1)
+    nova.lose('host1')
+    operator.threads.clock.seconds = 0.0
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked == [guest, guest]
+
+
+def test_guest_that_is_deleted_before_its_request_stops_nothing(operator, nova, volume):
+    first, second = volume('guest0'), volume('guest1')
+    nova.lose('host1')
+    looks = []
+
+    def after(method, path):
+        if path == '/os-services' and operator.threads.clock.seconds > 60 and first in nova.servers and looks.append(1):
+            nova.delete(first)
+
+    nova.after = after
+    once(operator, lambda: operator.threads.clock.seconds > 60 and first in nova.servers, lambda: nova.delete(first))
+    assert operator.run(*FENCED)[0] == 0
+    assert nova.asked[-1] == second
+
+
 def test_request_that_nova_has_lost_is_named_and_holds_back_no_other(operator, nova, volume):
     lost, other = volume('guest0'), volume('guest1')
     nova.lose('host1')
@@ -138,7 +259,7 @@ def test_request_that_nova_has_lost_is_named_and_holds_back_no_other(operator, n
     once(operator, lambda: operator.threads.clock.seconds > 370, lambda: os.kill(os.getpid(), 15))
     status, out = operator.run(*FENCED)
     assert (status, nova.asked) == (143, [lost, other])
-    assert 'Its task_state has been rebuilding for 30' in out
+    assert 'Its task_state has been rebuilding for more than 300 s' in out
     assert 'and Nova shows migration 1 as accepted. Check nova-conductor' in out
 
 
