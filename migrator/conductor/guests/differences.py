@@ -183,6 +183,8 @@ def _counts(one: Difference, found: Comparison) -> bool:
         return True
     if one.seen.keys() & found.fenced and uuid not in found.runs:
         return True
+    if not one.seen and uuid in found.runs:  # the destination of a migration may run it, which is no difference
+        return False
     if not one.seen:
         return one.host not in found.answered and all(each.instance_uuid != uuid for each in found.differences)
     has_left = one.host is not None and bool({*one.runs_on} - {one.host})
