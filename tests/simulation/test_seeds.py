@@ -30,6 +30,7 @@ RED = {
     'bad-nights': 'red-bad-nights.txt',
     'evacuations': 'red-evacuations.txt',
     'bounds': 'red-bounds.txt',
+    'by-hand': 'red-by-hand.txt',
 }
 
 
