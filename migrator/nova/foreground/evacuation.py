@@ -18,7 +18,7 @@ from migrator import exception
 from migrator.nova.foreground import fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
-from migrator.objects.drain import Drain, DrainStatus, MemberStatus
+from migrator.objects.drain import Drain, DrainStatus, MemberStatus, check_drain_move, check_member_move
 from migrator.operator.cli import command, drain
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
@@ -105,8 +105,11 @@ def _take_over(asked: Session, mine: Drain) -> None:
             drains.write(drains.get(mine.uuid), {'status': DrainStatus.RUNNING.value}, [], [])
         reason = f'An evacuation of {mine.host} was requested.'
         left = [one for one in drains.read_members(mine.uuid) if not one.ended]
+        for one in left:
+            check_member_move(mine, one.status, MemberStatus.CANCELLED.value)
         members = [one.replace(status=MemberStatus.CANCELLED.value, reason=reason) for one in left]
         ended = {'status': DrainStatus.CANCELLED.value, 'message': reason, 'waits_for': None, 'ended_at': drains.now()}
+        check_drain_move(drains.get(mine.uuid), DrainStatus.CANCELLED.value)
         drains.write(drains.get(mine.uuid), ended, members, [('status', {'status': 'cancelled', 'message': reason})])
 
 
