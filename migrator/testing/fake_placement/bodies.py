@@ -99,18 +99,17 @@ _INVENTORY = {
     'allocation_ratio': {'type': 'number', 'maximum': 3.40282e38},
 }
 _HELD = {'generation': {'type': 'integer'}, 'resources': _map(_CLASS, {'type': 'integer', 'minimum': 1}, 1)}
-_WRITE = _object(
-    {
-        'allocations': _map(_UUID_LIKE, _object(_HELD, 'resources')),
-        'consumer_generation': {'type': ['integer', 'null']},
-        'consumer_type': {**_TEXT, 'pattern': _CLASS},
-        'mappings': {'type': 'object', 'minProperties': 1},
-        'project_id': _TEXT,
-        'user_id': _TEXT,
-    },
-    *('allocations', 'consumer_generation', 'consumer_type', 'project_id', 'user_id'),
-)
+_UNTYPED: dict[str, Any] = {
+    'allocations': _map(_UUID_LIKE, _object(_HELD, 'resources')),
+    'consumer_generation': {'type': ['integer', 'null']},
+    'mappings': {'type': 'object', 'minProperties': 1},
+    'project_id': _TEXT,
+    'user_id': _TEXT,
+}
+_NEEDED = ('allocations', 'consumer_generation', 'project_id', 'user_id')
+_WRITE = _object({**_UNTYPED, 'consumer_type': {**_TEXT, 'pattern': _CLASS}}, *_NEEDED, 'consumer_type')
 
+UNTYPED_WRITE = Body(_object(_UNTYPED, *_NEEDED))
 NEW_PROVIDER = Body(_object({**_PROVIDER, 'uuid': {'type': 'string', 'format': 'uuid'}}, 'name'))
 PROVIDER = Body(_object(_PROVIDER, 'name'))
 INVENTORIES = Body(

@@ -33,6 +33,8 @@ from migrator.testing.fake_placement.providers import Answer, Asked, Providers
 from migrator.testing.placement import Request, make_response
 
 _VERSION = f'placement {MICROVERSION}'
+#: The version with which Nova writes, which knows no types of consumers.
+_NOVAS = 'placement 1.36'
 _HEADERS = [('Content-Type', 'application/json'), ('OpenStack-API-Version', _VERSION)]
 #: Requests that only the real Placement implements: method, first part of the path, number of parts, third part.
 _UNSUPPORTED = {
@@ -185,6 +187,8 @@ class FakePlacement:
             if methods is None and all(where != known[1:] for known in _UNSUPPORTED):
                 raise RefusedError(404, 'The resource could not be found.')
             raise RefusedError(405, 'The method specified is not allowed for this resource.')
+        if version == _NOVAS and (method, *where) == ('PUT', 'allocations', 2, ''):
+            return self._put_untyped(Asked(words[1], [], body))
         if version != _VERSION and method != 'DELETE':
             raise NotImplementedError(f'FakePlacement implements only {_VERSION}; {method} {path} has {version}')
         name = words[1] if len(words) > 1 else ''
@@ -215,6 +219,13 @@ class FakePlacement:
         if not uuidutils.is_uuid_like(asked.name):
             raise RefusedError(400, f'Malformed consumer_uuid: {asked.name}')
         self._consumers.write({str(UUID(asked.name)): bodies.WRITE.read(asked.body)})
+        return Answer(204)
+
+    def _put_untyped(self, asked: Asked) -> Answer:
+        known = self._consumers.get(asked.name)
+        consumer_type = 'unknown' if known is None else known.consumer_type
+        body = bodies.UNTYPED_WRITE.read(asked.body) | {'consumer_type': consumer_type}
+        self._consumers.write({str(UUID(asked.name)): body})
         return Answer(204)
 
     def _post_allocations(self, asked: Asked) -> Answer:

@@ -13,7 +13,13 @@ import uuid
 
 from migrator.testing.fake_placement.service import FakePlacement
 
-VERSION = {'OpenStack-API-Version': 'placement 1.39', 'Accept': 'application/json'}
+VERSION = '1.39'
+
+
+def headers(version=VERSION):
+    return {'OpenStack-API-Version': f'placement {version}', 'Accept': 'application/json'}
+
+
 SHARING = 'MISC_SHARES_VIA_AGGREGATE'
 TYPES, PROJECTS, USERS = ('INSTANCE', 'MIGRATION'), ('blue', 'red'), ('ada', 'eve')
 
@@ -23,8 +29,8 @@ def text_itself(text):
     return text
 
 
-def send(adapter, method, url, json=None):
-    return adapter.request(url, method, json=json, raise_exc=False, headers=VERSION)
+def send(adapter, method, url, json=None, version=VERSION):
+    return adapter.request(url, method, json=json, raise_exc=False, headers=headers(version))
 
 
 def comparable(response):
@@ -86,9 +92,9 @@ class Both:
         self.fake = FakePlacement(hashed_as=text_itself)
         self._fake_adapter = self.fake.adapter()
         self.asked = []
-        for method, url, json in asked_before:
-            send(self._fake_adapter, method, url, json)
-            self.asked.append((method, url, json))
+        for one in asked_before:
+            send(self._fake_adapter, *one)
+            self.asked.append(one)
 
     def start_empty(self):
         """Empty both."""
@@ -110,12 +116,12 @@ class Both:
     def _rows(self, table):
         return self._file.execute(f'SELECT * FROM {table}').fetchall()  # noqa: S608 - a constant name
 
-    def ask(self, method, url, json=None):
+    def ask(self, method, url, json=None, version=VERSION):
         """Send a request to both, compare the responses, and return the status and the document."""
-        self.asked.append((method, url, json))
+        self.asked.append((method, url, json, version))
         before = len(self.real.requests)
-        real = comparable(send(self._adapter, method, url, json))
-        fake = comparable(send(self._fake_adapter, method, url, json))
+        real = comparable(send(self._adapter, method, url, json, version))
+        fake = comparable(send(self._fake_adapter, method, url, json, version))
         assert fake == real, (fake, real, self.asked)
         assert self.fake.requests[-1:] == self.real.requests[before:]
         self.counts['requests'] += 1

@@ -23,7 +23,7 @@ from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
 from migrator.testing import placement_faults
 from migrator.testing.fake_placement.service import FakePlacement
 from migrator.testing.placement import InProcessPlacement, Request
-from tests.unit.testing.both_placements import VERSION, Both, comparable, send
+from tests.unit.testing.both_placements import Both, comparable, headers, send
 from tests.unit.testing.random_requests import CONFLICT, NO_ROOM, TRAPS, Sequence
 
 SEQUENCES = int(os.environ.get('MIGRATOR_SEQUENCES', '100'))
@@ -294,6 +294,19 @@ def test_invalid_request_has_same_status_in_both(hosts, method, url, json, statu
     assert hosts.both.ask(method, url, json)[0] == status
 
 
+@pytest.mark.parametrize('typed_first', [False, True])
+def test_write_of_a_version_without_consumer_types_keeps_the_type(hosts, typed_first):
+    if typed_first:
+        assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 1}}, None) == DONE
+    body = hosts.body({hosts.second: {'VCPU': 2}}, 1 if typed_first else None)
+    assert hosts.both.ask('PUT', f'/allocations/{hosts.instance}', body, '1.36')[0] == 400
+    del body['consumer_type']
+    assert hosts.both.ask('PUT', f'/allocations/{hosts.instance}', body, '1.36') == DONE
+    hosts.show(hosts.instance)
+    found = hosts.both.ask('GET', f'/allocations/{hosts.instance}')[1]['consumer_type']
+    assert found == ('INSTANCE' if typed_first else 'unknown')
+
+
 def test_token_without_rights_returns_403_in_both(both):
     real, fake = (send(one.adapter('no-rights'), 'GET', '/resource_providers') for one in (both.real, both.fake))
     assert comparable(real) == comparable(fake) == refused(403, NO_ROOM)
@@ -387,10 +400,10 @@ def test_hook_is_called_before_request_and_without_lock():
         raise ConnectionError(url)
 
     fake = FakePlacement(lock=lock)
-    fake.adapter().get('/traits', headers=VERSION)
+    fake.adapter().get('/traits', headers=headers())
     fake.before_request = hook
     with pytest.raises(ConnectionError):
-        fake.adapter().get('/traits', headers=VERSION)
+        fake.adapter().get('/traits', headers=headers())
     assert (seen, lock.entered, len(fake.requests)) == ([('GET', '/traits', 1, 0)], 1, 1)
 
 
@@ -407,7 +420,7 @@ def test_wsgi_application_responds_as_real_one(tmp_path, method, path, body, sta
     answers = []
     for one in (InProcessPlacement(tmp_path), FakePlacement()):
         with one:
-            request = webob.Request.blank(path, method=method, headers={**VERSION, 'X-Auth-Token': 'admin'})
+            request = webob.Request.blank(path, method=method, headers={**headers(), 'X-Auth-Token': 'admin'})
             if body is not None:
                 request.content_type, request.body = 'application/json', json.dumps(body).encode()
             answers.append(request.get_response(one.app))
