@@ -24,7 +24,7 @@ from tests.unit.nova.fake_evacuation import Evacuations
 
 _PROJECT, _USER = 'cfdc58047c5a5879865a17f079445a85', '43d260aeb13c5c3bb7af9cdee81d8eef'
 _NO_HOST = 'No valid host was found. There are not enough hosts available.'
-_ENDED = ('completed', 'cancelled', 'failed', 'error', 'done')
+_ENDED = ('completed', 'cancelled', 'failed', 'error', 'done', 'finished')  # a finished resize waits for its user
 _ABORTABLE = ('queued', 'preparing', 'running')
 
 
