@@ -51,6 +51,9 @@ SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecut
 # what has a Placement in its own process, and may as well have another
 ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
 
+# what has the fake Placement in make test
+WITH_PLACEMENT = tests/unit/nova tests/unit/placement_client/test_writer.py
+
 # what is left out where there is no driver for PostgreSQL
 WITH_DRIVER = $(addprefix tests/unit/cmd/,\
     test_manage.py::test_unreachable_server_is_reported_at_once_without_its_password \
@@ -144,6 +147,8 @@ test-real:
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
 	@echo 'The functional tests again, with the real Placement in their process:'
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
+	@echo 'The tests of a stock Nova, and of writes that are sent together, with the real Placement:'
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) MIGRATOR_REAL_PLACEMENT=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(WITH_PLACEMENT) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
 	    tests/functional $(ARGS)

@@ -14,14 +14,14 @@ from migrator.drain.engine import MoveState, Refused
 from migrator.nova import engine
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 from migrator.placement_client.client import PlacementClient
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 from tests.unit.nova.drained import Cloud
 from tests.unit.nova.fake import lose
 
 
 @pytest.fixture(scope='module')
 def _running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 

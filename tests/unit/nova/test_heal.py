@@ -12,7 +12,7 @@ from migrator import executors
 from migrator.nova import audit
 from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 from tests.unit.nova.fake import FakeNova
 
 
@@ -69,7 +69,7 @@ class Cloud:
 
 @pytest.fixture(scope='module')
 def running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 

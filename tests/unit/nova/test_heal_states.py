@@ -15,10 +15,9 @@ import pytest
 from migrator.nova import audit, errors
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.fake_placement.service import FakePlacement
+from migrator.testing.placement import InProcessPlacement
 from tests.unit.nova.fake import FakeNova
-from tests.unit.nova.test_heal import Cloud, Threads, running
-
-__all__ = ['running']
+from tests.unit.nova.test_heal import Cloud, Threads
 
 STATES = int(os.environ.get('MIGRATOR_STATES', '24'))
 _LISTS = ('/servers/detail', '/os-migrations', '/os-services')
@@ -87,6 +86,12 @@ def state(cloud, dice):
         fake.kill(dice.choice(sorted(fake.services)))
     left_out = {path: dice.choice((0.0, 0.0, 0.5, 1.0)) for path in _LISTS}
     fake.leaves_out = lambda path: dice.random() < left_out.get(path, 0.0)
+
+
+@pytest.fixture(scope='module')
+def running(tmp_path_factory):
+    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+        yield running
 
 
 def holders(cloud, guest):

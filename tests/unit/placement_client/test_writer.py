@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Writes of allocations that are sent together, against the real Placement."""
+"""Writes of allocations that are sent together."""
 
 import dataclasses
 

@@ -11,8 +11,8 @@ import pytest
 from migrator import executors
 from migrator.cmd import drain
 from migrator.placement_client.client import PlacementClient
-from migrator.testing.placement import InProcessPlacement
 from tests import templates
+from tests.unit import placements
 from tests.unit.nova.fake import FakeNova
 
 
@@ -79,7 +79,7 @@ class Operator:
 
 @pytest.fixture(scope='module')
 def running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 
