@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator import exception, executors
+from migrator.nova import guests
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server
 from migrator.objects import remedies
@@ -41,8 +42,6 @@ _LIVE, _EVACUATION = 'live-migration', 'evacuation'
 _CLEAN = frozenset({'completed', 'cancelled', 'failed', 'confirmed', 'reverted'})
 #: The statuses of a migration that has ended. An evacuation is ``done`` until its source starts again.
 _ENDED = _CLEAN | {'error'}
-#: The statuses of a live migration whose guest has not begun to move.
-_WAITING = frozenset({'accepted', 'queued'})
 #: The statuses of a guest that a live migration can leave where it was.
 _RUNNING = frozenset({'ACTIVE', 'PAUSED'})
 #: The status of a server while the database of its cell does not answer.
@@ -266,10 +265,9 @@ class _Judgement:
 
     def _doubt(self, server: Server, elsewhere: Iterable[str]) -> str | None:
         """Return why the guest may not be where Nova shows it, or None."""
-        newest = next((one for one in self._case.migrations if one.dest_compute is not None), None)
-        if newest is not None and newest.status == 'completed' and server.host == newest.source_compute:
-            # Nova writes the end of the migration before the new host, and may be killed in between.
-            what = f'{newest.type} {newest.id} to {newest.dest_compute} is completed'
+        newest = guests.newest_move(self._case.migrations)
+        if newest is not None and guests.is_half_written(newest, server):
+            what = f'{newest.type} {newest.id} to {newest.dest_compute} is {newest.status}'
             return f'find out where the guest is: {what}, and Nova shows it on {server.host}'
         for one, _ in self._case.claims:
             if one.status in _CLEAN:
@@ -279,8 +277,8 @@ class _Judgement:
                 return what
             if server.status not in _RUNNING:
                 return f'{what}, and the server is {server.status}'
-            if one.status not in _ENDED | _WAITING:
-                return f'{what}, although the server has no task'
+            if one.status not in _ENDED:
+                return f'{what}, although the server has no task: nova-compute was restarted, or the state was reset'
         left = {one.dest_compute for one, _ in self._case.claims}
         for one in self._case.migrations:
             if one.type == _EVACUATION and one.status == 'completed':

@@ -27,6 +27,7 @@ from migrator.nova.guests import (
     is_half_written,
     look_at,
     may_have_started,
+    newest_move,
     service_of,
     to_end,
     why_left,
@@ -118,12 +119,14 @@ def _is_elsewhere(
 
     A migration that has not ended may have moved the guest, or started it, whatever task Nova shows.
     """
-    if newest is None or newest.dest_compute == server.host:
+    if newest is None:
         return None
+    earlier = half_written(nova, server) if newest_move([newest]) is None or is_half_written(newest, server) else None
+    if earlier is not None:
+        return Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', '')
     there, is_evacuation = newest.dest_compute, newest.type == NovaEvacuations.type
-    if is_half_written(newest, server):
-        earlier = half_written(nova, server, newest.type)
-        return None if earlier is None else Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', '')
+    if there == server.host or is_half_written(newest, server):
+        return None
     if newest.status in ENDED:
         # Nova gives a live migration up that it can no longer abort, and undoes no start that has failed late.
         in_doubt = may_have_started(newest, server) if is_evacuation else newest.status == 'error'

@@ -18,7 +18,9 @@ from migrator.placement_client.client import PlacementClient
 ENDED = ('completed', 'cancelled', 'failed', 'error', 'confirmed', 'reverted', 'done')
 #: The statuses of a move whose guest is at the destination. An evacuation is ``done`` until its source is back.
 MOVED = ('completed', 'done')
-_LIVE = 'live-migration'
+#: The statuses of a migration after which Nova knew where the guest is. One that has failed says nothing of that: it
+#: may have been requested from a host that the guest had left.
+_KNOWN_AFTER = (*MOVED, 'confirmed', 'finished', 'reverted')
 #: The states of a guest that Nova moves live.
 MIGRATABLE = ('active', 'paused')
 #: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
@@ -109,15 +111,23 @@ def is_half_written(row: NovaMigration, server: Server) -> bool:
     return row.status in MOVED and row.dest_compute is not None and server.host == row.source_compute
 
 
-def half_written(nova: Nova, server: Server, kind: str = _LIVE) -> NovaMigration | None:
-    """Return the newest migration of a guest if it is completed, and Nova shows the guest at its source."""
-    rows = nova.migrations(instance_uuid=server.uuid, limit=1)
-    if not rows or rows[0].type != kind or not is_half_written(rows[0], server):
+def newest_move(rows: Iterable[NovaMigration]) -> NovaMigration | None:
+    """Return the migration after which Nova last knew where the guest is, or None.
+
+    :param rows: the migrations of the guest, the newest first.
+    """
+    return next((row for row in rows if row.dest_compute is not None and row.status in _KNOWN_AFTER), None)
+
+
+def half_written(nova: Nova, server: Server) -> NovaMigration | None:
+    """Return the newest move of a guest, whatever has failed since, if Nova shows the guest at its source."""
+    row = newest_move(nova.migrations(instance_uuid=server.uuid))
+    if row is None or not is_half_written(row, server):
         return None
-    ended = rows[0].updated_at
+    ended = row.updated_at
     later = [one for one in nova.actions(server.uuid) if ended and one.started_at and one.started_at > ended]
     # An unshelved guest may be at that host again, without a migration.
-    return None if any(one.action == 'unshelve' for one in later) else rows[0]
+    return None if any(one.action == 'unshelve' for one in later) else row
 
 
 def may_have_started(row: NovaMigration, server: Server) -> bool:

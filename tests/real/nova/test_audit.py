@@ -50,10 +50,13 @@ def test_wrong_allocations_after_a_kill_are_found_and_healed(lab, drain):
     assert {one: hosts_of(lab, one) for one in rows} == {one: {'host2'} for one in rows}
     with pytest.raises(process.ServerError, match='can be deleted'):
         lab.manage('placement', 'audit', '--verbose')
-    drain.run('heal')
+    drain.run('heal', status=1)
     assert {one: hosts_of(lab, one) for one in rows} == {one: {'host2'} for one in rows}, 'without --yes it only shows'
 
-    drain.run('heal', '--yes')
+    drain.run('heal', '--yes', status=1)
+    # nova-compute may have it in its queue still, as after a reset of its state, so that its repair has to be named
+    assert {one: hosts_of(lab, one) for one in rows} == {runs: {'host1'}, waits: {'host2'}}
+    drain.run('heal', '--yes', '--consumer', waits)
 
     assert {one: hosts_of(lab, one) for one in (*healthy, *rows)} == {one: {'host1'} for one in (*healthy, *rows)}
     assert [hosts_of(lab, row['uuid']) for row in rows.values()] == [set(), set()]

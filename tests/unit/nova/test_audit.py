@@ -176,14 +176,6 @@ def test_guest_on_a_host_without_a_hypervisor_is_not_judged():
             {GUEST: ['gpu1', 'host1'], CLAIM: []},
         ),
         (
-            server(),
-            [move('queued')],
-            {'guest': on('host2'), 'claim': on('host1', 'pool')},
-            audit.WRONG_HOST,
-            {GUEST: ['host1', 'pool'], CLAIM: []},
-        ),
-        (server(), [move('accepted')], {'claim': on('host1')}, audit.MISSING, {GUEST: ['host1'], CLAIM: []}),
-        (
             server(host='host2'),
             [move('completed')],
             {'guest': on('host2'), 'claim': on('host1')},
@@ -212,7 +204,7 @@ def test_guest_on_a_host_without_a_hypervisor_is_not_judged():
             {GUEST: ['host2']},
         ),
     ],
-    ids=['killed while running', 'killed while queued', 'not claimed', 'completed', 'reset', 'resized', 'evacuated'],
+    ids=['killed while running', 'completed', 'reset', 'resized', 'evacuated'],
 )
 def test_allocation_that_an_ended_move_left_is_repaired_in_one_write(shown, moves, held, verdict, writes):
     found = judged(shown, *moves, **held)
@@ -280,6 +272,14 @@ def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
         ),
         (
             server(),
+            [move('queued')],
+            {'guest': on('host2'), 'claim': on('host1', 'pool')},
+            audit.WRONG_HOST,
+            'nova-compute was restarted, or the state was reset',
+        ),
+        (server(), [move('accepted')], {'claim': on('host1')}, audit.MISSING, 'live-migration 4 is accepted'),
+        (
+            server(),
             [move('error', kind='migration')],
             {'guest': on('host2'), 'claim': on('host1')},
             audit.WRONG_HOST,
@@ -315,11 +315,20 @@ def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
             audit.WRONG_HOST,
             'live-migration 4 to host2 is completed, and Nova shows it on host1',
         ),
+        (
+            server(),
+            [move('error', number=5, uuid='later-uuid'), move('completed')],
+            {'guest': on('host2'), 'claim': on('host1')},
+            audit.WRONG_HOST,
+            'live-migration 4 to host2 is completed, and Nova shows it on host1',
+        ),
     ],
     ids=[
         'post failed',
         'off',
         'reset while running',
+        'reset while queued',
+        'not claimed',
         'cold move failed',
         'evacuated, host up again',
         'doubled, unexplained',
@@ -327,6 +336,7 @@ def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
         'no host',
         'unknown',
         'half written',
+        'half written, then requested again',
     ],
 )
 def test_repair_with_a_doubt_needs_the_name_of_the_consumer(shown, moves, held, verdict, doubt):

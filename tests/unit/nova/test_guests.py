@@ -35,6 +35,20 @@ def test_completed_migration_whose_guest_stays_is_neither_reset_nor_repeated(clo
     assert member.status == 'failed'
 
 
+def test_guest_whose_move_is_half_written_is_not_requested_again_after_a_failure(cloud):
+    guest, host = half_written(cloud, None)
+    cloud.fake._add_row(guest, None, None)  # a user has requested it from the wrong host
+    cloud.fake._end(cloud.fake.rows[-1], 'error')
+    cloud.fake.tick(30)
+    cloud.rows.members.clear()
+    cloud.restart()
+    for _ in range(5):
+        cloud.fake.tick(10)
+        cloud.step()
+    assert cloud.asked(guest) == 1
+    assert f'The guest probably runs at {host}: look there.' in cloud.member(guest).reason
+
+
 def test_of_two_records_of_a_host_the_one_that_reports_counts(cloud):
     old = dict(cloud.fake.services['host1'], id='old', state='down', host='host1')
     cloud.fake.more_services, cloud.fake.services = (

@@ -111,7 +111,10 @@ def test_killed_nova_compute_leaves_exactly_its_guests_and_heal_moves_the_alloca
     assert {one.consumer for one in found.findings} == set(guests)
     assert {one.verdict for one in found.findings} == {audit.WRONG_HOST}
     assert cloud.threads.slept == [10]
-    assert [cloud.heal(one) for one in found.findings] == [
+    # One was queued: nova-compute has lost it, or a reset of its state hides that it still waits.
+    (lost,) = [one for one in found.findings if one.doubt is not None]
+    assert (lost.consumer, cloud.heal(lost)[0]) == (guests[1], False)
+    assert [cloud.heal(one, guests[1]) for one in found.findings] == [
         (True, 'it holds 1 VCPU, 1024 MEMORY_MB, 1 DISK_GB on host1, and nothing else')
     ] * 2
     assert cloud.hosts_of(*guests, *migrations, bystander) == [['host1'], ['host1'], [], [], ['host2']]
@@ -123,7 +126,7 @@ def test_each_repair_is_one_request(cloud):
     findings, written = cloud.audit().findings, []
     inner = cloud.placement.request
     cloud.placement.request = lambda method, *args, **more: (written.append(method), inner(method, *args, **more))[1]
-    cloud.heal(findings[0])
+    cloud.heal(findings[0], findings[0].consumer)
     assert [method for method in written if method != 'GET'] == ['POST']
 
 
