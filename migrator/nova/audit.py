@@ -277,7 +277,9 @@ class _Judgement:
                 return what
             if server.status not in _RUNNING:
                 return f'{what}, and the server is {server.status}'
-            if one.status not in _ENDED:
+        for one in self._case.migrations:
+            if one.status not in _ENDED | {'done'}:
+                what = f'find out whether it goes on: {one.type} {one.id} is {one.status}'
                 return f'{what}, although the server has no task: nova-compute was restarted, or the state was reset'
         left = {one.dest_compute for one, _ in self._case.claims}
         for one in self._case.migrations:

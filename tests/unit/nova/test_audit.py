@@ -280,6 +280,13 @@ def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
         (server(), [move('accepted')], {'claim': on('host1')}, audit.MISSING, 'live-migration 4 is accepted'),
         (
             server(),
+            [move('accepted', destination=None, number=5, uuid='later-uuid'), move('error')],
+            {'guest': on('host2'), 'claim': on('host1')},
+            audit.WRONG_HOST,
+            'live-migration 5 is accepted',
+        ),
+        (
+            server(),
             [move('error', kind='migration')],
             {'guest': on('host2'), 'claim': on('host1')},
             audit.WRONG_HOST,
@@ -329,6 +336,7 @@ def test_allocation_of_a_server_that_nova_has_deleted_is_removed():
         'reset while running',
         'reset while queued',
         'not claimed',
+        'requested again',
         'cold move failed',
         'evacuated, host up again',
         'doubled, unexplained',
