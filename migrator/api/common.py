@@ -9,7 +9,7 @@ import hashlib
 import re
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from oslo_utils import uuidutils
@@ -65,22 +65,6 @@ def usual_uuid(text: str) -> str:
 
 
 # --- times -----------------------------------------------------------------------------------------------------------
-
-
-def iso(moment: datetime.datetime | None) -> str | None:
-    """Return a time in nova's usual form, with microseconds and without a zone."""
-    return None if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
-
-
-def with_times(document: Any) -> Any:
-    """Return a JSON document with each of its times as :func:`iso` writes it."""
-    if isinstance(document, datetime.datetime):
-        return iso(document)
-    if isinstance(document, Mapping):
-        return {name: with_times(value) for name, value in document.items()}
-    if isinstance(document, (list, tuple)):
-        return [with_times(value) for value in document]
-    return document
 
 
 def zulu(moment: datetime.datetime | None) -> str:

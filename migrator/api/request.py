@@ -20,7 +20,7 @@ from migrator import exception, executors
 from migrator.conductor import rpcapi
 from migrator.context import RequestContext
 from migrator.db.api import Database
-from migrator.objects import Migration, base
+from migrator.objects import Migration, base, times
 from migrator.views import timeline
 
 #: Longer bodies are not read. This is nova's limit.
@@ -227,8 +227,9 @@ def check_text(path: str, text: str) -> None:
 
 
 def answer(body: Any, status: int = 200) -> webob.Response:
-    """Return a response that holds a JSON document."""
-    return webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')
+    """Return a response that holds a JSON document, which may have aware times."""
+    text = json.dumps(body, default=times.as_json)
+    return webob.Response(text=text, status=status, content_type='application/json', charset='UTF-8')
 
 
 def wrong_method(request: Request, allowed: Collection[str]) -> webob.exc.HTTPMethodNotAllowed:

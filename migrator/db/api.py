@@ -299,7 +299,7 @@ def purge_migrations(
     left = found - gone.migrations
     document = {'before': before, 'dry_run': dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
     # The second is the older name of the first.
-    rows = {'saga_log': gone.saga_log, 'saga_steps': gone.saga_log, 'instance_actions': gone.instance_actions}
+    rows = {'saga_log': gone.saga_log, 'instance_actions': gone.instance_actions}
     return document | rows | {'kept': kept}
 
 

@@ -22,7 +22,7 @@ import heapq
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator.objects import Migration, MigrationStatus
@@ -179,16 +179,13 @@ class Expected:
     end: Band | None = None
     reason: str | None = None
 
-    def document(self, now: datetime.datetime, show: Callable[[datetime.datetime], Any]) -> dict[str, Any]:
-        """Return it as JSON.
-
-        :param show: returns a time as it is shown.
-        """
+    def document(self, now: datetime.datetime) -> dict[str, Any]:
+        """Return it as a document, with aware times."""
 
         def at(band: Band | None) -> dict[str, Any] | None:
             if band is None:
                 return None
-            return {name: show(now + datetime.timedelta(seconds=getattr(band, name))) for name in ('p50', 'p80')}
+            return {name: now + datetime.timedelta(seconds=getattr(band, name)) for name in ('p50', 'p80')}
 
         return {'start': at(self.start), 'end': at(self.end), 'reason': self.reason}
 

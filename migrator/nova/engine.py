@@ -420,8 +420,8 @@ class NovaEngine:
         ]
         jobs.sort(key=lambda job: job.elapsed is None)
         found, _ = forecast.play(outlook, jobs, members[0].source)
-        documents = {uuid: one.document(now, lambda at: at.isoformat()) for uuid, one in found.items()}
-        return {uuid: document['end'] for uuid, document in documents.items() if document['end'] is not None}
+        ends = {uuid: one.document(now)['end'] for uuid, one in found.items()}
+        return {uuid: {name: at.isoformat() for name, at in end.items()} for uuid, end in ends.items() if end}
 
     # --- the host ----------------------------------------------------------------------------------------------------
 

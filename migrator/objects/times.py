@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Durations and times in words."""
+"""Durations and times in words, and times as documents have them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
 def moment(at: datetime.datetime) -> str:
     """Return the text of a time, in UTC and whole seconds."""
     return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
+
+
+def iso(at: datetime.datetime | None) -> str | None:
+    """Return a time in Nova's usual form, with microseconds and without a zone."""
+    return None if at is None else at.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
+
+
+def as_json(value: object) -> str | None:
+    """Return a value of a document that JSON does not have: a time, as :func:`iso` writes it.
+
+    :raises TypeError: it is no time.
+    """
+    if isinstance(value, datetime.datetime):
+        return iso(value)
+    raise TypeError(f'{type(value).__name__} cannot be converted to JSON')

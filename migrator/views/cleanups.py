@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from migrator.db.cleanups import Cleanup
@@ -17,16 +16,9 @@ def state(cleanup: Cleanup) -> str:
 
 
 def document(cleanup: Cleanup) -> dict[str, Any]:
-    """Return a cleanup as JSON, with aware times."""
-    found = dataclasses.asdict(cleanup)
-    del found['input']
-    return found | {'state': state(cleanup)}
-
-
-def in_timeline(cleanup: Cleanup) -> dict[str, Any]:
-    """Return a cleanup as the JSON of a migration has it, where ``blocked_because`` is ``alarm``."""
-    found = dataclasses.asdict(cleanup)
-    return found | {'alarm': found.pop('blocked_because')}
+    """Return a cleanup as JSON."""
+    shown = ('id', 'host', 'step', 'instance_uuid', 'migration_uuid', 'reason', 'blocked_because', 'created_at')
+    return {name: getattr(cleanup, name) for name in shown} | {'state': state(cleanup)}
 
 
 def effect(cleanup: Cleanup) -> str:

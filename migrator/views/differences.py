@@ -38,6 +38,12 @@ class Look:
         return [shown for one in differences if (shown := one.without(self.fenced)) is not None]
 
 
+def present(database: Database) -> list[Difference]:
+    """Return the differences that are stored, without what a host has shown that is fenced since."""
+    found = database.differences.list()
+    return Look.at(database, found).present(found)
+
+
 def documents(database: Database, differences: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return differences as JSON, with aware times, and the remedies that the state of the hosts permits."""
     look = Look.at(database, differences)

@@ -17,6 +17,11 @@ from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.objects.times import moment
 from migrator.views import differences
 
+_SHOWN = (
+    *('uuid', 'host', 'binary', 'version', 'disabled_reason', 'forced_down', 'last_seen_up', 'down_since', 'boot_id'),
+    'identity',
+)
+
 
 def document(database: Database, lease: float, binary: str | None = None, host: str | None = None) -> dict[str, Any]:
     """Return the services by binary and host, each conductor with its lease, as JSON with aware times.
@@ -32,9 +37,7 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.host].append(cleanup)
-    differing = database.differences.list()
-    look = differences.Look.at(database, differing)
-    differing = look.present(differing)
+    differing = differences.present(database)
     replacements = database.machines.replacements()
     sources = database.takeovers.sources()
     documents: list[dict[str, Any]] = []
@@ -46,11 +49,11 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
         newest = next(iter(living or leases), None)
         shown = None
         if newest is not None:
-            shown = dataclasses.asdict(newest) | {'lives': len(living), 'sources': sources.get(newest.id, 0)}
-        found = dataclasses.asdict(service)
-        del found['disabled']
+            shown = dataclasses.asdict(newest) | {'boots': len(living), 'sources': sources.get(newest.id, 0)}
+        found = {name: getattr(service, name) for name in _SHOWN}
         replaced = replacements.get(service.host, []) if is_compute else []
-        refused = {name: found.pop(f'refused_{name}') for name in ('host', 'identity', 'at')}
+        refused = {name: getattr(service, f'refused_{name}') for name in ('host', 'identity', 'at')}
+        blocked = sum(cleanup.blocked_because is not None for cleanup in cleanups)
         found |= {
             'replaced': [
                 {name: getattr(one, name) for name in ('identity', 'declared_off_at', 'declared_off_by', 'guests')}
@@ -60,15 +63,12 @@ def document(database: Database, lease: float, binary: str | None = None, host: 
             'status': 'disabled' if service.disabled else 'enabled',
             'state': 'up' if service.is_up(now, lease) else 'down',
             'lease': shown,
-            'debts': len(cleanups),
-            'alarms': sum(cleanup.blocked_because is not None for cleanup in cleanups),
-            'differences': [
-                one.as_dict(look.unlisted) for one in differing if is_compute and service.host in one.hosts
-            ],
+            'cleanups': {'pending': len(cleanups), 'blocked': blocked},
+            'differences': sum(is_compute and service.host in one.hosts for one in differing),
         }
         documents.append(found)
     no_reports_because = why_no_reports([one for known in boots.values() for one in known], now)
-    return {'services': documents, 'now': now, 'unheard': no_reports_because}
+    return {'services': documents, 'now': now, 'no_reports_because': no_reports_because}
 
 
 def why_no_reports(boots: Iterable[ConductorBoot], now: datetime.datetime) -> str | None:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.db import actions, saga_log
+from migrator.db import actions
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service, remedies, times
-from migrator.objects.reasons import Reason
 from migrator.objects.steps import ABANDON, ABANDONMENT, AT_DESTINATION, AT_SOURCE, ENDS_COPIES, PIVOTS
 from migrator.saga import log
 from migrator.saga.saga import Saga
-from migrator.views import cleanups, services
+from migrator.views import services
 
 Status = MigrationStatus
 
@@ -409,89 +407,3 @@ def _since(facts: Facts, at: datetime.datetime | None) -> str:
 
 def _gib(amount: int) -> str:
     return f'{amount / 2**30:.1f}'
-
-
-# --- as a document ---------------------------------------------------------------------------------------------------
-
-
-def document(facts: Facts) -> dict[str, Any]:
-    """Return a timeline as one JSON object."""
-    migration, owner = facts.migration, facts.owner
-    return {
-        'now': facts.now,
-        'migration': migration_document(migration, facts.entries),
-        'waits': waits(facts),
-        'instance': dataclasses.asdict(facts.instance) if facts.instance is not None else None,
-        'owner': {
-            'id': migration.owner,
-            'server': facts.server_of(migration.owner),
-            'epoch': migration.epoch,
-            'lease_until': owner.lease_until if owner is not None else None,
-            'living': owner is not None and owner.lease_until > facts.now,
-        },
-        'hosts': [_host(facts, role, host) for role, host in facts.hosts],
-        'statuses': statuses(facts),
-        'steps': [
-            dataclasses.asdict(step)
-            | _begun_by(facts, step)
-            | {'host': facts.host_of(step), 'server': facts.server_of(step.owner)}
-            for step in facts.steps
-        ],
-        'log': [_entry(entry) for entry in facts.entries],
-        'debts': [cleanups.in_timeline(cleanup) for cleanup in facts.cleanups],
-        'requests': [dataclasses.asdict(one) for one in facts.requests],
-    }
-
-
-def _entry(entry: log.Entry) -> dict[str, Any]:
-    found = dataclasses.asdict(entry)
-    if entry.kind == log.EntryKind.STUCK:
-        found['payload'] |= {'reason': Reason.of_entry(entry.payload).sentence}
-    return found
-
-
-def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> dict[str, Any]:
-    """Return a migration as JSON, with the history of its statuses."""
-    shown = ('waits_for', 'stuck_reason', 'abort_verdict')
-    found = dataclasses.asdict(migration) | {name: getattr(migration, name) for name in shown}
-    for name in ('log_seq', 'wait_words', 'stuck_words', 'abort_text', 'cancelled_by_stop'):
-        del found[name]
-    found |= {name: found[name] or [] for name in ('wait_hosts', 'stuck_hosts')}
-    return found | {'history': saga_log.history(entries)}
-
-
-def _begun_by(facts: Facts, step: log.StepRecord) -> dict[str, Any]:
-    first = next(one for one in facts.entries if (one.attempt, one.step, one.direction) == step.key)
-    return {'first_owner': first.conductor, 'first_epoch': first.epoch}
-
-
-def _host(facts: Facts, role: str, host: str) -> dict[str, Any]:
-    service = facts.service_of(host)
-    return {
-        'role': role,
-        'host': host,
-        'state': 'up' if facts.is_up(host) else 'down',
-        'forced_down': service.forced_down if service is not None else False,
-        'last_seen_up': service.last_seen_up if service is not None else None,
-    }
-
-
-def statuses(facts: Facts) -> list[dict[str, Any]]:
-    """Return each status of a migration with its time, its seconds, and the conductor that wrote it."""
-    found = []
-    history = saga_log.history(facts.entries)
-    last = facts.now if facts.migration.in_progress else None
-    for entry, following in itertools.zip_longest(history, history[1:]):
-        at = datetime.datetime.fromisoformat(entry['at'])
-        until = datetime.datetime.fromisoformat(following['at']) if following else last
-        found.append(
-            {
-                'status': entry['status'],
-                'at': at,
-                'seconds': (until - at).total_seconds() if until is not None else None,
-                'owner': entry['owner'],
-                'server': facts.server_of(entry['owner']),
-                'epoch': entry['epoch'],
-            }
-        )
-    return found

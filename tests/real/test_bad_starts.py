@@ -480,7 +480,7 @@ def test_a_disk_that_becomes_full_under_a_conductor_is_said_once_and_it_goes_on_
         (small / 'filler').unlink()
         since = listed(start)['now']
         process.wait_until(lambda: listed(start)['services'][0]['last_seen_up'] > since, 'it to report again')
-        assert listed(start)['services'][0]['lease']['lives'] == 1
+        assert listed(start)['services'][0]['lease']['boots'] == 1
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert service.text().count('The database is not reachable') == 1

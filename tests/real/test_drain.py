@@ -88,7 +88,7 @@ def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, 
     operator = Operator(cloud, tmp_path)
     try:
         planned = json.loads(operator.run('openstack', 'host', 'drain', 'plan', 'host1', '-f', 'json'))
-        assert {one['Destination'] for one in planned} == {'host2', 'host3'}
+        assert {one['destination'] for one in planned} == {'host2', 'host3'}
         shown = operator.run('openstack', 'host', 'drain', 'create', '--max-attempts', '20', 'host1', '-f', 'json')
         uuid = json.loads(shown[shown.index('{') :])['uuid']
         with watch(cloud, uuid) as watching:
@@ -111,7 +111,7 @@ def test_host_is_emptied_while_any_process_is_killed(cloud, tmp_path, rabbitmq, 
             assert (newest['status'], newest['destination']) == ('completed', one['destination']), one
         assert [one['seq'] for one in events] == list(range(1, len(events) + 1))
         listed = json.loads(operator.run('openstack', 'host', 'drain', 'list', '--host', 'host1', '-f', 'json'))
-        assert [(one['Status'], one['Moved']) for one in listed] == [('completed', GUESTS)], listed
+        assert [(one['status'], one['guests']['moved']) for one in listed] == [('completed', GUESTS)], listed
     finally:
         operator.close()
     assert {cloud.database.instances.get(guest.uuid).host for guest in guests} == {'host2', 'host3'}

@@ -14,7 +14,7 @@ from migrator.api.handlers import migrations
 from migrator.api.policies.nova import ACTIONS_DETAILS, ACTIONS_EVENTS, ACTIONS_LIST, ACTIONS_SHOW
 from migrator.api.request import Request, answer
 from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
-from migrator.objects import Instance, Migration
+from migrator.objects import Instance, Migration, times
 from migrator.objects.steps import AT_DESTINATION, AT_SOURCE
 
 #: Action -> nova's name of the event of the whole migration.
@@ -36,7 +36,7 @@ def index(request: Request, server_id: str) -> webob.Response:
         found = database.actions.list(instance.uuid)
         return answer({'instanceActions': _views(request, instance, found)})
     given, size = request.given, common.page_size(request)
-    since, before = migrations.times(given)
+    since, before = migrations.moments(given)
     found = database.actions.list(
         instance.uuid, limit=size, marker=given.get('marker'), changes_since=since, changes_before=before
     )
@@ -67,11 +67,11 @@ def _views(request: Request, instance: Instance, found: list[Action]) -> list[di
             'request_id': action.request_id,
             'user_id': action.user_id,
             'project_id': action.project_id,
-            'start_time': common.iso(action.start_time),
+            'start_time': times.iso(action.start_time),
             'message': message,
         }
         if request.since(58):
-            view['updated_at'] = common.iso(action.finish_time or action.start_time)
+            view['updated_at'] = times.iso(action.finish_time or action.start_time)
         views.append(view)
     return views
 
@@ -117,8 +117,8 @@ def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
 def _event(request: Request, instance: Instance, event: dict[str, Any], everything: bool) -> dict[str, Any]:
     view = {
         'event': event['event'],
-        'start_time': common.iso(event['start_time']),
-        'finish_time': common.iso(event['finish_time']),
+        'start_time': times.iso(event['start_time']),
+        'finish_time': times.iso(event['finish_time']),
         'result': event['result'],
     }
     if everything:

@@ -14,7 +14,7 @@ from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.policies.nova import MIGRATIONS_INDEX, MIGRATIONS_INDEX_ALL_PROJECTS, MIGRATIONS_INDEX_HOST
 from migrator.api.request import Request, answer
-from migrator.objects import Flavor, Migration, MigrationType
+from migrator.objects import Flavor, Migration, MigrationType, times
 
 #: The parameters that are columns.
 _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
@@ -39,7 +39,7 @@ def index(request: Request) -> webob.Response:
             raise exception.Forbidden(action=MIGRATIONS_INDEX_ALL_PROJECTS)
     paged = request.since(59)
     size = common.page_size(request) if paged else None
-    since, before = times(given)
+    since, before = moments(given)
     found = request.services.database.migrations.list(
         filters,
         limit=size,
@@ -56,7 +56,7 @@ def index(request: Request) -> webob.Response:
     return answer({'migrations': views} | further)
 
 
-def times(given: dict[str, str]) -> tuple[Any, Any]:
+def moments(given: dict[str, str]) -> tuple[Any, Any]:
     """Return the times of changes-since and changes-before, each None if not given.
 
     :raises migrator.exception.Invalid: changes-since is after changes-before.
@@ -80,8 +80,8 @@ def _view(request: Request, migration: Migration, shows_hosts: bool, flavors: Ma
         'instance_uuid': migration.instance_uuid,
         'old_instance_type_id': old and old.number,
         'new_instance_type_id': new and new.number,
-        'created_at': common.iso(migration.created_at),
-        'updated_at': common.iso(migration.updated_at),
+        'created_at': times.iso(migration.created_at),
+        'updated_at': times.iso(migration.updated_at),
         **hosts(migration, shows_hosts),
     }
     if request.since(23):

@@ -21,7 +21,7 @@ from migrator.api.policies.nova import (
 )
 from migrator.api.request import Request, accepted, answer
 from migrator.api.schemas import server_migrations
-from migrator.objects import ABORTS_QUEUED, Instance, Migration, MigrationStatus, MigrationType
+from migrator.objects import ABORTS_QUEUED, Instance, Migration, MigrationStatus, MigrationType, times
 
 LOG = logging.getLogger(__name__)
 
@@ -171,9 +171,9 @@ def _view(request: Request, migration: Migration, shows_hosts: bool) -> dict[str
         'id': migration.id,
         'server_uuid': migration.instance_uuid,
         'status': migration.status,
-        'created_at': common.iso(migration.created_at),
+        'created_at': times.iso(migration.created_at),
         # Nova's schema does not allow null here.
-        'updated_at': common.iso(migration.updated_at or migration.created_at),
+        'updated_at': times.iso(migration.updated_at or migration.created_at),
         'memory_total_bytes': migration.memory_total,
         'memory_processed_bytes': migration.memory_processed,
         'memory_remaining_bytes': migration.memory_remaining,

@@ -13,7 +13,7 @@ from migrator.api import common
 from migrator.api.handlers import services
 from migrator.api.policies.nova import EXTENDED_ATTRIBUTES, EXTRA_SPECS, HOST_STATUS
 from migrator.api.request import Request
-from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Instance, Service
+from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Instance, Service, times
 
 ZONE = services.ZONE
 
@@ -112,7 +112,7 @@ class Details:
             'OS-EXT-STS:task_state': instance.task_state,
             'OS-EXT-STS:vm_state': instance.vm_state,
             'OS-EXT-STS:power_state': instance.power_state,
-            'OS-SRV-USG:launched_at': common.iso(instance.launched_at),
+            'OS-SRV-USG:launched_at': times.iso(instance.launched_at),
             'OS-SRV-USG:terminated_at': None,
             'config_drive': '',
             'key_name': None,

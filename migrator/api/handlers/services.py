@@ -16,7 +16,7 @@ from migrator.api import common, schemas
 from migrator.api.policies.nova import SERVICES_DELETE, SERVICES_LIST, SERVICES_UPDATE
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
-from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service, remedies
+from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service, remedies, times
 
 #: Nova's names of the availability zones of compute hosts and of all other services.
 ZONE, INTERNAL = 'nova', 'internal'
@@ -157,7 +157,7 @@ def _view(request: Request, service: Service, now: datetime.datetime) -> dict[st
         'zone': zone(service),
         'status': 'disabled' if service.disabled else 'enabled',
         'state': 'up' if is_up(request, service, now) else 'down',
-        'updated_at': common.iso(service.last_seen_up),
+        'updated_at': times.iso(service.last_seen_up),
         'disabled_reason': service.disabled_reason,
     }
     if request.since(11):

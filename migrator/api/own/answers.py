@@ -38,6 +38,14 @@ _BAND = whole(**each('p50 p80', _TIME))
 _EXPECTED = whole(start=or_null(_BAND), end=or_null(_BAND), reason=_TEXT_OR_NULL)
 _PLACE: Schema = {'position': _NUMBER_OR_NULL, 'waits_for': _TEXT_OR_NULL, 'expected': _EXPECTED}
 
+_CLEANUP = whole(
+    id=_NUMBER,
+    **each('host step instance_uuid migration_uuid reason', _TEXT),
+    state={'type': 'string', 'enum': ['pending', 'blocked']},
+    blocked_because=_TEXT_OR_NULL,
+    created_at=_TIME_OR_NULL,
+)
+
 # --- migrations ------------------------------------------------------------------------------------------------------
 
 _VIEW = whole(
@@ -79,7 +87,9 @@ MIGRATION = whole(
         abort=or_null(whole(requested_at=_TIME, requested_by=_TEXT_OR_NULL, verdict=_TEXT_OR_NULL)),
         abandon=or_null(whole(requested_at=_TIME, requested_by=_TEXT_OR_NULL, guest_on=_TEXT)),
         retry_requested_at=_TIME_OR_NULL,
+        allocations=_TEXT_OR_NULL,
         steps=many(_STEP),
+        cleanups=many(_CLEANUP),
     )
 )
 TIMELINE = whole(
@@ -115,13 +125,6 @@ PURGED_MIGRATIONS = whole(purge=whole(**_PURGED, **each('left saga_log instance_
 
 # --- hosts, cleanups, services, audits -------------------------------------------------------------------------------
 
-_CLEANUP = whole(
-    id=_NUMBER,
-    **each('host step instance_uuid migration_uuid reason', _TEXT),
-    state={'type': 'string', 'enum': ['pending', 'blocked']},
-    blocked_because=_TEXT_OR_NULL,
-    created_at=_TIME_OR_NULL,
-)
 CLEANUPS, CLEANUP = _page('cleanups', _CLEANUP), whole(cleanup=_CLEANUP)
 _DIFFERENCE = whole(
     **each('instance_uuid name kind', _TEXT),
@@ -161,7 +164,7 @@ HOST = whole(
         limit=_NUMBER_OR_NULL,
         migrations=many(_PLACED),
         inbound=many(_UUID),
-        cleanups=many(_more(_CLEANUP, **each('alarm', _TEXT_OR_NULL))),
+        cleanups=many(_CLEANUP),
         differences=many(_DIFFERENCE),
     )
 )
@@ -185,7 +188,7 @@ SERVICES = whole(
                     **each('id server', _TEXT),
                     lease_until=_TIME,
                     broker_away_since=_TIME_OR_NULL,
-                    **each('incarnations sources', _NUMBER),
+                    **each('boots sources', _NUMBER),
                 )
             ),
             cleanups=_COUNTS,

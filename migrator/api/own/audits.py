@@ -34,7 +34,7 @@ def list_differences(request: Request) -> webob.Response:
     found = common.after(common.marker(request), found, 'instance_uuid')[:size]
     links = common.next_link(request, 'differences_links', size, [one.instance_uuid for one in found])
     shown = differences.documents(request.services.database, found)
-    return answer({'differences': [one | {'since': common.iso(one['since'])} for one in shown]} | links)
+    return answer({'differences': shown} | links)
 
 
 def list_findings(request: Request) -> webob.Response:

@@ -59,20 +59,13 @@ def index(request: Request) -> webob.Response:
         if one.id > after and blocked in (None, one.blocked_because is not None)
     ][:size]
     links = common.next_link(request, 'cleanups_links', size, [str(one.id) for one in found])
-    return answer({'cleanups': [view(one) for one in found]} | links)
-
-
-def view(cleanup: Cleanup) -> dict[str, Any]:
-    """Return a cleanup as JSON."""
-    shown = ('id', 'host', 'step', 'instance_uuid', 'migration_uuid', 'state', 'reason', 'blocked_because')
-    found = cleanups.document(cleanup)
-    return {**{name: found[name] for name in shown}, 'created_at': common.iso(cleanup.created_at)}
+    return answer({'cleanups': [cleanups.document(one) for one in found]} | links)
 
 
 def show(request: Request, cleanup_id: str) -> webob.Response:
     """Show a deferred cleanup."""
     request.authorize(SHOW)
-    return answer({'cleanup': view(_find(request, cleanup_id))})
+    return answer({'cleanup': cleanups.document(_find(request, cleanup_id))})
 
 
 def act(request: Request, cleanup_id: str) -> webob.Response:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import webob
@@ -12,7 +12,6 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.own import migrations
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
@@ -20,9 +19,9 @@ from migrator.conf.conductor import uses_nova
 from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
-from migrator.objects import Migration
-from migrator.objects.drain import MOST, Drain, DrainOrder, Member, MemberStatus, place
-from migrator.views import calibration
+from migrator.objects import times
+from migrator.objects.drain import MOST, Drain, DrainOrder, MemberStatus
+from migrator.views import calibration, drains, migrations
 
 LOG = logging.getLogger(__name__)
 
@@ -133,7 +132,7 @@ def index(request: Request) -> webob.Response:
     found = database.drains.list(given.get('host'), schemas.flag(given, 'in_progress'), size, common.marker(request))
     counts = database.drains.counts([drain.uuid for drain in found])
     links = common.next_link(request, 'drains_links', size, [drain.uuid for drain in found])
-    return answer({'drains': [view(drain, counts[drain.uuid]) for drain in found]} | links)
+    return answer({'drains': [drains.summary(drain, counts[drain.uuid]) for drain in found]} | links)
 
 
 def create(request: Request) -> webob.Response:
@@ -178,29 +177,23 @@ def members(request: Request, uuid: str) -> webob.Response:
     request.authorize(SHOW)
     database, size = request.services.database, common.page_size(request)
     drain = database.drains.get(uuid)
-    found = sorted(database.drains.read_members(uuid), key=lambda member: place(drain, member))
-    _, expected, lines = _forecast(request, drain, found)
-    found = common.after(common.marker(request), found, 'instance_uuid')
+    whole = drains.in_order(drain, database.drains.read_members(uuid))
+    expected, shown = drains.members(database, Bounds.of(request.services.conf), drain, whole)
+    documents = {one['instance_uuid']: one for one in shown}
+    found = common.after(common.marker(request), whole, 'instance_uuid')
     if 'status' in given:
         found = [member for member in found if member.status == given['status']]
     ended = schemas.flag(given, 'ended')
     if ended is not None:
         found = [member for member in found if member.ended == ended]
-    found = found[:size]
-    guests = [member.instance_uuid for member in found]
+    guests = [member.instance_uuid for member in found[:size]]
     of_guests = database.migrations.list({'drain': uuid, 'instance_uuid': guests}) if guests else []
     by_guest: dict[str, list[dict[str, Any]]] = {guest: [] for guest in guests}
-    for shown in reversed(migrations.views(database, of_guests)):
-        by_guest[shown['instance_uuid']].append(shown)
-    rows = {row.uuid: row for row in of_guests if row.in_progress}
+    for one in reversed(migrations.documents(database, of_guests)):
+        by_guest[one['instance_uuid']].append(one)
     page = {
         'expected': expected,
-        'members': [
-            _member(one, rows.get(one.mark or ''))
-            | lines[one.instance_uuid]
-            | {'migrations': by_guest[one.instance_uuid]}
-            for one in found
-        ],
+        'members': [documents[guest] | {'migrations': by_guest[guest]} for guest in guests],
     }
     return answer(page | common.next_link(request, 'members_links', size, guests))
 
@@ -209,11 +202,11 @@ def events(request: Request, uuid: str) -> webob.Response:
     """Show the events of a drain, the oldest first: its new statuses, those of its guests, and requests."""
     given = request.given
     request.authorize(SHOW)
-    drains = request.services.database.drains
-    drains.get(uuid)
-    found = drains.read_log(uuid, int(given.get('after', 0)), request.services.conf.api.max_limit)
+    database = request.services.database
+    database.drains.get(uuid)
+    found = database.drains.read_log(uuid, int(given.get('after', 0)), request.services.conf.api.max_limit)
     return answer(
-        {'events': [{'seq': one.seq, 'at': common.iso(one.at), 'kind': one.kind, **one.payload} for one in found]}
+        {'events': [{'seq': one.seq, 'at': times.iso(one.at), 'kind': one.kind, **one.payload} for one in found]}
     )
 
 
@@ -232,8 +225,8 @@ def show_calibration(request: Request) -> webob.Response:
     """Show how accurate the expected ends of the newest drains were."""
     given = request.given
     request.authorize(LIST)
-    drains = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)
-    return answer({'calibration': calibration.document(request.services.database, drains)})
+    newest = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)
+    return answer({'calibration': calibration.document(request.services.database, newest)})
 
 
 def act_on_all(request: Request) -> webob.Response:
@@ -243,7 +236,7 @@ def act_on_all(request: Request) -> webob.Response:
     database, before = request.services.database, schemas.moment(given['before'])
     most, is_dry = given.get('max_rows', types.MOST_PURGED), given.get('dry_run', False)
     found = purge_drains(database, before, database.drains.count_ended(before), is_dry, most)
-    return answer({'purge': common.with_times(found)})
+    return answer({'purge': found})
 
 
 def _wake(request: Request) -> None:
@@ -255,78 +248,6 @@ def _wake(request: Request) -> None:
 
 
 def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:
-    drains = request.services.database.drains
-    drain, members = drains.get(uuid), drains.read_members(uuid)
-    counts = drains.counts([uuid])[uuid]
-    members.sort(key=lambda member: place(drain, member))
-    migrations, expected, places = _forecast(request, drain, members)
-    shown = [_member(one, migrations.get(one.mark or '')) | places[one.instance_uuid] for one in members]
-    return answer({'drain': view(drain, counts) | {'expected': expected, 'members': shown}}, status)
-
-
-def _forecast(
-    request: Request, drain: Drain, members: Sequence[Member]
-) -> tuple[dict[str, Migration], dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the migrations of guests that move, by uuid, and the expected times of drain and guests.
-
-    :param members: all of the drain.
-    """
-    bounds = Bounds.of(request.services.conf)
-    now, whole, places, rows = request.services.database.places_of_drain(bounds, drain, members)
-    lines = {
-        guest: {
-            'place': line.position,
-            'waits_for': line.waits_for,
-            'expected': line.expected.document(now, common.iso),
-        }
-        for guest, line in places.items()
-    }
-    return {row.uuid: row for row in rows}, whole.document(now, common.iso), lines
-
-
-def view(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return a drain as JSON.
-
-    :param counts: status -> the number of its guests with it.
-    """
-    shown = ('uuid', 'host', 'reason', 'order', 'priorities', 'priority', 'parallel', 'max_attempts', 'destinations')
-    times = ('deadline', 'created_at', 'updated_at', 'began_at', 'ended_at')
-    return {
-        **{name: getattr(drain, name) for name in shown},
-        'include_stopped': drain.include_stopped,
-        'requested_by': drain.requested_by,
-        'status': drain.shown_status,
-        'direction': drain.direction,
-        'host_disabled_by_drain': drain.has_disabled_host,
-        **{name: common.iso(getattr(drain, name)) for name in times},
-        'guests': dict(counts),
-        'checks': drain.checks,
-        'waits_for': drain.waits_for,
-        'message': drain.message,
-    }
-
-
-def _member(member: Member, migration: Migration | None) -> dict[str, Any]:
-    shown = ('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb')
-    return {
-        **{name: getattr(member, name) for name in shown},
-        'migration_uuid': member.mark,
-        'migration': None if migration is None else _progress(migration),
-        **{name: common.iso(getattr(member, name)) for name in ('not_before', 'began_at', 'ended_at')},
-    }
-
-
-def _progress(migration: Migration) -> dict[str, Any]:
-    sizes = ('memory_total', 'memory_processed', 'memory_remaining')
-    return {
-        'uuid': migration.uuid,
-        'status': migration.status,
-        'destination': migration.dest_compute,
-        **{f'{name}_bytes': getattr(migration, name) for name in sizes},
-        'waits_for': migration.waits_for,
-        'stuck_reason': migration.stuck_reason,
-        'wait_kind': migration.wait_kind,
-        'wait_hosts': migration.wait_hosts or [],
-        'stuck_kind': migration.stuck_kind,
-        'stuck_hosts': migration.stuck_hosts or [],
-    }
+    database = request.services.database
+    found = drains.document(database, Bounds.of(request.services.conf), database.drains.get(uuid))
+    return answer({'drain': found}, status)

@@ -19,11 +19,12 @@ import webob
 from oslo_utils import uuidutils
 
 from migrator import exception
-from migrator.api import common, errors
+from migrator.api import errors
 from migrator.api.policies import base
 from migrator.api.request import Request, Services
 from migrator.api.schemas import types
 from migrator.db import saga_log
+from migrator.objects import times
 from migrator.objects.protocol import NO_UUID
 from migrator.objects.reasons import Reason
 
@@ -121,7 +122,7 @@ def view(event: saga_log.Event) -> dict[str, Any]:
         'of': event.of,
         'uuid': event.uuid,
         'seq': event.seq,
-        'at': common.iso(event.at),
+        'at': times.iso(event.at),
         'kind': event.kind,
         'step': event.step,
         'payload': {name: payload[name] for name in shown if name in payload},

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import webob
@@ -17,11 +16,10 @@ from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
-from migrator.db import saga_log
-from migrator.db.api import Database, count_to_purge, purge_migrations
+from migrator.db.api import count_to_purge, purge_migrations
 from migrator.db.slots import Bounds
 from migrator.objects import Migration, MigrationStatus
-from migrator.views import explain, timeline, unstick
+from migrator.views import migrations, timeline, unstick
 
 LOG = logging.getLogger(__name__)
 
@@ -92,62 +90,12 @@ def index(request: Request) -> webob.Response:
         in_progress = True  # no other one is stuck, and there is an index of these
     found = database.migrations.list(filters, in_progress, size, common.marker(request))
     links = common.next_link(request, 'migrations_links', size, [migration.uuid for migration in found])
+    shown = migrations.documents(database, found)
     if schemas.flag(given, 'expected'):
         # A forecast plays the queues of the whole site, which takes about a second of CPU for thousands of migrations.
-        newest = {one.uuid: number for number, one in enumerate(found)}
-        shown = sorted(in_order(request, found), key=lambda view: newest[view['uuid']])
-    else:
-        shown = views(database, found)
+        now, places = database.places(Bounds.of(request.services.conf), found)
+        shown = migrations.placed(shown, places, now)
     return answer({'migrations': shown} | links)
-
-
-def views(database: Database, found: Sequence[Migration]) -> list[dict[str, Any]]:
-    """Return migrations as JSON, with the names of their guests and the times of their statuses."""
-    if not found:
-        return []
-    logs = database.migrations.read_logs([one.uuid for one in found], only_statuses=True)
-    instances = database.instances.list({'uuid': sorted({one.instance_uuid for one in found})})
-    names = {instance.uuid: instance.name for instance in instances}
-    return [_view(one, names.get(one.instance_uuid), saga_log.history(logs[one.uuid])) for one in found]
-
-
-def in_order(request: Request, found: Sequence[Migration]) -> list[dict[str, Any]]:
-    """Return migrations as JSON, each with its place in the queue and its expected times, in their order."""
-    database = request.services.database
-    now, places = database.places(Bounds.of(request.services.conf), found)
-    shown = {view['uuid']: view for view in views(database, found)}
-    return [
-        shown[uuid]
-        | {
-            'position': place.position,
-            'waits_for': place.waits_for,
-            'expected': place.expected.document(now, common.iso),
-        }
-        for uuid, place in places.items()
-        if uuid in shown
-    ]
-
-
-def _view(one: Migration, name: str | None, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    shown = ('id', 'uuid', 'instance_uuid', 'status', 'outcome', 'attempt', 'drain', 'requested_host')
-    reasons = ('waits_for', 'wait_kind', 'stuck_reason', 'stuck_kind', 'failure')
-    figures = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
-    times = ('created_at', 'updated_at', 'queued_at', 'running_at', 'abort_requested_at')
-    return {
-        **{key: getattr(one, key) for key in (*shown, *reasons)},
-        **{f'{key}_hosts': getattr(one, f'{key}_hosts') or [] for key in ('wait', 'stuck')},
-        'type': one.migration_type,
-        'instance_name': name,
-        'source': one.source_compute,
-        'destination': one.dest_compute,
-        'progress': {f'{key}_bytes': getattr(one, key) for key in figures},
-        **{key: common.iso(getattr(one, key)) for key in times},
-        'statuses': [{'status': entry['status'], 'at': _time(entry['at'])} for entry in history],
-    }
-
-
-def _time(text: str | None) -> str | None:
-    return None if text is None else common.iso(datetime.datetime.fromisoformat(text))
 
 
 def show(request: Request, uuid: str) -> webob.Response:
@@ -157,53 +105,15 @@ def show(request: Request, uuid: str) -> webob.Response:
 
 
 def _shown(request: Request, migration: Migration, status: int = 200) -> webob.Response:
-    (view,) = in_order(request, [migration])
-    requested = {
-        'requested_at': common.iso(migration.abort_requested_at),
-        'requested_by': migration.abort_requested_by,
-        'verdict': migration.abort_verdict,
-    }
-    abandoned = {
-        'requested_at': common.iso(migration.abandon_requested_at),
-        'requested_by': migration.abandon_requested_by,
-        'guest_on': migration.abandon_guest_on,
-    }
-    steps = [
-        {
-            **{name: getattr(one, name) for name in ('step', 'direction', 'state', 'attempt', 'tries')},
-            **{name: common.iso(getattr(one, name)) for name in ('started_at', 'ended_at')},
-        }
-        for one in request.services.database.migrations.steps(migration.uuid)
-    ]
-    more = {
-        'owner': migration.owner,
-        'epoch': migration.epoch,
-        'abort': requested if migration.abort_requested_at is not None else None,
-        'abandon': abandoned if migration.abandon_requested_at is not None else None,
-        'retry_requested_at': common.iso(migration.retry_requested_at),
-        'steps': steps,
-    }
-    return answer({'migration': view | more}, status)
+    services = request.services
+    shown = migrations.document(services.database, Bounds.of(services.conf), migration)
+    return answer({'migration': shown}, status)
 
 
 def show_timeline(request: Request, uuid: str) -> webob.Response:
     """Show what a migration waits for, its events in words, and what happens next."""
     request.authorize(SHOW)
-    facts = _facts(request, uuid)
-    found = timeline.document(facts)
-    shown = {
-        'migration_uuid': facts.migration.uuid,
-        'instance_uuid': facts.migration.instance_uuid,
-        'status': facts.migration.status,
-        'waits': found['waits'],
-        'events': [
-            {'at': line.at, 'conductor': line.server, 'epoch': line.epoch, 'what': line.what}
-            for line in explain.lines(facts)
-        ],
-        'next': explain.next_(facts),
-        **{name: found[name] for name in ('now', 'owner', 'hosts', 'requests')},
-    }
-    return answer({'timeline': common.with_times(shown)})
+    return answer({'timeline': migrations.timeline(_facts(request, uuid))})
 
 
 def act(request: Request, uuid: str) -> webob.Response:
@@ -235,8 +145,7 @@ def act_on_all(request: Request) -> webob.Response:
     database, before = request.services.database, schemas.moment(given['before'])
     counts = count_to_purge(database, before, given.get('max_rows', types.MOST_PURGED))
     found = purge_migrations(database, before, counts, given.get('dry_run', False))
-    del found['saga_steps']
-    return answer({'purge': common.with_times(found)})
+    return answer({'purge': found})
 
 
 def _facts(request: Request, uuid: str) -> timeline.Facts:

@@ -4,12 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import webob
 
-from migrator.api import common
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
 from migrator.api.schemas import types
@@ -38,23 +34,4 @@ def index(request: Request) -> webob.Response:
     request.authorize(LIST)
     lease = request.services.conf.conductor.lease
     found = services.document(request.services.database, lease, given.get('binary'), given.get('host'))
-    shown = (
-        'uuid', 'host', 'binary', 'version', 'status', 'disabled_reason', 'state', 'forced_down', 'last_seen_up',
-        'down_since', 'boot_id', 'identity', 'refused', 'replaced',
-    )  # fmt: skip
-    listed = [
-        {
-            **{name: one[name] for name in shown},
-            'lease': one['lease'] and _lease(one['lease']),
-            'cleanups': {'pending': one['debts'], 'blocked': one['alarms']},
-            'differences': len(one['differences']),
-        }
-        for one in found['services']
-    ]
-    whole = {'services': listed, 'now': found['now'], 'no_reports_because': found['unheard']}
-    return answer(common.with_times(whole))
-
-
-def _lease(lease: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lease of a conductor, where the document of ``migrator-manage`` has an older name."""
-    return {'incarnations' if name == 'lives' else name: value for name, value in lease.items()}
+    return answer(found)

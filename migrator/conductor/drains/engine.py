@@ -147,8 +147,8 @@ class ConductorEngine:
         self._forecast_at = recent | {drain.uuid: moment}
         bounds = self._tools.options.bounds or slots.Bounds()
         now, _, places, _ = self._tools.database.places_of_drain(bounds, drain, members)
-        documents = {guest: line.expected.document(now, lambda at: at.isoformat()) for guest, line in places.items()}
-        return {guest: found['end'] for guest, found in documents.items() if found['end'] is not None}
+        ends = {guest: line.expected.document(now)['end'] for guest, line in places.items()}
+        return {guest: {name: at.isoformat() for name, at in end.items()} for guest, end in ends.items() if end}
 
     def ask(self, drain: Drain, member: Member, host: str | None) -> None:
         """Accept the migration whose uuid is ``member.mark``, unless it was accepted before.

@@ -154,7 +154,7 @@ class Asked:
 
     def answer(self, document: Any, text: str) -> None:
         """Print an answer, as JSON if the operator gave ``--json``."""
-        print(json.dumps(document, default=_plain) if self.arguments.json else text)
+        print(json.dumps(document, default=times.as_json) if self.arguments.json else text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,12 +168,6 @@ class Verb:
     help: str
     run: Callable[[Asked], int]
     arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    raise TypeError(f'{type(value).__name__} cannot be converted to JSON')
 
 
 def add_verbs(choices: Any, verbs: Iterable[Verb], common: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import getpass
 import sys
@@ -137,9 +136,11 @@ def wanted(asked: Asked, host: str) -> Drain:
 
 def list_(asked: Asked) -> int:
     """List drains, the newest first."""
-    given, drains = asked.arguments, asked.database.drains
-    found = drains.list(given.host, True if given.in_progress else None, given.limit)
-    counts, now = drains.counts([one.uuid for one in found]), drains.now()
+    from migrator.views import drains
+
+    given, rows_of = asked.arguments, asked.database.drains
+    found = rows_of.list(given.host, True if given.in_progress else None, given.limit)
+    counts, now = rows_of.counts([one.uuid for one in found]), rows_of.now()
     rows = [
         [
             one.uuid,
@@ -152,7 +153,7 @@ def list_(asked: Asked) -> int:
         ]
         for one in found
     ]
-    documents = [dataclasses.asdict(one) | {'guests': counts[one.uuid]} for one in found]
+    documents = [drains.summary(one, counts[one.uuid]) for one in found]
     asked.answer({'drains': documents}, command.table(_COLUMNS, rows))
     return command.RIGHT
 
@@ -164,7 +165,7 @@ def show(asked: Asked) -> int:
     now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
     lines = _head(drain, members)
     if not drain.ended:
-        lines.append(command.expected(whole.document(now, _same)))
+        lines.append(command.expected(whole.document(now)))
     asked.answer(document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
     return command.RIGHT
 
@@ -193,25 +194,9 @@ def _members(asked: Asked, drain: Drain) -> list[Member]:
 
 def document(asked: Asked, drain: Drain) -> dict[str, Any]:
     """Return a drain as JSON, with its guests."""
-    members = _members(asked, drain)
-    now, whole, places, _ = asked.database.places_of_drain(asked.bounds, drain, members)
-    return dataclasses.asdict(drain) | {
-        'guests': count_members(members),
-        'expected': whole.document(now, _same),
-        'members': [
-            dataclasses.asdict(member)
-            | {
-                'place': places[member.instance_uuid].position,
-                'waits_for': places[member.instance_uuid].waits_for,
-                'expected': places[member.instance_uuid].expected.document(now, _same),
-            }
-            for member in members
-        ],
-    }
+    from migrator.views import drains
 
-
-def _same(moment: datetime.datetime) -> datetime.datetime:
-    return moment
+    return drains.document(asked.database, asked.bounds, drain)
 
 
 def _head(drain: Drain, members: list[Member]) -> list[str]:

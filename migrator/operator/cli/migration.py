@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,25 +59,11 @@ def list_(asked: Asked) -> int:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
     if asked.arguments.json:
-        from migrator.views import cleanups, timeline
+        from migrator.views import migrations
 
-        logs = database.migrations.read_logs([one.uuid for one in shown])
-        documents = [
-            timeline.migration_document(one, logs[one.uuid])
-            | {
-                'server': servers.get(one.owner or ''),
-                'debts': [cleanups.in_timeline(cleanup) for cleanup in deferred[one.uuid]],
-                'instance_name': names.get(one.instance_uuid),
-            }
-            | _place(places[one.uuid], now)
-            for one in shown
-        ]
+        documents = migrations.placed(migrations.documents(database, shown), places, now)
     asked.answer({'migrations': documents, 'more': more}, text)
     return command.RIGHT
-
-
-def _place(line: Place, now: datetime.datetime) -> dict[str, Any]:
-    return {'position': line.position, 'expected': line.expected.document(now, lambda moment: moment)}
 
 
 def _row(
@@ -121,17 +106,15 @@ def _row(
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
     from migrator.conductor.tasks import sagas
-    from migrator.views import explain, timeline
+    from migrator.views import migrations, timeline
 
     facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
-    now, places = asked.database.places(asked.bounds, [facts.migration])
-    line = places[facts.migration.uuid]
-    document = timeline.document(facts) | {
-        'story': [dataclasses.asdict(line) for line in explain.lines(facts)],
-        'next': explain.next_(facts, asked.command),
-        **_place(line, now),
-    }
-    asked.answer(document, '\n'.join(text_of(facts, line, asked.command)))
+    _, places = asked.database.places(asked.bounds, [facts.migration])
+    document = {}
+    if asked.arguments.json:
+        document = migrations.document(asked.database, asked.bounds, facts.migration)
+        document |= {'timeline': migrations.timeline(facts, asked.command)}
+    asked.answer(document, '\n'.join(text_of(facts, places[facts.migration.uuid], asked.command)))
     return command.RIGHT
 
 

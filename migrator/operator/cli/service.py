@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked
+
+if TYPE_CHECKING:
+    from migrator.objects.difference import Difference
 
 BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
 #: The greatest number of guests that a remark names.
@@ -21,16 +25,28 @@ COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE',
 
 def list_(asked: Asked) -> int:
     """List the services, and the lease of each conductor."""
-    from migrator.views import services
+    from migrator.views import differences, services
 
     given = asked.arguments
     found = services.document(asked.database, asked.conf.conductor.lease, given.binary, given.host)
-    rows = [_row(document, found['now'], found['unheard']) for document in found['services']]
+    differing = differences.present(asked.database)
+    rows = [
+        _row(document, found['now'], found['no_reports_because'], _guests(document, differing))
+        for document in found['services']
+    ]
     asked.answer(found, command.table(COLUMNS, rows))
     return command.RIGHT
 
 
-def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: str | None) -> list[object]:
+def _guests(document: dict[str, Any], differing: Sequence[Difference]) -> list[str]:
+    if document['binary'] != COMPUTE_BINARY:
+        return []
+    return [f'{one.name} {one.short}' for one in differing if document['host'] in one.hosts]
+
+
+def _row(
+    document: dict[str, Any], now: datetime.datetime, no_reports_because: str | None, guests: Sequence[str]
+) -> list[object]:
     lease = document['lease']
     remarks = []
     if no_reports_because is not None and document['binary'] == COMPUTE_BINARY:
@@ -44,11 +60,11 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
         remarks.append(document['disabled_reason'])
     if document['refused'] is not None:
         remarks.append(_refused(document))
-    if document['debts']:
-        blocked = f', {document["alarms"]} blocked' if document['alarms'] else ''
-        remarks.append(f'deferred cleanups: {document["debts"]}{blocked}')
-    if document['differences']:
-        guests = [f'{one["name"]} {one["short"]}' for one in document['differences']]
+    cleanups = document['cleanups']
+    if cleanups['pending']:
+        blocked = f', {cleanups["blocked"]} blocked' if cleanups['blocked'] else ''
+        remarks.append(f'deferred cleanups: {cleanups["pending"]}{blocked}')
+    if guests:
         more = f' and {len(guests) - _NAMED} more' if len(guests) > _NAMED else ''
         remarks.append(f'guests not as in the database: {", ".join(guests[:_NAMED])}{more}')
     if lease is not None and lease['broker_away_since'] is not None:
@@ -56,8 +72,8 @@ def _row(document: dict[str, Any], now: datetime.datetime, no_reports_because: s
         remarks.append(f'cannot reach the message broker since {since} UTC')
     if lease is not None and lease['sources']:
         remarks.append(f'has the migrations from {lease["sources"]} host{"s" if lease["sources"] > 1 else ""}')
-    if lease is not None and lease['lives'] > 1:
-        remarks.append(f'{lease["lives"]} leases: it was killed and started again, or two conductors have this name')
+    if lease is not None and lease['boots'] > 1:
+        remarks.append(f'{lease["boots"]} leases: it was killed and started again, or two conductors have this name')
     return [
         document['host'],
         document['binary'],

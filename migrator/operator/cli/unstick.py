@@ -40,7 +40,7 @@ def retry(asked: Asked) -> int:
     asked.database.retry(migration, blocked, command.user())
     if migration.ended:
         lines = [f'With its next sweep a conductor has {one.host} do {one.step}.' for one in blocked]
-        document = {'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}
+        document = {'migration': migration.uuid, 'status': migration.status, 'cleanups': len(blocked)}
         asked.answer(document, '\n'.join(lines))
         return command.RIGHT
     _wake(asked, migration)

@@ -37,37 +37,61 @@ def _client(app: Any) -> Any:
 
 def _row(drain: dict[str, Any]) -> tuple[Any, ...]:
     shown = drain | {'moved': drain['guests']['moved'], 'guests': sum(drain['guests'].values())}
-    return tuple(shown[name] for name in _COLUMNS)
+    return tuple(_words(shown[name]) for name in _COLUMNS)
+
+
+def _listed(
+    given: argparse.Namespace, documents: Sequence[dict[str, Any]], headings: Sequence[str], rows: Sequence[Any]
+) -> tuple[Sequence[str], Sequence[Any]]:
+    """Return a list for a reader, or for a program: the documents themselves."""
+    if given.formatter not in ('json', 'yaml') or not documents:
+        return headings, rows
+    names = tuple(documents[0])
+    return names, [tuple(one[name] for name in names) for one in documents]
 
 
 def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
-    """Return the columns and the values of a drain, with a line for each server that has not moved."""
-    guests = ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number)
+    """Return the columns and the values of a drain: its document, which a reader is shown in words."""
     left = [
         f'{member["name"]}: {member["status"]}' + (f' ({member["reason"]})' if member['reason'] else '')
-        for member in drain.get('members', ())
+        for member in drain['members']
         if member['status'] != 'moved'
     ]
-    fields = {name: value for name, value in drain.items() if name not in ('members', 'checks', 'guests')}
-    fields |= {'guests': guests, 'not_moved': '\n'.join(left)}
-    fields['expected'] = _Expected(drain['expected'], drain['status'] in DRAIN_ENDS)
-    return tuple(fields), tuple(fields.values())
+    words = {
+        'guests': ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number),
+        'members': '\n'.join(left) or 'all of them have moved',
+        'checks': '\n'.join(f'{one["what"]}: {", ".join(one["left"]) or "none"}' for one in drain['checks']),
+        'expected': _expected(drain),
+    }
+    shown = {name: _words(value) for name, value in drain.items()} | words
+    return tuple(drain), tuple(_Value(value, shown[name]) for name, value in drain.items())
 
 
-class _Expected(columns.FormattableColumn[dict[str, Any]]):
-    """The expected times of a drain: in words for a reader, unchanged for a program."""
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ', '.join(map(str, value))
+    return '' if value is None else str(value)
 
-    def __init__(self, value: dict[str, Any], has_ended: bool) -> None:
+
+class _Value(columns.FormattableColumn[Any]):
+    """A value of a document: in words for a reader, unchanged for a program."""
+
+    def __init__(self, value: Any, words: str) -> None:
         super().__init__(value)
-        self._has_ended = has_ended
+        self._words = words
 
     def human_readable(self) -> str:
-        """Return a sentence."""
-        if self._has_ended:
-            return str(self._value['reason'])
-        end = self._value['end']
-        times = end and {name: datetime.datetime.fromisoformat(f'{text}+00:00') for name, text in end.items()}
-        return expected(self._value | {'end': times})
+        """Return it in words."""
+        return self._words
+
+
+def _expected(drain: dict[str, Any]) -> str:
+    value = drain['expected']
+    if drain['status'] in DRAIN_ENDS:
+        return str(value['reason'])
+    end = value['end']
+    times = end and {name: datetime.datetime.fromisoformat(f'{text}+00:00') for name, text in end.items()}
+    return expected(value | {'end': times})
 
 
 def _wait(client: Any, uuid: str) -> dict[str, Any]:
@@ -128,13 +152,14 @@ class PlanDrain(command.Lister):
         """Request the plan, and return the columns and the rows."""
         body = _body(parsed_args) | {'dry_run': True}
         plan = _client(self.app).request('POST', '/drains', body)['plan']
-        rows, guests = [], plan['guests']
-        for guest in guests:
+        rows = []
+        for guest in plan['guests']:
             seconds = (guest['expected_seconds'] or {'p50': None})['p50']
-            flat = guest | {'seconds': seconds} | (guest['obstacle'] or {'reason': None, 'remedy': None})
-            rows.append(tuple(flat[name] for name in _PLAN))
+            flat = guest | {'seconds': seconds} | (guest['obstacle'] or {})
+            rows.append(tuple(flat.get(name) for name in _PLAN))
         rows += [tuple(one.get(name) for name in _PLAN) for one in plan['copies']]
-        return _PLAN_HEADINGS, rows
+        shown = [tuple(map(_words, row)) for row in rows]
+        return _listed(parsed_args, [*plan['guests']], _PLAN_HEADINGS, shown)
 
 
 class ListDrain(command.Lister):
@@ -154,7 +179,8 @@ class ListDrain(command.Lister):
             query['host'] = parsed_args.host
         if parsed_args.in_progress:
             query['in_progress'] = 'true'
-        return _HEADINGS, [_row(drain) for drain in _pages(_client(self.app), query)]
+        found = [*_pages(_client(self.app), query)]
+        return _listed(parsed_args, found, _HEADINGS, [_row(drain) for drain in found])
 
 
 def _pages(client: Any, query: dict[str, str]) -> Iterable[dict[str, Any]]:

@@ -52,8 +52,7 @@ class Drain:
         status = None
         if drain['status'] in DRAIN_ENDS:
             status = RIGHT if drain['status'] in (DrainStatus.COMPLETED, DrainStatus.RESTORED) else WRONG
-        # The API may be older.
-        also = ', with the guests that are shut off' if drain.get('include_stopped') else ''
+        also = ', with the guests that are shut off' if drain['include_stopped'] else ''
         return Picture(
             title=f'Drain of {drain["host"]}{also}: {drain["status"]}',
             rows=[self._row(member, now) for member in drain['members']],
@@ -65,7 +64,7 @@ class Drain:
         )
 
     def _row(self, member: Mapping[str, Any], now: datetime.datetime) -> Row:
-        migration = member.get('migration') or {}
+        migration = member['migration'] or {}
         if migration.get('status') in FINAL:  # the drain has not seen its end yet
             migration = {}
         return Row(
@@ -75,7 +74,7 @@ class Drain:
             destination=migration.get('destination') or member['destination'],
             status=migration.get('status') or member['status'],
             is_stuck=bool(migration.get('stuck_reason')),
-            place=member.get('place'),
+            place=member['place'],
             began_at=_time(member['began_at']),
             ended_at=_time(member['ended_at']),
             expected=_expected_end(member),

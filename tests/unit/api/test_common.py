@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from migrator.api import common
+from migrator.objects import times
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,9 @@ def test_integer_id_returns_none_if_it_does_not_fit_into_the_database(text, numb
 
 def test_times_are_in_utc_whatever_zone_they_come_in():
     moment = datetime.datetime(2026, 1, 31, 14, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    assert common.iso(moment) == '2026-01-31T13:00:00.000000'
+    assert times.iso(moment) == '2026-01-31T13:00:00.000000'
     assert common.zulu(moment) == '2026-01-31T13:00:00Z'
-    assert common.iso(None) is None
+    assert times.iso(None) is None
 
 
 @pytest.mark.parametrize(

@@ -341,19 +341,6 @@ class TestItsEnd:
         ]
 
 
-def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
-    history = [
-        {'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0},
-        {'status': 'preparing', 'at': back(45).isoformat(), 'owner': 'owner-1', 'epoch': 1},
-    ]
-    seen = timeline.statuses(facts(status='preparing', history=history))
-    assert [(one['status'], one['seconds'], one['server']) for one in seen] == [
-        ('accepted', 15, None),
-        ('preparing', 45, 'conductor1'),
-    ]
-    assert timeline.statuses(facts(status='failed', history=history))[-1]['seconds'] is None
-
-
 @pytest.mark.parametrize('task', sorted(sagas()))
 def test_each_undo_is_shown_under_the_name_of_its_command_to_the_host(task):
     undos = {step.undo.__name__ for step in sagas()[task].steps if step.undo is not None}

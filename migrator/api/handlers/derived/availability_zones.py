@@ -9,11 +9,10 @@ from typing import Any
 
 import webob
 
-from migrator.api import common
 from migrator.api.handlers import services
 from migrator.api.policies.nova import ZONES_DETAIL, ZONES_LIST
 from migrator.api.request import Request, answer
-from migrator.objects import Service
+from migrator.objects import Service, times
 
 
 def index(request: Request) -> webob.Response:
@@ -34,7 +33,7 @@ def detail(request: Request) -> webob.Response:
             hosts[service.host][service.binary] = {
                 'active': True,
                 'available': services.is_up(request, service, now),
-                'updated_at': common.iso(service.last_seen_up),
+                'updated_at': times.iso(service.last_seen_up),
             }
         found.append(_view(zone, bool(enabled), dict(hosts) or None))
     return answer({'availabilityZoneInfo': found})

@@ -170,7 +170,7 @@ def test_services_have_their_leases_their_cleanups_and_why_no_report_arrives(wor
     world.database.conductors.register('c1', 'conductor1', 60)
     page = world.get(f'{ROOT}/services?binary=nova-conductor')
     assert page['no_reports_because'] is None
-    assert [(one['lease']['server'], one['lease']['incarnations']) for one in page['services']] == [('conductor1', 1)]
+    assert [(one['lease']['server'], one['lease']['boots']) for one in page['services']] == [('conductor1', 1)]
     assert world.get(f'{ROOT}/services?host=spare')['services'][0]['state'] == 'up'
 
 

@@ -165,7 +165,7 @@ def test_refused_delete_of_a_source_leaves_the_allocations_of_its_evacuations(op
 
 def shown(operator, evacuation):
     """Return what "migration show" says about the present and the next, as one text each."""
-    document = operator.json('migration', 'show', evacuation.uuid)
+    document = operator.json('migration', 'show', evacuation.uuid)['timeline']
     return ' '.join(document['waits']), ' '.join(document['next'])
 
 

@@ -75,11 +75,11 @@ def test_a_deferred_cleanup_and_its_block_are_remarked(operator):
     assert row['REMARK'] == f'host1 still has to do {step}, blocked: look first'
     (host1, host2) = (operator.rows('service', 'list', '--host', name)[0] for name in ('host1', 'host2'))
     assert (host1['REMARK'], host2['REMARK']) == ('deferred cleanups: 1, 1 blocked', '-')
-    (document,) = operator.json('migration', 'list')['migrations']
-    ((cleanup,), uuid) = document['debts'], document['uuid']
-    assert (uuid, cleanup['host'], cleanup['step'], cleanup['alarm']) == (migration.uuid, 'host1', step, 'look first')
+    ((cleanup,), uuid) = operator.json('migration', 'show', migration.uuid)['cleanups'], migration.uuid
+    shown = tuple(cleanup[name] for name in ('migration_uuid', 'host', 'step', 'blocked_because'))
+    assert shown == (uuid, 'host1', step, 'look first')
     (service,) = operator.json('service', 'list', '--host', 'host1')['services']
-    assert (service['debts'], service['alarms']) == (1, 1)
+    assert service['cleanups'] == {'pending': 1, 'blocked': 1}
 
 
 def test_the_list_is_filtered(operator, three):
@@ -151,16 +151,15 @@ def test_show_begins_with_what_the_migration_waits_for(operator, three):
 def test_show_in_json_has_the_same_timeline(operator, three):
     _instance, migration = three[1]
     found = operator.json('migration', 'show', migration.uuid)
-    assert found['migration']['status'] == 'running'
-    assert found['owner']['server'] == 'conductor1'
-    assert (found['owner']['epoch'], found['owner']['living']) == (1, True)
+    timeline = found['timeline']
+    assert found['status'] == 'running'
+    assert timeline['owner']['server'] == 'conductor1'
+    assert (timeline['owner']['epoch'], timeline['owner']['living']) == (1, True)
     assert [entry['status'] for entry in found['statuses']] == ['accepted', 'preparing', 'queued', 'running']
     assert [(step['step'], step['state']) for step in found['steps']][-1] == ('live_migration', 'intent')
-    prepared = next(step for step in found['steps'] if step['step'] == 'pre_live_migration')
-    assert prepared['result']['migrate_data']['data']['destination']['ready'] is True
-    assert [line['what'] for line in found['story']][-1] == 'status running'
-    assert found['next'][0].startswith('When the copy has ended')
-    assert found['waits'] == [line.removeprefix('* ') for line in operator.observed(
+    assert [line['what'] for line in timeline['events']][-1] == 'status running'
+    assert timeline['next'][0].startswith('When the copy has ended')
+    assert timeline['waits'] == [line.removeprefix('* ') for line in operator.observed(
         'migration', 'show', migration.uuid).splitlines() if line.startswith('* ')]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """migrator-manage migration purge."""
 
-import datetime
+import re
 
 import pytest
 
@@ -43,9 +43,8 @@ def test_a_dry_run_shows_how_many_and_changes_nothing(operator, history):
 
 def test_migrations_that_ended_before_are_purged_and_counted(operator, history):
     document = operator.json('migration', 'purge', '--before', soon(operator))
-    before = datetime.datetime.fromisoformat(document.pop('before'))
-    assert before.tzinfo is not None
-    assert document.pop('saga_log') == document.pop('saga_steps') > 10
+    assert re.fullmatch(r'[-0-9]{10}T[0-9:]{8}\.[0-9]{6}', document.pop('before'))
+    assert document.pop('saga_log') > 10
     assert document == {'dry_run': False, 'found': 2, 'purged': 2, 'left': 0, 'kept': 1, 'instance_actions': 2}
     assert left(operator) == history[2:]
     assert operator.json('migration', 'purge', '--before', soon(operator))['found'] == 0

@@ -57,7 +57,7 @@ def test_the_lease_of_a_dead_conductor_has_ended(operator):
     assert row['STATE'] == 'down'
     assert row['LEASE'].startswith('ended ')
     (service,) = operator.json('service', 'list', '--host', 'conductor1')['services']
-    assert service['lease']['lives'] == 0
+    assert service['lease']['boots'] == 0
 
 
 def test_without_a_conductor_each_host_is_remarked_as_it_was_then(operator):
@@ -75,7 +75,7 @@ def test_without_a_conductor_each_host_is_remarked_as_it_was_then(operator):
     for row in operator.rows('service', 'list', '--binary', 'nova-compute'):
         assert row['STATE'] == 'up'
         assert row['REMARK'].startswith('as it was then: conductor1 cannot reach the message broker since 20')
-    assert operator.json('service', 'list')['unheard'].startswith('conductor1 cannot reach')
+    assert operator.json('service', 'list')['no_reports_because'].startswith('conductor1 cannot reach')
     (row,) = operator.rows('service', 'list', '--binary', 'nova-conductor')
     assert row['REMARK'].startswith('cannot reach the message broker since 20')
 

@@ -70,7 +70,7 @@ def test_the_commands_in_the_timeline_of_a_stuck_migration_can_be_pasted(operato
     operator.file = operator.file.rename(operator.file.with_name(name))
     text = operator.observed('migration', 'show', stuck.uuid)
     retry, look, do = (line for line in text.splitlines() if line.startswith('  migrator-manage '))
-    assert operator.json('migration', 'show', stuck.uuid)['next'].count(retry) == 1
+    assert operator.json('migration', 'show', stuck.uuid)['timeline']['next'].count(retry) == 1
     status, out = operator.pastes(retry)
     assert (status, out.partition(':')[0]) == (1, 'It was observed again, and is still stuck')
     status, out = operator.pastes(look.replace('HOST', 'host1'))
@@ -86,7 +86,7 @@ def test_the_command_for_a_blocked_cleanup_can_be_pasted(operator, stuck):
     assert operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')[0] == 0
     (blocked,) = cloud.database.cleanups.list()
     assert blocked.blocked_because
-    (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['next'] if 'retry' in one)
+    (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['timeline']['next'] if 'retry' in one)
     status, out = operator.pastes(line[line.index('migrator-manage ') :])
     assert (status, out.startswith('With its next sweep a conductor has host1 do')) == (0, True)
     assert cloud.database.cleanups.list()[0].blocked_because is None

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Drains and their guests: their documents, in a list and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrator.db.api import Database
+from migrator.db.slots import Bounds
+from migrator.objects import Migration
+from migrator.objects.drain import Drain, Member, place
+
+#: Of the request; the rest is what has become of it.
+_REQUESTED = (
+    *('host', 'reason', 'order', 'priorities', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline'),
+    *('include_stopped', 'requested_by'),
+)
+_SHOWN = ('uuid', 'direction', 'checks', 'waits_for', 'message', 'created_at', 'updated_at', 'began_at', 'ended_at')
+_OF_MEMBER = (
+    *('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb'),
+    *('not_before', 'began_at', 'ended_at'),
+)
+
+
+def summary(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return a drain as a list shows it.
+
+    :param counts: status -> the number of its guests with it.
+    """
+    return {
+        **{name: getattr(drain, name) for name in (*_REQUESTED, *_SHOWN)},
+        'status': drain.shown_status,
+        'host_disabled_by_drain': drain.has_disabled_host,
+        'guests': dict(counts),
+    }
+
+
+def document(database: Database, bounds: Bounds, drain: Drain) -> dict[str, Any]:
+    """Return a drain with its guests, in the order in which they leave."""
+    found = in_order(drain, database.drains.read_members(drain.uuid))
+    expected, shown = members(database, bounds, drain, found)
+    return summary(drain, database.drains.counts([drain.uuid])[drain.uuid]) | {'expected': expected, 'members': shown}
+
+
+def in_order(drain: Drain, found: Sequence[Member]) -> list[Member]:
+    """Return guests in the order in which they leave."""
+    return sorted(found, key=lambda member: place(drain, member))
+
+
+def members(
+    database: Database, bounds: Bounds, drain: Drain, found: Sequence[Member]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the expected times of a drain, and its guests with theirs.
+
+    :param found: all guests of the drain.
+    """
+    now, whole, places, rows = database.places_of_drain(bounds, drain, found)
+    moving = {row.uuid: row for row in rows}
+    shown = []
+    for one in found:
+        line = places[one.instance_uuid]
+        migration = moving.get(one.mark or '')
+        shown.append(
+            {name: getattr(one, name) for name in _OF_MEMBER}
+            | {
+                'migration_uuid': one.mark,
+                'migration': None if migration is None else _progress(migration),
+                'place': line.position,
+                'waits_for': line.waits_for,
+                'expected': line.expected.document(now),
+            }
+        )
+    return whole.document(now), shown
+
+
+def _progress(migration: Migration) -> dict[str, Any]:
+    sizes = ('memory_total', 'memory_processed', 'memory_remaining')
+    shown = ('uuid', 'status', 'waits_for', 'stuck_reason', 'wait_kind', 'stuck_kind')
+    return {
+        **{name: getattr(migration, name) for name in shown},
+        'destination': migration.dest_compute,
+        **{f'{name}_bytes': getattr(migration, name) for name in sizes},
+        **{f'{name}_hosts': getattr(migration, f'{name}_hosts') or [] for name in ('wait', 'stuck')},
+    }
