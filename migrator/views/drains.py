@@ -9,15 +9,22 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.slots import Bounds
+from migrator.drain.request import NAMES
 from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member, place
 
-#: Of the request; the rest is what has become of it.
-_REQUESTED = (
-    *('host', 'reason', 'order', 'priorities', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline'),
-    *('include_stopped', 'requested_by'),
+_SHOWN = (
+    'uuid',
+    'requested_by',
+    'direction',
+    'checks',
+    'waits_for',
+    'message',
+    'created_at',
+    'updated_at',
+    'began_at',
+    'ended_at',
 )
-_SHOWN = ('uuid', 'direction', 'checks', 'waits_for', 'message', 'created_at', 'updated_at', 'began_at', 'ended_at')
 _OF_MEMBER = (
     *('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb'),
     *('not_before', 'began_at', 'ended_at'),
@@ -30,7 +37,7 @@ def summary(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
     :param counts: status -> the number of its guests with it.
     """
     return {
-        **{name: getattr(drain, name) for name in (*_REQUESTED, *_SHOWN)},
+        **{name: getattr(drain, name) for name in (*NAMES, *_SHOWN)},
         'status': drain.shown_status,
         'host_disabled_by_drain': drain.has_disabled_host,
         'guests': dict(counts),

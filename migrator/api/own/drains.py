@@ -19,8 +19,9 @@ from migrator.conf.conductor import uses_nova
 from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
+from migrator.drain.request import FIELDS, Field, Kind
 from migrator.objects import times
-from migrator.objects.drain import MOST, Drain, DrainOrder, MemberStatus
+from migrator.objects.drain import MOST, Drain, MemberStatus
 from migrator.views import calibration, drains, migrations
 
 LOG = logging.getLogger(__name__)
@@ -54,49 +55,47 @@ RULES = [
 ]
 
 
-_ORDERS = [order.value for order in DrainOrder]
-_WHOLE = {'type': ['integer', 'null'], 'minimum': 1, 'maximum': MOST}
-_PRIORITY = {
-    'type': 'integer',
-    'minimum': -MOST,
-    'maximum': MOST,
-    'description': f'a whole number from -{MOST} to {MOST}',
-}
-
-CREATE_BODY = {
-    1: types.closed(
-        {
-            'host': types.HOST,
-            'reason': types.REASON,
-            'order': {'type': 'string', 'enum': _ORDERS, 'description': ', '.join(_ORDERS)},
-            'priorities': {
-                'type': ['object', 'null'],
-                'additionalProperties': _PRIORITY,
-                'maxProperties': MOST,
-                'description': f'at most {MOST} servers of the host by uuid, each with {_PRIORITY["description"]}',
-            },
-            'priority': _PRIORITY,
-            'parallel': _WHOLE | {'description': f'a whole number from 1 to {MOST}, or null'},
-            'max_attempts': _WHOLE | {'type': 'integer', 'description': f'a whole number from 1 to {MOST}'},
-            'destinations': {
-                'type': ['array', 'null'],
-                'items': types.HOST,
-                'minItems': 1,
-                'maxItems': MOST,
-                'uniqueItems': True,
-                'description': f'a list of 1 to {MOST} different compute hosts, or null for any host',
-            },
-            'deadline': {
-                'type': ['string', 'null'],
-                'format': 'date-time',
-                'description': 'a time such as 2026-12-24T18:00:00Z, or null',
-            },
-            'include_stopped': {'type': 'boolean', 'description': 'true or false'},
-            'dry_run': {'type': 'boolean', 'description': 'true or false'},
+def _schema(field: Field) -> types.Schema:
+    """Return the schema of a field of the request."""
+    whole = {
+        'type': 'integer',
+        'minimum': field.least,
+        'maximum': MOST,
+        'description': f'a whole number from {field.least} to {MOST}',
+    }
+    schema: types.Schema = {
+        Kind.HOST: types.HOST,
+        Kind.TEXT: types.REASON,
+        Kind.CHOICE: {'type': 'string', 'enum': [*field.choices], 'description': ', '.join(field.choices)},
+        Kind.NUMBER: whole,
+        Kind.NUMBERS: {
+            'type': 'object',
+            'additionalProperties': whole,
+            'maxProperties': MOST,
+            'description': f'at most {MOST} servers of the host by uuid, each with {whole["description"]}',
         },
-        ['host'],
-    )
-}
+        Kind.HOSTS: {
+            'type': 'array',
+            'items': types.HOST,
+            'minItems': 1,
+            'maxItems': MOST,
+            'uniqueItems': True,
+            'description': f'a list of 1 to {MOST} different compute hosts, or null for any host',
+        },
+        Kind.MOMENT: {
+            'type': 'string',
+            'format': 'date-time',
+            'description': 'a time such as 2026-12-24T18:00:00Z, or null',
+        },
+        Kind.FLAG: {'type': 'boolean', 'description': 'true or false'},
+    }[field.kind]
+    if not field.may_be_null:
+        return schema
+    null = ', or null' if field.kind is Kind.NUMBER else ''
+    return types.or_null(schema) | {'description': f'{schema["description"]}{null}'}
+
+
+CREATE_BODY = {1: types.closed({**{one.name: _schema(one) for one in FIELDS}, 'dry_run': types.DRY_RUN}, ['host'])}
 INDEX_QUERY = {
     1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
 }

@@ -19,6 +19,7 @@ from migrator.nova.foreground import fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, DrainStatus, MemberStatus, check_drain_move, check_member_move
+from migrator.operator import drain_request
 from migrator.operator.cli import command, drain
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
@@ -240,7 +241,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     disks.add_argument('--rebuild-from-image', action='store_true', help=help_)
     help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
     parser.add_argument('--start', action='store_true', help=help_)
-    drain.drain_arguments(parser)
+    drain_request.add(parser, without=['host', *drain_request.NOT_BY_NOVA])
 
 
 def _command_line(text: str) -> str:

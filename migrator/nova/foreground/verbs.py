@@ -13,6 +13,7 @@ from migrator import exception
 from migrator.nova.foreground import allocations, evacuation, fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
+from migrator.operator import drain_request
 from migrator.operator.cli import command, drain
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.watch import commands
@@ -130,8 +131,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
-    drain.drain_arguments(parser)
+    drain_request.add(parser, without=drain_request.NOT_BY_NOVA)
     _spread(parser)
 
 

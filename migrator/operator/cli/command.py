@@ -287,16 +287,30 @@ def past(text: str) -> datetime.datetime | datetime.timedelta:
 
     :raises argparse.ArgumentTypeError: the text is neither, or the age is above :data:`OLDEST`.
     """
+    return _time_or_span(text, 'an age')
+
+
+def future(text: str) -> datetime.datetime | datetime.timedelta:
+    """Return a time, or a span from now, of the command line.
+
+    A time without a zone is in UTC.
+
+    :raises argparse.ArgumentTypeError: the text is neither, or the span is above :data:`OLDEST`.
+    """
+    return _time_or_span(text, 'a span from now')
+
+
+def _time_or_span(text: str, span: str) -> datetime.datetime | datetime.timedelta:
     found = re.fullmatch('([0-9]{1,6})([dhm])', text)
-    age = datetime.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
-    if age is not None and age <= OLDEST:
-        return age
+    length = datetime.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    if length is not None and length <= OLDEST:
+        return length
     try:
         at = datetime.datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
     except (ValueError, OverflowError):
-        ages = f'an age of at most {OLDEST.days}d, such as 30d, 12h or 90m'
-        examples = f'give one such as 2026-01-31 or 2026-01-31T12:00:00Z, or {ages}'
+        spans = f'{span} of at most {OLDEST.days}d, such as 30d, 12h or 90m'
+        examples = f'give one such as 2026-01-31 or 2026-01-31T12:00:00Z, or {spans}'
         raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a time: {examples}') from None
 
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.objects import Migration, MigrationType, base
 from migrator.objects.drain import (
-    MOST,
     Drain,
-    DrainOrder,
     Member,
     MemberStatus,
     count_members,
     place,
 )
+from migrator.operator import drain_request
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
@@ -114,24 +113,8 @@ def _uses_nova(asked: Asked) -> bool:
 
 def wanted(asked: Asked, host: str) -> Drain:
     """Return the drain of a host that the command line requests; its hosts are not checked."""
-    given = asked.arguments
-    deadline = given.deadline
-    if isinstance(deadline, datetime.timedelta):
-        deadline = asked.database.drains.now() + deadline
-    return Drain(
-        uuid=asked.threads.new_uuid(),
-        host=host,
-        reason=given.reason,
-        order=given.order,
-        priorities=dict(given.guest_priority) or None,
-        priority=given.priority,
-        parallel=given.parallel,
-        max_attempts=given.max_attempts,
-        destinations=given.destination or None,
-        deadline=deadline,
-        include_stopped=getattr(given, 'include_stopped', False),
-        requested_by=getpass.getuser(),
-    )
+    given = drain_request.given(asked.arguments, asked.database.drains.now)
+    return Drain(**given | {'uuid': asked.threads.new_uuid(), 'host': host, 'requested_by': getpass.getuser()})
 
 
 def list_(asked: Asked) -> int:
@@ -290,69 +273,14 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     command.limit(parser)
 
 
-def drain_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that describe a new drain."""
-    orders = [order.value for order in DrainOrder]
-    parser.add_argument('--reason', type=command.name, help='why the host is disabled; the list of services shows it')
-    parser.add_argument('--order', choices=orders, default=orders[0], help='which guests leave first')
-    help_ = 'with --order priority: guests with a greater number leave sooner, others have 0; may be repeated'
-    parser.add_argument(
-        '--guest-priority', action='append', type=_guest_priority, default=[], metavar='UUID=N', help=help_
-    )
-    help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
-    parser.add_argument('--priority', type=_priority, default=0, metavar='N', help=help_)
-    parser.add_argument('--parallel', type=_number, metavar='N', help='at most N guests move at a time')
-    help_ = 'the greatest number of migrations of one guest; default 3'
-    parser.add_argument('--max-attempts', type=_number, default=3, metavar='N', help=help_)
-    help_ = 'a host that may receive guests; may be repeated; default: any'
-    parser.add_argument('--destination', action='append', type=command.name, metavar='HOST', help=help_)
-    help_ = 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'
-    parser.add_argument('--deadline', type=command.past, metavar='TIME', help=help_)
-
-
-def _include_stopped(parser: argparse.ArgumentParser) -> None:
-    # migrator-drain has no such option: a stock Nova wants a user to confirm each of these.
-    help_ = 'also move guests that are shut off, by cold migrations that the drain confirms'
-    parser.add_argument('--include-stopped', action='store_true', help=help_)
-
-
-def _number(text: str) -> int:
-    return _within(1, text)
-
-
-def _priority(text: str) -> int:
-    return _within(-MOST, text)
-
-
-def _within(least: int, text: str) -> int:
-    """Return a whole number of the command line, within the limits of the API."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = MOST + 1
-    if not least <= number <= MOST:
-        raise argparse.ArgumentTypeError(f'{text!r} is no whole number from {least} to {MOST}')
-    return number
-
-
-def _guest_priority(text: str) -> tuple[str, int]:
-    uuid, equals, number = text.partition('=')
-    if not equals:
-        raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10')
-    return command.uuid(uuid), _priority(number)
-
-
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'a host to empty; several are emptied at the same time, and none receives a guest'
     parser.add_argument('hosts', metavar='HOST', nargs='+', type=command.name, help=help_)
-    drain_arguments(parser)
-    _include_stopped(parser)
+    drain_request.add(parser, without=['host'])
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('host', metavar='HOST', type=command.name, help='the host to empty')
-    drain_arguments(parser)
-    _include_stopped(parser)
+    drain_request.add(parser)
     parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
 
 

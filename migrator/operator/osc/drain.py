@@ -17,7 +17,8 @@ from osc_lib.command import command
 
 from migrator import executors
 from migrator.objects import remedies
-from migrator.objects.drain import DRAIN_ENDS, DrainOrder, DrainStatus
+from migrator.objects.drain import DRAIN_ENDS, DrainStatus
+from migrator.operator import drain_request
 from migrator.operator.cli.command import expected, uuid
 from migrator.operator.watch import commands, screen, subjects
 
@@ -125,7 +126,7 @@ class CreateDrain(command.ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser with the arguments of the command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_request(parser)
+        drain_request.add(parser, 'server')
         parser.add_argument('--wait', action='store_true', help='wait until the drain has ended')
         return parser
 
@@ -145,7 +146,7 @@ class PlanDrain(command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser with the arguments of the command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_request(parser)
+        drain_request.add(parser, 'server')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
@@ -275,38 +276,8 @@ def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_request(parser: argparse.ArgumentParser) -> None:
-    orders = [order.value for order in DrainOrder]
-    parser.add_argument('host', metavar='<host>', help='the host to empty')
-    parser.add_argument('--reason', metavar='<text>', help='why the host is disabled; the list of services shows it')
-    parser.add_argument('--order', choices=orders, help='which servers leave first')
-    help_ = 'with --order priority: servers with a greater number leave sooner, others have 0; may be repeated'
-    parser.add_argument(
-        '--server-priority', dest='priorities', action='append', type=_server_priority, metavar='<uuid>=<n>', help=help_
-    )
-    help_ = 'each step counts as ten minutes of waiting when drains compete for slots; default 0'
-    parser.add_argument('--priority', type=int, metavar='<n>', help=help_)
-    parser.add_argument('--parallel', type=int, metavar='<n>', help='at most n servers move at a time')
-    help_ = 'the greatest number of migrations of one server; default 3'
-    parser.add_argument('--max-attempts', type=int, metavar='<n>', help=help_)
-    help_ = 'a host that may receive servers; may be repeated; default: any'
-    parser.add_argument('--destination', dest='destinations', action='append', metavar='<host>', help=help_)
-    help_ = 'when to stop requesting migrations, such as 2026-12-24T18:00:00Z'
-    parser.add_argument('--deadline', metavar='<time>', help=help_)
-    help_ = 'also move servers that are shut off, by cold migrations that the drain confirms'
-    parser.add_argument('--include-stopped', action='store_true', default=None, help=help_)
-
-
-def _server_priority(text: str) -> tuple[str, int]:
-    uuid, _, number = text.partition('=')
-    try:
-        return uuid, int(number)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r} is not the uuid of a server with =<n>, such as =10') from None
-
-
 def _body(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    names = ['host', 'reason', 'order', 'priority', 'parallel', 'max_attempts', 'destinations', 'deadline']
-    names += ['include_stopped']
-    body = {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
-    return body | ({'priorities': dict(parsed_args.priorities)} if parsed_args.priorities else {})
+    given = drain_request.given(parsed_args, executors.SystemClock().now)
+    if 'deadline' in given:
+        given['deadline'] = given['deadline'].isoformat()
+    return given

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The fields of a drain's request, from which its schema, its arguments and its documents are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from migrator.objects.drain import MOST, Drain, DrainOrder
+
+
+class Kind(enum.Enum):
+    """What a field holds."""
+
+    HOST = 'a host'
+    HOSTS = 'hosts'
+    TEXT = 'a text'
+    CHOICE = 'one of some words'
+    NUMBER = 'a whole number'
+    NUMBERS = 'uuids of guests, each with a whole number'
+    MOMENT = 'a time'
+    FLAG = 'true or false'
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field.
+
+    :ivar name: in a body, in a document, and in :class:`~migrator.objects.drain.Drain`.
+    :ivar help: what it means; ``{guest}`` stands for what the command calls a guest.
+    :ivar option: the option of a command, if it is not the name; ``{guest}`` as above.
+    :ivar least: the least number; the greatest is ``MOST``, which also bounds how many hosts or guests are named.
+    :ivar choices: the words of a choice.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    option: str | None = None
+    least: int = 1
+    choices: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> object:
+        """The value if the request does not have the field."""
+        found = {one.name: one.default for one in dataclasses.fields(Drain)}[self.name]
+        return None if found is dataclasses.MISSING else found
+
+    @property
+    def may_be_null(self) -> bool:
+        """Whether null stands for the default."""
+        return self.name not in ('host', 'reason') and self.default is None
+
+    def option_for(self, guest: str) -> str:
+        """Return the option of a command.
+
+        :param guest: what the command calls a guest.
+        """
+        return (self.option or self.name).format(guest=guest).replace('_', '-')
+
+
+#: Numbers have a bound, so that no database refuses them.
+LEAST, GREATEST = -MOST, MOST
+FIELDS = (
+    Field('host', Kind.HOST, 'the host to empty'),
+    Field('reason', Kind.TEXT, 'why the host is disabled; the list of services shows it'),
+    Field('order', Kind.CHOICE, 'which {guest}s leave first', choices=tuple(one.value for one in DrainOrder)),
+    Field(
+        'priorities',
+        Kind.NUMBERS,
+        'with --order priority: {guest}s with a greater number leave sooner, others have 0; may be repeated',
+        option='{guest}-priority',
+        least=LEAST,
+    ),
+    Field(
+        'priority',
+        Kind.NUMBER,
+        'each step counts as ten minutes of waiting when drains compete for slots; default 0',
+        least=LEAST,
+    ),
+    Field('parallel', Kind.NUMBER, 'at most N {guest}s move at a time'),
+    Field('max_attempts', Kind.NUMBER, 'the greatest number of migrations of one {guest}; default 3'),
+    Field('destinations', Kind.HOSTS, 'a host that may receive {guest}s; may be repeated; default: any', 'destination'),
+    Field('deadline', Kind.MOMENT, 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'),
+    Field(
+        'include_stopped',
+        Kind.FLAG,
+        'also move {guest}s that are shut off, by cold migrations that the drain confirms',
+    ),
+)
+NAMES = tuple(field.name for field in FIELDS)
