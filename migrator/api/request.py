@@ -146,6 +146,14 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         if not allowed:
             raise exception.Forbidden(action=rule)
 
+    def may(self, rule: str) -> bool:
+        """Return whether a policy allows the caller to do it."""
+        try:
+            self.authorize(rule)
+        except exception.Forbidden:
+            return False
+        return True
+
     def json_document(self) -> Any:
         """Return the JSON document in the body.
 

@@ -21,7 +21,7 @@ from oslo_db.exception import DBDuplicateEntry
 from migrator import exception, executors
 from migrator.db import actions, cleanups, conductors, drains, instances, machines, migrations, models, services, slots
 from migrator.db.guests import definitions, differences
-from migrator.db.sql import columns
+from migrator.db.sql import beginnings, columns
 from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
 from migrator.objects import FINAL, STOPPED, Flavor, Migration
@@ -80,6 +80,10 @@ class Database:
         with self.engine.reader() as session:
             held: Any = OneSession(session)
             yield Database('', self.threads, engine=held)
+
+    def beginnings(self, table: str, text: str) -> list[str]:
+        """Return the uuids of a table that begin with a text of at least four characters."""
+        return beginnings.uuids(self.engine, models.Base.metadata.tables[table], text)
 
     def places(
         self, bounds: slots.Bounds, found: Sequence[Migration]

@@ -12,7 +12,6 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator import exception
 from migrator.db import actions
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
@@ -29,8 +28,6 @@ Status = MigrationStatus
 #: The task of a migration -> its saga, as conductors run it (:func:`migrator.conductor.tasks.sagas`).
 Sagas = Mapping[str, Saga[Any]]
 
-#: The largest id that the column holds. For a larger one each database has its own error.
-_LARGEST_ID = 2**31 - 1
 _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
 
 
@@ -150,13 +147,8 @@ class Facts:
         return [(role, host) for role, host in both if host][: len(migration.hosts)]
 
 
-def gather(database: Database, migration_id: str, lease: float, sagas: Sagas) -> Facts:
-    """Read everything that the database has of a migration.
-
-    :param migration_id: the uuid or the integer id.
-    :raises migrator.exception.MigrationNotFound: the database has no such migration.
-    """
-    migration = find(database, migration_id)
+def gather(database: Database, migration: Migration, lease: float, sagas: Sagas) -> Facts:
+    """Read everything that the database has of a migration."""
     instance = database.instances.find(migration.instance_uuid)
     entries = database.migrations.read_log(migration.uuid)
     leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
@@ -187,28 +179,6 @@ def gather(database: Database, migration_id: str, lease: float, sagas: Sagas) ->
         seen={} if instance is None else database.differences.seen(instance.uuid),
         is_defined=instance is not None and bool(database.definitions.get(instance.uuid, instance.host)),
         waiters=[one.uuid for one in database.slots.read(Bounds()).waiters] if migration.waits_for_slot else [],
-    )
-
-
-def find(database: Database, migration_id: str) -> Migration:
-    """Return a migration by its uuid or its integer id.
-
-    :raises migrator.exception.MigrationNotFound: the database has no such migration. If the id is an instance's uuid,
-        the text says so.
-    """
-    if migration_id.isdecimal():
-        # Python converts no text of thousands of digits.
-        if len(migration_id) > 10 or int(migration_id) > _LARGEST_ID:
-            raise exception.MigrationNotFound(migration_id=migration_id)
-        return database.migrations.get_by_id(int(migration_id))
-    try:
-        return database.migrations.get(migration_id)
-    except exception.MigrationNotFound:
-        newest = database.migrations.list({'instance_uuid': migration_id}, limit=1)
-        if not newest:
-            raise
-    raise exception.MigrationNotFound(
-        f'Migration {migration_id} could not be found: it is an instance, whose newest migration is {newest[0].uuid}.'
     )
 
 

@@ -22,7 +22,7 @@ from migrator.db.slots import Bounds
 from migrator.drain.request import FIELDS, Field, Kind
 from migrator.objects import times
 from migrator.objects.drain import MOST, Drain, MemberStatus
-from migrator.views import calibration, drains, migrations
+from migrator.views import calibration, drains, migrations, names
 
 LOG = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def create(request: Request) -> webob.Response:
         return answer({'plan': request.services.conductor.plan_drain(request.context, drain)})
     request.services.database.drains.accept(drain, has_service=not of_nova)
     _wake(request)
-    return _shown(request, drain.uuid, 202)
+    return _shown(request, request.services.database.drains.get(drain.uuid), 202)
 
 
 def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
@@ -167,7 +167,7 @@ def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a drain with its guests."""
     request.authorize(SHOW)
-    return _shown(request, uuid)
+    return _shown(request, _find(request, uuid))
 
 
 def members(request: Request, uuid: str) -> webob.Response:
@@ -175,8 +175,8 @@ def members(request: Request, uuid: str) -> webob.Response:
     given = request.given
     request.authorize(SHOW)
     database, size = request.services.database, common.page_size(request)
-    drain = database.drains.get(uuid)
-    whole = drains.in_order(drain, database.drains.read_members(uuid))
+    drain = _find(request, uuid)
+    whole = drains.in_order(drain, database.drains.read_members(drain.uuid))
     expected, shown = drains.members(database, Bounds.of(request.services.conf), drain, whole)
     documents = {one['instance_uuid']: one for one in shown}
     found = common.after(common.marker(request), whole, 'instance_uuid')
@@ -186,7 +186,7 @@ def members(request: Request, uuid: str) -> webob.Response:
     if ended is not None:
         found = [member for member in found if member.ended == ended]
     guests = [member.instance_uuid for member in found[:size]]
-    of_guests = database.migrations.list({'drain': uuid, 'instance_uuid': guests}) if guests else []
+    of_guests = database.migrations.list({'drain': drain.uuid, 'instance_uuid': guests}) if guests else []
     by_guest: dict[str, list[dict[str, Any]]] = {guest: [] for guest in guests}
     for one in reversed(migrations.documents(database, of_guests)):
         by_guest[one['instance_uuid']].append(one)
@@ -201,9 +201,10 @@ def events(request: Request, uuid: str) -> webob.Response:
     """Show the events of a drain, the oldest first: its new statuses, those of its guests, and requests."""
     given = request.given
     request.authorize(SHOW)
-    database = request.services.database
-    database.drains.get(uuid)
-    found = database.drains.read_log(uuid, int(given.get('after', 0)), request.services.conf.api.max_limit)
+    drain = _find(request, uuid)
+    found = request.services.database.drains.read_log(
+        drain.uuid, int(given.get('after', 0)), request.services.conf.api.max_limit
+    )
     return answer(
         {'events': [{'seq': one.seq, 'at': times.iso(one.at), 'kind': one.kind, **one.payload} for one in found]}
     )
@@ -217,7 +218,7 @@ def act(request: Request, uuid: str) -> webob.Response:
     abort_running = bool((arguments or {}).get('abort_running'))
     request.services.database.drains.request(uuid, action, request.context.user_id, abort_running)
     _wake(request)
-    return _shown(request, uuid, 202)
+    return _shown(request, request.services.database.drains.get(uuid), 202)
 
 
 def show_calibration(request: Request) -> webob.Response:
@@ -246,7 +247,11 @@ def _wake(request: Request) -> None:
         LOG.warning('Could not wake a conductor for a drain; the next sweep of a conductor finds it: %s', error)
 
 
-def _shown(request: Request, uuid: str, status: int = 200) -> webob.Response:
-    database = request.services.database
-    found = drains.document(database, Bounds.of(request.services.conf), database.drains.get(uuid))
+def _find(request: Request, text: str) -> Drain:
+    """Return a drain by any of its names; a caller who may not list them has to give its uuid."""
+    return names.drain(request.services.database, text, whole=not request.may(LIST))
+
+
+def _shown(request: Request, drain: Drain, status: int = 200) -> webob.Response:
+    found = drains.document(request.services.database, Bounds.of(request.services.conf), drain)
     return answer({'drain': found}, status)

@@ -19,7 +19,7 @@ from migrator.api.schemas import types
 from migrator.db.api import count_to_purge, purge_migrations
 from migrator.db.slots import Bounds
 from migrator.objects import Migration, MigrationStatus
-from migrator.views import migrations, timeline, unstick
+from migrator.views import migrations, names, timeline, unstick
 
 LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def index(request: Request) -> webob.Response:
 def show(request: Request, uuid: str) -> webob.Response:
     """Show a migration: its place in the queue, its expected times, its progress and its steps."""
     request.authorize(SHOW)
-    return _shown(request, timeline.find(request.services.database, uuid))
+    return _shown(request, _find(request, uuid))
 
 
 def _shown(request: Request, migration: Migration, status: int = 200) -> webob.Response:
@@ -113,7 +113,7 @@ def _shown(request: Request, migration: Migration, status: int = 200) -> webob.R
 def show_timeline(request: Request, uuid: str) -> webob.Response:
     """Show what a migration waits for, its events in words, and what happens next."""
     request.authorize(SHOW)
-    return answer({'timeline': migrations.timeline(_facts(request, uuid))})
+    return answer({'timeline': migrations.timeline(_facts(request, _find(request, uuid)))})
 
 
 def act(request: Request, uuid: str) -> webob.Response:
@@ -121,7 +121,11 @@ def act(request: Request, uuid: str) -> webob.Response:
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
-    given, services, facts = arguments or {}, request.services, _facts(request, uuid)
+    given, services, facts = (
+        arguments or {},
+        request.services,
+        _facts(request, names.migration(request.services.database, uuid, whole=True)),
+    )
     who = request.context.user_id or 'an operator'
     if action == 'retry':
         if given.get('dry_run'):
@@ -148,9 +152,14 @@ def act_on_all(request: Request) -> webob.Response:
     return answer({'purge': found})
 
 
-def _facts(request: Request, uuid: str) -> timeline.Facts:
+def _find(request: Request, text: str) -> Migration:
+    """Return a migration by any of its names; a caller who may not list them has to give its uuid or id."""
+    return names.migration(request.services.database, text, whole=not request.may(LIST))
+
+
+def _facts(request: Request, migration: Migration) -> timeline.Facts:
     services = request.services
-    return timeline.gather(services.database, uuid, services.conf.conductor.lease, services.sagas)
+    return timeline.gather(services.database, migration, services.conf.conductor.lease, services.sagas)
 
 
 def _wake(request: Request, migration: Migration) -> None:

@@ -68,7 +68,7 @@ def _run_after(action: str) -> Callable[[Session], int]:
     def act(asked: Session) -> int:
         from migrator.nova.foreground import loop
 
-        uuid = asked.arguments.uuid if action == 'restore' else _uuid_of(asked)
+        uuid = _uuid_of(asked)
         asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
         if action == 'restore':
             fenced.refuse_restore(asked, uuid)
@@ -105,13 +105,15 @@ def _uuid_of(asked: Session) -> str:
 
     :raises migrator.exception.Invalid: none was given, and there is not exactly one in progress.
     """
-    if asked.arguments.uuid is not None:
-        return str(asked.arguments.uuid)
-    found = asked.database.drains.list(in_progress=True)
-    if len(found) == 1:
-        return found[0].uuid
-    named = '; '.join(f'{one.uuid} of {one.host}' for one in found)
-    what = f'{len(found)} drains are in progress: {named}. Name one.' if found else 'No drain is in progress.'
+    if asked.arguments.drain is not None:
+        found = drain.find(asked)
+        command.say_what(asked.arguments.drain, f'drain {found.uuid} of {found.host}')
+        return found.uuid
+    going = asked.database.drains.list(in_progress=True)
+    if len(going) == 1:
+        return going[0].uuid
+    named = '; '.join(f'{one.uuid} of {one.host}' for one in going)
+    what = f'{len(going)} drains are in progress: {named}. Name one.' if going else 'No drain is in progress.'
     raise exception.Invalid(f'{what} All drains: {asked.command} list')
 
 
@@ -121,8 +123,8 @@ def _spread(parser: argparse.ArgumentParser) -> None:
 
 
 def _maybe_uuid(parser: argparse.ArgumentParser) -> None:
-    help_ = 'the uuid of a drain; default: the only one in progress'
-    parser.add_argument('uuid', metavar='DRAIN', type=command.uuid, nargs='?', help=help_)
+    help_ = f'{drain.NAMES}; default: the only one in progress'
+    parser.add_argument('drain', metavar='DRAIN', type=command.name, nargs='?', help=help_)
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:

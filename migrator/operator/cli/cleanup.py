@@ -27,7 +27,8 @@ def list_(asked: Asked) -> int:
 
     given, database = asked.arguments, asked.database
     now = database.services.now()
-    found = database.cleanups.list(host=given.host, instance_uuid=given.instance)
+    guest = command.guest(asked, given.instance) if given.instance else None
+    found = database.cleanups.list(host=given.host, instance_uuid=guest)
     shown = [one for one in found if one.blocked_because is not None or not given.blocked]
     rows = [
         [
@@ -101,7 +102,7 @@ def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, to_run: str) -> int:
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--host', type=command.name, help='only cleanups of this host')
-    parser.add_argument('--instance', type=command.uuid, metavar='UUID', help='only cleanups of this instance')
+    parser.add_argument('--instance', type=command.name, metavar='GUEST', help='only cleanups of this guest')
     parser.add_argument('--blocked', action='store_true', help='only blocked cleanups, which wait for an operator')
 
 

@@ -199,10 +199,11 @@ def report(prog: str, error: Exception, conf: cfg.ConfigOpts | None = None) -> i
     from oslo_config import cfg
 
     from migrator.db.sql import options
+    from migrator.views.names import AmbiguousError
 
     if isinstance(error, BrokenPipeError):  # this is not an error: see pipes.quiet
         raise error
-    if isinstance(error, exception.ConfigurationError):
+    if isinstance(error, (exception.ConfigurationError, AmbiguousError)):
         return fail(prog, USAGE, error)
     refused = None
     if isinstance(error, exception.DatabaseUnreachable) and conf is not None:
@@ -241,6 +242,26 @@ def uuid(text: str) -> str:
     if not uuidutils.is_uuid_like(text):
         raise argparse.ArgumentTypeError(f'{text!r} is not a uuid: give 8-4-4-4-12 hexadecimal digits')
     return str(UUID(text))
+
+
+def guest(asked: Asked, text: str) -> str:
+    """Return the uuid of a guest by any of its names; a whole uuid may be that of a deleted one.
+
+    :raises migrator.exception.InstanceNotFound: no guest has this name.
+    :raises migrator.views.names.AmbiguousError: two have it.
+    """
+    from migrator.views import names
+
+    return str(UUID(text)) if uuidutils.is_uuid_like(text) else names.guest(asked.database, text).uuid
+
+
+def say_what(given: str, found: str) -> None:
+    """Print what a verb acts on to stderr, unless the user has given its whole uuid.
+
+    :param found: the uuid and the name, in words.
+    """
+    if not uuidutils.is_uuid_like(given):
+        print(f'{printable(given)}: {printable(found)}', file=sys.stderr)
 
 
 def at_least(least: int) -> Callable[[str], int]:

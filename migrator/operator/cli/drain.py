@@ -143,7 +143,7 @@ def list_(asked: Asked) -> int:
 
 def show(asked: Asked) -> int:
     """Show a drain with its guests."""
-    drain = asked.database.drains.get(asked.arguments.uuid)
+    drain = find(asked)
     members = _members(asked, drain)
     now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
     lines = _head(drain, members)
@@ -205,11 +205,11 @@ def _table(
 
 def _act(action: str, text: str) -> Any:
     def act(asked: Asked) -> int:
-        given = asked.arguments
-        drains = asked.database.drains
-        drains.request(given.uuid, action, getpass.getuser(), getattr(given, 'abort_running', False))
+        drains, found = asked.database.drains, find(asked)
+        command.say_what(asked.arguments.drain, f'drain {found.uuid} of {found.host}')
+        drains.request(found.uuid, action, getpass.getuser(), getattr(asked.arguments, 'abort_running', False))
         _wake(asked)
-        asked.answer(document(asked, drains.get(given.uuid)), f'Drain {given.uuid}: {text}')
+        asked.answer(document(asked, drains.get(found.uuid)), f'Drain {found.uuid} of {found.host}: {text}')
         return command.RIGHT
 
     return act
@@ -247,8 +247,24 @@ def _wake(asked: Asked) -> None:
         print(f'{PROG}: could not wake a conductor; {found}: {error}', file=sys.stderr)
 
 
-def _uuid(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('uuid', metavar='DRAIN', type=command.uuid, help='the uuid of a drain')
+def find(asked: Asked) -> Drain:
+    """Return the drain that the command line names.
+
+    :raises migrator.exception.DrainNotFound: it names none.
+    :raises migrator.views.names.AmbiguousError: it names two.
+    """
+    from migrator.views import names
+
+    return names.drain(asked.database, asked.arguments.drain)
+
+
+#: What names a drain.
+NAMES = 'its uuid, its host, or four or more characters with which its uuid begins'
+
+
+def which(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a drain."""
+    parser.add_argument('drain', metavar='DRAIN', type=command.name, help=NAMES)
 
 
 def _calibration_arguments(parser: argparse.ArgumentParser) -> None:
@@ -257,7 +273,7 @@ def _calibration_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    _uuid(parser)
+    which(parser)
     parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
 
 
@@ -289,15 +305,15 @@ VERBS: tuple[Verb, ...] = (
     Verb('plan', 'show which guests can move, where to, and what is in the way', show_plan, _plan_arguments),
     Verb('start', 'begin to empty a host', start, _start_arguments),
     Verb('list', 'list drains, the newest first', list_, _list_arguments),
-    Verb('show', 'show a drain with its guests', show, _uuid),
+    Verb('show', 'show a drain with its guests', show, which),
     Verb('calibration', 'show how right the expected ends were', calibration, _calibration_arguments),
     Verb(
         'pause',
         'request no further migrations; those in progress go on',
         _act('pause', 'paused. Migrations in progress go on.'),
-        _uuid,
+        which,
     ),
-    Verb('resume', 'request migrations again after a pause', _act('resume', 'resumed.'), _uuid),
+    Verb('resume', 'request migrations again after a pause', _act('resume', 'resumed.'), which),
     Verb(
         'cancel',
         'end a drain: abort its migrations that do not run yet, and enable the host',
@@ -308,7 +324,7 @@ VERBS: tuple[Verb, ...] = (
         'restore',
         'enable the host, and bring back the guests that the drain has moved',
         _act('restore', 'being restored.'),
-        _uuid,
+        which,
     ),
     Verb('purge', 'delete drains that have ended; a purged drain cannot be restored', purge, _purge_arguments),
 )

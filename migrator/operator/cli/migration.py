@@ -34,7 +34,7 @@ def list_(asked: Asked) -> int:
     given, database = asked.arguments, asked.database
     filters: dict[str, Any] = {}
     if given.instance:
-        filters['instance_uuid'] = given.instance
+        filters['instance_uuid'] = command.guest(asked, given.instance)
     if given.status:
         filters['status'] = given.status
     if given.host:
@@ -106,9 +106,10 @@ def _row(
 def show(asked: Asked) -> int:
     """Show everything that the database has on one migration."""
     from migrator.conductor.tasks import sagas
-    from migrator.views import migrations, timeline
+    from migrator.views import migrations, names, timeline
 
-    facts = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
+    migration = names.migration(asked.database, asked.arguments.migration)
+    facts = timeline.gather(asked.database, migration, asked.conf.conductor.lease, sagas())
     _, places = asked.database.places(asked.bounds, [facts.migration])
     document = {}
     if asked.arguments.json:
@@ -265,7 +266,7 @@ def _which(text: str) -> str:
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     statuses = [status.value for status in MigrationStatus]
-    parser.add_argument('--instance', type=command.uuid, metavar='UUID', help='only migrations of this instance')
+    parser.add_argument('--instance', type=command.name, metavar='GUEST', help='only migrations of this guest')
     parser.add_argument(
         '--status',
         action='append',
@@ -279,7 +280,8 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('migration', type=_which, metavar='MIGRATION', help='the uuid or the id of the migration')
+    help_ = "its uuid, its id, its guest's name, or four or more characters with which its uuid begins"
+    parser.add_argument('migration', type=command.name, metavar='MIGRATION', help=help_)
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
@@ -289,7 +291,8 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
-    _show_arguments(parser)
+    help_ = 'the whole uuid, or the id, of the migration'
+    parser.add_argument('migration', type=_which, metavar='MIGRATION', help=help_)
     parser.add_argument(
         '--guest-on', required=True, type=command.name, metavar='HOST', help='the host that has the guest'
     )

@@ -19,7 +19,7 @@ from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked
 from migrator.operator.cli.parser import PROG
 from migrator.placement_client import allocations
-from migrator.views import explain, timeline, unstick
+from migrator.views import explain, names, timeline, unstick
 from migrator.views.timeline import Facts
 
 #: Seconds between two polls for the result of a request.
@@ -31,7 +31,7 @@ def retry(asked: Asked) -> int:
 
     :raises migrator.exception.NotStuck: the migration is not stuck, and has no blocked cleanups.
     """
-    facts = _facts(asked)
+    facts = _facts(asked, whole=False)
     migration = facts.migration
     if asked.arguments.dry_run:
         to_run = f'{asked.command} migration retry {migration.uuid}'
@@ -66,7 +66,7 @@ def abandon(asked: Asked) -> int:
 
     :raises migrator.exception.NotStuck: the migration is not stuck.
     """
-    facts = _facts(asked)
+    facts = _facts(asked, whole=True)
     migration, guest_on = facts.migration, asked.arguments.guest_on
     try:
         again = unstick.check_abandon(facts, guest_on)
@@ -107,8 +107,10 @@ def abandon(asked: Asked) -> int:
 # --- shared by both --------------------------------------------------------------------------------------------------
 
 
-def _facts(asked: Asked) -> Facts:
-    return timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease, sagas())
+def _facts(asked: Asked, whole: bool) -> Facts:
+    migration = names.migration(asked.database, asked.arguments.migration, whole)
+    command.say_what(asked.arguments.migration, f'migration {migration.uuid} of guest {migration.instance_uuid}')
+    return timeline.gather(asked.database, migration, asked.conf.conductor.lease, sagas())
 
 
 def _show_plan(asked: Asked, facts: Facts, plan: Sequence[str], to_run: str, again: bool = False) -> int:

@@ -19,7 +19,8 @@ from migrator import executors
 from migrator.objects import remedies
 from migrator.objects.drain import DRAIN_ENDS, DrainStatus
 from migrator.operator import drain_request
-from migrator.operator.cli.command import expected, uuid
+from migrator.operator.cli.command import expected, say_what
+from migrator.operator.cli.drain import NAMES
 from migrator.operator.watch import commands, screen, subjects
 
 #: The statuses of a drain that has done all that was requested.
@@ -202,7 +203,7 @@ class ShowDrain(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the drain, and return its columns and values."""
-        return _shown(_client(self.app).request('GET', f'/drains/{parsed_args.drain}')['drain'])
+        return _shown(_find(_client(self.app), parsed_args.drain))
 
 
 class WatchDrain(command.Command):
@@ -214,8 +215,8 @@ class WatchDrain(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Show the drain, and return the exit status."""
-        subject = _subject(_client(self.app), parsed_args.drain)
-        return _follow(subject, parsed_args.drain, commands.make_view(as_json=False))
+        uuid = str(_find(_client(self.app), parsed_args.drain)['uuid'])
+        return _follow(_subject(_client(self.app), uuid), uuid, commands.make_view(as_json=False))
 
 
 class SetDrain(command.ShowOne):
@@ -231,7 +232,7 @@ class SetDrain(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the change, and return the columns and values of the drain."""
-        return _act(self.app, parsed_args, {parsed_args.action: None})
+        return _shown(_act(self.app, parsed_args, {parsed_args.action: None}))
 
 
 class CancelDrain(command.ShowOne):
@@ -245,7 +246,7 @@ class CancelDrain(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the cancel, and return the columns and values of the drain."""
-        return _act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}})
+        return _shown(_act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}}))
 
 
 class RestoreDrain(command.ShowOne):
@@ -259,20 +260,28 @@ class RestoreDrain(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the restore, and return the columns and values of the drain."""
-        shown = _act(self.app, parsed_args, {'restore': None})
-        if not parsed_args.wait:
-            return shown
-        drain = _wait(_client(self.app), parsed_args.drain)
-        _check(drain)
+        drain = _act(self.app, parsed_args, {'restore': None})
+        if parsed_args.wait:
+            drain = _wait(_client(self.app), drain['uuid'])
+            _check(drain)
         return _shown(drain)
 
 
-def _act(app: Any, parsed_args: argparse.Namespace, body: dict[str, Any]) -> Any:
-    return _shown(_client(app).request('POST', f'/drains/{parsed_args.drain}/action', body)['drain'])
+def _find(client: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.request('GET', f'/drains/{commands.quoted(name)}')['drain']
+    return found
+
+
+def _act(app: Any, parsed_args: argparse.Namespace, body: dict[str, Any]) -> dict[str, Any]:
+    client, name = _client(app), parsed_args.drain
+    found = _find(client, name)
+    say_what(name, f'drain {found["uuid"]} of {found["host"]}')
+    acted: dict[str, Any] = client.request('POST', f'/drains/{found["uuid"]}/action', body)['drain']
+    return acted
 
 
 def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument('drain', metavar='<drain>', type=uuid, help='the uuid of a drain')
+    parser.add_argument('drain', metavar='<drain>', help=NAMES)
     return parser
 
 

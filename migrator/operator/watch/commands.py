@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from urllib import parse
 
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
@@ -22,7 +23,8 @@ EVERY = 1.0
 
 def drain(asked: Asked) -> int:
     """Show a drain until it ends; exit with 0 if it ends completed or restored."""
-    return watch(asked, connect(asked), 'Drain', asked.arguments.uuid)
+    get = connect(asked)
+    return watch(asked, get, 'Drain', str(get(f'/drains/{quoted(asked.arguments.drain)}')['drain']['uuid']))
 
 
 def host(asked: Asked) -> int:
@@ -32,7 +34,9 @@ def host(asked: Asked) -> int:
 
 def migration(asked: Asked) -> int:
     """Show a migration until it ends; exit with 0 if it ends completed."""
-    return watch(asked, connect(asked), 'Migration', asked.arguments.uuid)
+    get = connect(asked)
+    found = get(f'/migrations/{quoted(asked.arguments.migration)}')
+    return watch(asked, get, 'Migration', str(found['migration']['uuid']))
 
 
 def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
@@ -110,8 +114,19 @@ def make_view(as_json: bool) -> screen.View:
     return screen.Screen(rich.console.Console(highlight=False))
 
 
-def _uuid(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('uuid', metavar='UUID', type=command.uuid, help='its uuid')
+def quoted(name: str) -> str:
+    """Return a name as a part of a URL."""
+    return parse.quote(name, safe='')
+
+
+def _drain(parser: argparse.ArgumentParser) -> None:
+    help_ = 'its uuid, its host, or four or more characters with which its uuid begins'
+    parser.add_argument('drain', metavar='DRAIN', type=command.name, help=help_)
+
+
+def _migration(parser: argparse.ArgumentParser) -> None:
+    help_ = "its uuid, its id, its guest's name, or four or more characters with which its uuid begins"
+    parser.add_argument('migration', metavar='MIGRATION', type=command.name, help=help_)
 
 
 def _host(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +134,7 @@ def _host(parser: argparse.ArgumentParser) -> None:
 
 
 VERBS: tuple[Verb, ...] = (
-    Verb('drain', 'show a drain until it ends; exit 1 unless it ends completed or restored', drain, _uuid),
+    Verb('drain', 'show a drain until it ends; exit 1 unless it ends completed or restored', drain, _drain),
     Verb('host', 'show the migrations of a host until none is in progress', host, _host),
-    Verb('migration', 'show a migration until it ends; exit 1 unless it ends completed', migration, _uuid),
+    Verb('migration', 'show a migration until it ends; exit 1 unless it ends completed', migration, _migration),
 )

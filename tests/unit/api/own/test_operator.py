@@ -42,7 +42,10 @@ def test_a_migration_has_a_timeline_with_what_it_waits_for_and_what_happens_next
     assert [host['role'] for host in shown['hosts']] == ['source', 'destination']
     assert shown['requests'][0]['action'] == 'live-migration'
     assert world.get(f'{ROOT}/migrations/{stuck.id}/timeline')['timeline'] == shown
-    world.refuses(world.ask('GET', f'{ROOT}/migrations/{stuck.instance_uuid}'), 404, 'itemNotFound', stuck.uuid)
+    for name in (stuck.instance_uuid, 'web', stuck.uuid[:8]):
+        assert world.get(f'{ROOT}/migrations/{name}')['migration']['uuid'] == stuck.uuid
+    by_guest = act(world, f'migrations/{stuck.instance_uuid}', {'retry': None})
+    world.refuses(by_guest, 404, 'itemNotFound', stuck.uuid)
 
 
 @pytest.mark.parametrize('id_', ['x', str(2**31), '9' * 5000])

@@ -193,11 +193,12 @@ def test_a_deferred_cleanup_is_in_the_timeline(operator):
     assert '* host1 runs it when its compute service is back.' in text
 
 
-def test_the_error_for_an_instance_uuid_names_its_newest_migration(operator, three):
+def test_uuid_of_a_guest_shows_its_migration_but_does_not_abandon_it(operator, three):
     instance, migration = three[1]
-    status, out = operator.status('migration', 'show', instance.uuid)
+    assert operator.json('migration', 'show', instance.uuid)['uuid'] == migration.uuid
+    status, out = operator.status('migration', 'abandon', instance.uuid, '--guest-on', 'host1')
     assert (status, out) == (1, '')
-    assert f'it is an instance, whose newest migration is {migration.uuid}' in operator.err
+    assert f'it is a guest, whose migration is {migration.uuid}' in operator.err
 
 
 @pytest.mark.parametrize('words', [('999',), ('99999999999999999999',), ('00000000-0000-4000-8000-000000000000',)])
@@ -211,12 +212,13 @@ def test_show_of_a_missing_migration_exits_1(operator, words):
     'words',
     [
         ('show',),
-        ('show', 'x'),
+        ('show', ''),
         ('show', '1', '2'),
         ('list', '--status', 'asleep'),
         ('list', '--limit', '0'),
         ('list', '--limit', 'ten'),
-        ('list', '--instance', 'web'),
+        ('list', '--instance', ''),
+        ('abandon', 'web', '--guest-on', 'host1'),
     ],
 )
 def test_wrong_usage_exits_2_with_one_line(refused, words):

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Rows that are named by the beginning of their uuid."""
+
+from __future__ import annotations
+
+import re
+
+import sqlalchemy as sa
+
+from migrator.db.sql.engine import Engine
+
+_BEGINNING = re.compile('[0-9a-f-]{4,36}')
+
+
+def uuids(engine: Engine, table: sa.Table, text: str, most: int = 20) -> list[str]:
+    """Return the uuids of a table that begin with a text of at least four characters, in their order.
+
+    :param most: at most so many.
+    """
+    beginning = text.lower()
+    if not _BEGINNING.fullmatch(beginning):
+        return []
+    column = table.c.uuid
+    with engine.reader() as session:
+        found = sa.select(column).where(column.like(f'{beginning}%')).order_by(column).limit(most)
+        return [str(uuid) for uuid in session.execute(found).scalars()]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Drains, migrations and guests by other names than their whole uuids."""
+
+import pytest
+import sqlalchemy as sa
+
+from migrator import exception
+from migrator.db.drains import DrainRow
+from migrator.objects.drain import Drain
+from migrator.views import names
+from tests.unit.db.conftest import scene
+
+__all__ = ['scene']
+
+ONE, TWO = '1234abcd-0000-4000-8000-000000000001', '1234abff-0000-4000-8000-000000000002'
+
+
+@pytest.fixture
+def drains(scene):
+    """A drain of host1 that has ended, one of it that goes on, and two of host2 that have ended."""
+    drains = scene.database.drains
+    for uuid, host in ((ONE, 'host1'), ('aaaa0001-0000-4000-8000-000000000000', 'host2'), (TWO, 'host2')):
+        drains.accept(Drain(uuid=uuid, host=host), has_service=False)
+        with scene.database.engine.writer() as session:
+            ended = {'status': 'cancelled', 'in_progress_host': None, 'cancel_requested_at': None}
+            session.execute(sa.update(DrainRow.__table__).values(**ended))
+    drains.accept(Drain(uuid='99990001-0000-4000-8000-000000000000', host='host1'), has_service=False)
+    return scene.database
+
+
+def test_drain_is_found_by_its_uuid_its_host_or_a_beginning(drains):
+    for text, uuid in (
+        (ONE, ONE),
+        ('host1', '99990001-0000-4000-8000-000000000000'),
+        ('host2', TWO),
+        ('1234abc', ONE),
+        ('1234ABF', TWO),
+        ('aaaa', 'aaaa0001-0000-4000-8000-000000000000'),
+    ):
+        assert names.drain(drains, text).uuid == uuid, text
+
+
+@pytest.mark.parametrize('text', ['host3', 'aaa', 'aaab', '123%', '1234abcd-0000-4000-8000-000000000009'])
+def test_unknown_drain_is_not_found(drains, text):
+    with pytest.raises(exception.DrainNotFound):
+        names.drain(drains, text)
+
+
+def test_if_two_drains_fit_both_are_named(drains):
+    with pytest.raises(names.AmbiguousError) as refused:
+        names.drain(drains, '1234ab')
+    assert f'{ONE} of host1 (cancelled); {TWO} of host2 (cancelled). Give the whole uuid.' in str(refused.value)
+
+
+def test_where_a_whole_uuid_is_needed_nothing_else_fits(drains):
+    for text in ('host1', '1234abc'):
+        with pytest.raises(exception.DrainNotFound):
+            names.drain(drains, text, whole=True)
+
+
+def test_migration_is_found_by_its_id_its_guest_or_a_beginning(scene):
+    web, db = scene.instance(name='web'), scene.instance(name='db')
+    first, second = scene.migration(web, uuid=ONE), scene.migration(db, uuid=TWO)
+    for text in (str(first.id), first.uuid, '1234abc', web.uuid, 'web'):
+        assert names.migration(scene.database, text).uuid == first.uuid, text
+    assert names.migration(scene.database, 'db').uuid == second.uuid
+    for text in ('mail', str(2**31), '9' * 5000, first.uuid[:3]):
+        with pytest.raises(exception.MigrationNotFound):
+            names.migration(scene.database, text)
+    assert names.migration(scene.database, str(first.id), whole=True).uuid == first.uuid
+    with pytest.raises(exception.MigrationNotFound, match=f'it is a guest, whose migration is {first.uuid}'):
+        names.migration(scene.database, web.uuid, whole=True)
+
+
+def test_guests_of_one_name_are_all_named(scene):
+    one, two = scene.instance(name='web', uuid=ONE), scene.instance(name='web', uuid=TWO)
+    scene.migration(one), scene.migration(two)
+    for find in (names.guest, names.migration):
+        with pytest.raises(names.AmbiguousError) as refused:
+            find(scene.database, 'web')
+        assert one.uuid in str(refused.value)
+        assert two.uuid in str(refused.value)
+    assert names.guest(scene.database, '1234abcd').uuid == one.uuid
+    with pytest.raises(exception.InstanceNotFound):
+        names.guest(scene.database, 'mail')
