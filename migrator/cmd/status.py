@@ -128,7 +128,13 @@ class Checks(upgradecheck.UpgradeCommands):
             )
         return Result(Code.SUCCESS, 'every migration has one')
 
+    def _options(self) -> Result:
+        """Check whether every option in the files is one that a service has."""
+        found = settings.unknown_options(self._conf)
+        return Result(Code.WARNING, ' '.join(found)) if found else Result(Code.SUCCESS, 'every option is known')
+
     _upgrade_checks = (
+        ('Options', lambda self: _result(self._options)),
         ('Database schema', lambda self: _result(self._schema)),
         ('Placement', lambda self: _result(self._placement)),
         ('Migration uuids', lambda self: _result(self._migration_uuids)),

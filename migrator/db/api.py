@@ -81,6 +81,16 @@ class Database:
             held: Any = OneSession(session)
             yield Database('', self.threads, engine=held)
 
+    def knows_host(self, name: str) -> bool:
+        """Return whether a service or any row of another table names a host, which may be deleted by now."""
+        return bool(
+            self.services.list(host=name)
+            or self.instances.list({'host': name}, limit=1)
+            or self.migrations.list({'host': name}, limit=1)
+            or self.drains.list(name, limit=1)
+            or self.cleanups.list(host=name)
+        )
+
     def beginnings(self, table: str, text: str) -> list[str]:
         """Return the uuids of a table that begin with a text of at least four characters."""
         return beginnings.uuids(self.engine, models.Base.metadata.tables[table], text)

@@ -60,6 +60,7 @@ def main(kind: Kind, argv: Sequence[str] | None = None) -> int:
         concurrency.choose(conf)
         settings.complete(conf, [kind.register])
         logs.setup(conf)
+        settings.warn_of_unknown_options(conf)
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     except exception.MigratorException as error:

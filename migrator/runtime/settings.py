@@ -4,25 +4,38 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from oslo_config import cfg, iniparser
+from oslo_log import log as logging
 
 from migrator import exception
 from migrator.conf import compute, service, upgrade_levels, values
 from migrator.objects import CURRENT_VERSION
 from migrator.runtime import logs
 
+LOG = logging.getLogger(__name__)
+
 PROJECT = 'migrator'
 #: The variable with the configuration directory of an application in another server, which has no command line.
 CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
 #: The variable with the directory of the credentials that systemd loads for a unit (``LoadCredential=``).
 CREDENTIALS = 'CREDENTIALS_DIRECTORY'
+#: The entry points whose options a file of migrator may have; ``migrator-config-generator.conf`` names the same.
+_OWN = ('migrator', 'migrator.service')
+_OF_LIBRARIES = (
+    *('keystonemiddleware.auth_token', 'oslo.db', 'oslo.log', 'oslo.messaging', 'oslo.middleware.cors', 'oslo.policy'),
+    *('oslo.middleware.healthcheck', 'oslo.middleware.http_proxy_to_wsgi', 'oslo.middleware.sizelimit'),
+)
+#: The options that each configuration has.
+_ALWAYS = ('config_file', 'config_dir', 'config_source', 'shell_completion')
 
 
 def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
@@ -111,6 +124,66 @@ def _rpc_version(conf: cfg.ConfigOpts, of: str) -> str:
     # Import only now, because a command that only reads the configuration needs nothing else of RPC.
     known: dict[str, str] = importlib.import_module(f'migrator.{of}.rpcapi').VERSIONS
     return upgrade_levels.version(conf, of, known)
+
+
+def warn_of_unknown_options(conf: cfg.ConfigOpts) -> None:
+    """Log a warning for each option in the files that no service has, as migrator's own show it.
+
+    Those of libraries would have to be imported, which takes a second; ``migrator-status upgrade check`` does that.
+    """
+    for text in _unknown_options(conf, _known(_OWN), only_near=True):
+        LOG.warning('Look at the configuration: %s', text)
+
+
+def unknown_options(conf: cfg.ConfigOpts) -> list[str]:
+    """Return a sentence for each option, or section, in the files that no service has.
+
+    They are compared with the options of every service, since all of them may read one file.
+    """
+    return _unknown_options(conf, _known((*_OWN, *_OF_LIBRARIES)))
+
+
+def _unknown_options(conf: cfg.ConfigOpts, known: Mapping[str, set[str]], only_near: bool = False) -> list[str]:
+    namespace: Any = conf._namespace  # oslo.config shows only those options that are registered
+    parsed: Iterable[Mapping[str, Mapping[str, object]]] = getattr(namespace, '_parsed', None) or ()
+    return list(dict.fromkeys(text for sections in parsed for text in _unknown(sections, known, only_near)))
+
+
+def _unknown(
+    sections: Mapping[str, Mapping[str, object]], known: Mapping[str, set[str]], only_near: bool
+) -> Iterator[str]:
+    for section, options in sections.items():
+        if section not in known:
+            yield from _sentence(f'section [{section}]', section, known, '[{}]', only_near)
+            continue
+        # A plugin of keystoneauth has options that depend on auth_type, which only it knows.
+        names = set() if 'auth_type' in known[section] else {one.replace('-', '_') for one in options}
+        for name in sorted(names - known[section]):
+            # [DEFAULT] has options of libraries too.
+            near = only_near and section == 'DEFAULT'
+            yield from _sentence(f'option [{section}] {name}', name, known[section], '{}', near)
+
+
+def _sentence(what: str, word: str, known: Iterable[str], shown: str, only_near: bool) -> Iterator[str]:
+    near = difflib.get_close_matches(word, [*known], n=1, cutoff=0.85 if only_near else 0.6)
+    if near or not only_near:
+        yield f'No service has the {what}{f". Is {shown.format(near[0])} meant?" if near else ", so it has no effect."}'
+
+
+def _known(namespaces: Sequence[str]) -> dict[str, set[str]]:
+    """Return the names of options by section, deprecated ones too."""
+    found: dict[str, set[str]] = {'DEFAULT': {*_ALWAYS}}
+    for one in metadata.entry_points(group='oslo.config.opts'):
+        if one.name not in namespaces:
+            continue
+        for group, options in one.load()():
+            section = str(getattr(group, 'name', group) or 'DEFAULT')
+            for option in options:
+                found.setdefault(section, set()).add(option.dest)
+                for old in option.deprecated_opts:
+                    name = (old.name or option.dest).replace('-', '_')
+                    found.setdefault(old.group or section, set()).add(name)
+    return found
 
 
 def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:

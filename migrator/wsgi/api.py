@@ -75,6 +75,7 @@ def _make() -> Callable[..., Iterable[bytes]]:
     # The address of the server is not known here, so check as if it listens on every address.
     check_bind(conf, '')
     logs.setup(conf)
+    settings.warn_of_unknown_options(conf)
     serving = process.Process('migrator-api', conf, executors.NativeThreads())
     app = api.make_app(serving)
     serving.monitor.started = True

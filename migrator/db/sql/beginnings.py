@@ -16,7 +16,7 @@ _BEGINNING = re.compile('[0-9a-f-]{4,36}')
 def uuids(engine: Engine, table: sa.Table, text: str, most: int = 20) -> list[str]:
     """Return the uuids of a table that begin with a text of at least four characters, in their order.
 
-    :param most: at most so many.
+    :param most: the greatest number of them.
     """
     beginning = text.lower()
     if not _BEGINNING.fullmatch(beginning):

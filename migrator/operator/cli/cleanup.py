@@ -25,6 +25,7 @@ def list_(asked: Asked) -> int:
     """List deferred cleanups, the oldest first."""
     from migrator.views import cleanups
 
+    command.check_host(asked)
     given, database = asked.arguments, asked.database
     now = database.services.now()
     guest = command.guest(asked, given.instance) if given.instance else None

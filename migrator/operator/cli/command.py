@@ -25,7 +25,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.objects import base, times
-from migrator.operator.cli.parser import PROG
+from migrator.operator.cli.parser import PROG, Parser
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
     from oslo_config import cfg
@@ -179,7 +179,7 @@ def add_verbs(choices: Any, verbs: Iterable[Verb], common: argparse.ArgumentPars
     for verb in verbs:
         one = choices.add_parser(verb.name, parents=[common], help=verb.help, description=verb.help, allow_abbrev=False)
         verb.arguments(one)
-        one.set_defaults(run=verb.run)
+        one.set_defaults(run=verb.run, parser=one)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -253,6 +253,18 @@ def guest(asked: Asked, text: str) -> str:
     from migrator.views import names
 
     return str(UUID(text)) if uuidutils.is_uuid_like(text) else names.guest(asked.database, text).uuid
+
+
+def check_host(asked: Asked) -> None:
+    """Raise if ``--host`` names a host that no row of the database names.
+
+    :raises migrator.exception.ComputeHostNotFound: no service has it, and no other row.
+    """
+    host = getattr(asked.arguments, 'host', None)
+    if host is not None and not asked.database.knows_host(host):
+        known = sorted({one.host for one in asked.database.services.list()})
+        near = Parser.nearest(host, known)
+        raise exception.ComputeHostNotFound(f'Compute host {host} could not be found{near or "."}')
 
 
 def say_what(given: str, found: str) -> None:

@@ -121,6 +121,7 @@ def list_(asked: Asked) -> int:
     """List drains, the newest first."""
     from migrator.views import drains
 
+    command.check_host(asked)
     given, rows_of = asked.arguments, asked.database.drains
     found = rows_of.list(given.host, True if given.in_progress else None, given.limit)
     counts, now = rows_of.counts([one.uuid for one in found]), rows_of.now()

@@ -131,6 +131,7 @@ def flavor(given: argparse.Namespace, name: str) -> Flavor:
 
 def list_(asked: Asked) -> int:
     """List the instances, the newest first."""
+    command.check_host(asked)
     given = asked.arguments
     filters = {'host': given.host, 'project_id': given.project}
     found = asked.database.instances.list(

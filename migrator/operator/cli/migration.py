@@ -31,6 +31,7 @@ COLUMNS = (
 
 def list_(asked: Asked) -> int:
     """List migrations, the newest first."""
+    command.check_host(asked)
     given, database = asked.arguments, asked.database
     filters: dict[str, Any] = {}
     if given.instance:

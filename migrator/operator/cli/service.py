@@ -27,6 +27,7 @@ def list_(asked: Asked) -> int:
     """List the services, and the lease of each conductor."""
     from migrator.views import differences, services
 
+    command.check_host(asked)
     given = asked.arguments
     found = services.document(asked.database, asked.conf.conductor.lease, given.binary, given.host)
     differing = differences.present(asked.database)

@@ -49,7 +49,7 @@ def check(arguments, capsys):
 def test_ready_installation_exits_0(tmp_path, placement, capsys):
     found, said = check(configure(tmp_path, placement('1.39')), capsys)
     assert found == 0
-    assert said.count('Result: Success') == 5
+    assert said.count('Result: Success') == 6
     assert 'there are no compute services yet' in said
 
 
@@ -117,7 +117,7 @@ def test_unexpected_error_exits_255(tmp_path, placement, capsys, monkeypatch):
 def test_upgrade_check_json_is_one_document(tmp_path, placement, capsys):
     assert status.main([*configure(tmp_path, placement('1.39')), 'upgrade', 'check', '--json']) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [check['result'] for check in document['checks']] == [0] * 5
+    assert [check['result'] for check in document['checks']] == [0] * 6
 
 
 @pytest.mark.parametrize(

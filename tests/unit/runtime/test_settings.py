@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from oslo_config import cfg
 
 from migrator import exception
 from migrator.runtime import settings
@@ -92,3 +93,45 @@ def test_systemd_knows_the_drop_in_that_loads_a_secret(tmp_path, unit):
     assert (done.returncode, done.stderr) == (0, ''), done.stderr
     assert line.partition(':')[2] == '/etc/migrator/secrets.conf'
     assert pathlib.Path(line.partition('=')[2].partition(':')[0]).suffix == '.conf'
+
+
+MISSPELT = """\
+[DEFAULT]
+max_concurent_live_migrations = 3
+debug = true
+[databse]
+connection = x
+[database]
+max_retires = 3
+[compute]
+foo_bar = 1
+[placement]
+username = migrator
+"""
+AT_START = [
+    'No service has the option [DEFAULT] max_concurent_live_migrations. Is max_concurrent_live_migrations meant?',
+    'No service has the option [compute] foo_bar, so it has no effect.',
+]
+
+
+def test_option_that_no_service_has_is_a_warning_at_start_and_of_the_upgrade_check(tmp_path, caplog):
+    file = tmp_path / 'migrator.conf'
+    file.write_text(MISSPELT)
+    conf = settings.read('migrator-api', ['--config-file', str(file)])
+    settings.warn_of_unknown_options(conf)
+    assert [record.args[0] for record in caplog.records] == AT_START
+    assert {*settings.unknown_options(conf)} == {
+        *AT_START,
+        'No service has the section [databse]. Is [database] meant?',
+        'No service has the option [database] max_retires. Is max_retries meant?',
+    }
+
+
+def test_sample_configuration_has_no_option_that_is_unknown(tmp_path):
+    text = (ROOT / 'etc/migrator/migrator.conf.sample').read_text()
+    every = [line.removeprefix('#') for line in text.splitlines() if not line.startswith(('# ', '##')) and line != '#']
+    file = tmp_path / 'migrator.conf'
+    file.write_text('\n'.join(line for line in every if line.startswith('[') or '=' in line))
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], project='migrator')
+    assert settings.unknown_options(conf) == []
