@@ -61,6 +61,7 @@ class DrainRow(models.Times, models.Base):
     destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    only_guests: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
     requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
@@ -546,11 +547,13 @@ class Drains:
             session.execute(_INSERT_EVENT, rows)
 
     @retried
-    def enable_host(self, drain: Drain) -> None:
-        """Enable a drain's host as a destination, unless its ``disabled_reason`` is no longer the drain's."""
-        here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY, _S.c.disabled_reason == disabled_reason(drain))
+    def enable_host(self, drain: Drain) -> bool:
+        """Enable a drain's host unless it is disabled for another reason, and return whether it is enabled."""
+        here, ours = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY), _S.c.disabled_reason
         with self._engine.writer() as session:
-            session.execute(sa.update(_S).where(*here).values(disabled=False, disabled_reason=None))
+            change = sa.update(_S).where(*here, ours == disabled_reason(drain))
+            session.execute(change.values(disabled=False, disabled_reason=None))
+            return session.execute(sa.select(_S.c.disabled).where(*here)).scalar() is False
 
 
 def _known(session: Any, drain: Drain, hosts: Sequence[str]) -> Known:

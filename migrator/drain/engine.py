@@ -152,7 +152,7 @@ class Refused(Exception):
 
 #: What an operator does with a host that is empty, and with one that is not.
 STAYS = 'It stays disabled until you restore the drain or enable the host.'
-AGAIN = 'Clear what is left, then start another drain.'
+AGAIN = 'Clear what is left, then retry the drain.'
 
 
 class Engine(Protocol):
@@ -206,8 +206,8 @@ class Engine(Protocol):
         :raises Refused: there is no such host. The drain ends.
         """
 
-    def enable(self, drain: Drain) -> None:
-        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
+    def enable(self, drain: Drain) -> bool:
+        """Enable the drain's host, unless it was disabled for another reason meanwhile; return whether it is."""
 
     def check_empty(self, host: str) -> Sequence[Check]:
         """Check whether nothing is left on a host: guests, allocations, pending cleanups."""

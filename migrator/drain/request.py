@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
+from collections.abc import Iterable
+from typing import Any
 
-from migrator.objects.drain import MOST, Drain, DrainOrder
+from migrator import exception
+from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, Member, MemberStatus
 
 
 class Kind(enum.Enum):
@@ -90,3 +94,28 @@ FIELDS = (
     ),
 )
 NAMES = tuple(field.name for field in FIELDS)
+
+
+def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> dict[str, Any]:
+    """Return the same request as a drain that has ended, for the guests that it has left.
+
+    A deadline that has passed is left out.
+
+    :returns: the fields of the new :class:`~migrator.objects.drain.Drain`, but those of its requester.
+    :raises migrator.exception.InvalidDrainState: the drain has not ended, was a restore, or has left no guest.
+    """
+    left = [one.instance_uuid for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
+    do = None
+    if not drain.ended:
+        do = 'wait for its end, or cancel it first'
+    elif drain.direction == Direction.BACK:
+        do = 'its guests were brought back, which another restore goes on with'
+    elif not left:
+        do = 'it has left no guest'
+    if do is not None:
+        raise exception.InvalidDrainState(action='retry', drain=drain.uuid, status=drain.shown_status, do=do)
+    found = {name: getattr(drain, name) for name in NAMES} | {'only_guests': left}
+    found['priorities'] = {uuid: n for uuid, n in (drain.priorities or {}).items() if uuid in left} or None
+    if drain.deadline is not None and drain.deadline <= now:
+        found['deadline'] = None
+    return found

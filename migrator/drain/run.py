@@ -203,8 +203,10 @@ class _Run:
             found = {guest.uuid: guest for guest in self._engine.find(self.drain, wanted)}
         else:
             found = {guest.uuid: guest for guest in self._engine.guests(self.drain)}
+            only = self.drain.only_guests
             for guest in found.values():
-                self._join(guest)
+                if only is None or guest.uuid in only:
+                    self._join(guest)
         for member in self._with(_M.WAITING, _M.BLOCKED):
             guest_or_none = found.get(member.instance_uuid)
             left = self._why_gone(member, guest_or_none)
@@ -395,9 +397,10 @@ class _Run:
             left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
             message = f'Cancelled. {_how_many_are_back(self.drain, self._members.values(), left)}'
         if self.drain.has_disabled_host and not self._goes_back:
-            self._engine.enable(self.drain)
+            is_enabled = self._engine.enable(self.drain)
             self._will(has_disabled_host=False)
-            message += f' {self.drain.host} is enabled again, unless its disabled reason was changed.'
+            stays = 'is enabled again' if is_enabled else 'stays disabled: the reason was changed meanwhile'
+            message += f' {self.drain.host} {stays}.'
         self._finish(DrainStatus.CANCELLED, message)
 
     def _end_if_empty(self, left: Sequence[Member]) -> None:

@@ -444,11 +444,13 @@ class NovaEngine:
         self._nova.disable(service.id, wanted)
         return True
 
-    def enable(self, drain: Drain) -> None:
-        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
+    def enable(self, drain: Drain) -> bool:
+        """Enable the drain's host, unless it was disabled for another reason meanwhile; return whether it is."""
         service = self._service(drain.host)
-        if service is not None and (service.status, service.disabled_reason) == ('disabled', disabled_reason(drain)):
-            self._nova.enable(service.id)
+        if service is None or (service.status, service.disabled_reason) != ('disabled', disabled_reason(drain)):
+            return service is not None and service.status == 'enabled'
+        self._nova.enable(service.id)
+        return True
 
     def check_empty(self, host: str) -> list[Check]:
         """Check whether Nova, its nova-compute or Placement still has a guest on the host."""

@@ -159,6 +159,7 @@ class Drain(base.Versioned):
     :ivar destinations: the hosts that may receive its guests; None: any.
     :ivar deadline: when it stops requesting migrations.
     :ivar include_stopped: whether it also moves the guests that are shut off, by cold migrations.
+    :ivar only_guests: the guests that it moves, those that an earlier drain has left; None: all of the host.
     :ivar direction: whether the guests leave, or a restore brings them back.
     :ivar paused: whether it requests no further migrations until it is resumed.
     :ivar has_disabled_host: whether this drain has disabled the host, so that a cancel or a restore enables it.
@@ -183,6 +184,7 @@ class Drain(base.Versioned):
     destinations: list[str] | None = None
     deadline: datetime.datetime | None = None
     include_stopped: bool = False
+    only_guests: list[str] | None = None
     requested_by: str | None = None
     project_id: str | None = None
     request_id: str | None = None

@@ -14,16 +14,8 @@ from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member, place
 
 _SHOWN = (
-    'uuid',
-    'requested_by',
-    'direction',
-    'checks',
-    'waits_for',
-    'message',
-    'created_at',
-    'updated_at',
-    'began_at',
-    'ended_at',
+    *('uuid', 'only_guests', 'requested_by', 'direction', 'checks', 'waits_for', 'message'),
+    *('created_at', 'updated_at', 'began_at', 'ended_at'),
 )
 _OF_MEMBER = (
     *('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb'),

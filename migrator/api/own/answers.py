@@ -210,6 +210,7 @@ _DRAIN = whole(
     **each('priority max_attempts', _NUMBER),
     parallel=_NUMBER_OR_NULL,
     destinations=or_null(many(_TEXT)),
+    only_guests=or_null(many(_UUID)),
     **each('requested_by waits_for message', _TEXT_OR_NULL),
     status=_TEXT,
     direction=_of(Direction),
@@ -251,6 +252,29 @@ DRAIN_EVENTS = whole(
             'additionalProperties': True,
             'description': 'the further properties depend on the kind',
         }
+    )
+)
+DRAIN_REPORT = whole(
+    report=whole(
+        uuid=_UUID,
+        host=_TEXT,
+        **each('reason requested_by message', _TEXT_OR_NULL),
+        status=_TEXT,
+        direction=_of(Direction),
+        **each('created_at began_at ended_at', _TIME_OR_NULL),
+        guests=_DRAIN['properties']['guests'],
+        checks=many(_ANY_OBJECT),
+        members=many(
+            whole(
+                **each('name instance_uuid source', _TEXT),
+                status=_of(MemberStatus),
+                attempts=_NUMBER,
+                **each('destination reason', _TEXT_OR_NULL),
+                **each('began_at ended_at', _TIME_OR_NULL),
+                seconds={'type': ['number', 'null']},
+            )
+        ),
+        requests=many(whole(at=_TIME, action=_TEXT, by=_TEXT_OR_NULL)),
     )
 )
 _SECONDS = or_null(whole(**each('p50 p80', _NUMBER)))

@@ -19,16 +19,17 @@ from migrator.conf.conductor import uses_nova
 from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
-from migrator.drain.request import FIELDS, Field, Kind
+from migrator.drain.request import FIELDS, Field, Kind, again
 from migrator.objects import times
 from migrator.objects.drain import MOST, Drain, MemberStatus
-from migrator.views import calibration, drains, migrations, names
+from migrator.views import calibration, drains, migrations, names, reports
 
 LOG = logging.getLogger(__name__)
 
 _ROOT = 'migrator:drains:'
 LIST, SHOW, CREATE = f'{_ROOT}index', f'{_ROOT}show', f'{_ROOT}create'
-ACTIONS = ('pause', 'resume', 'cancel', 'restore')
+REPORT = f'{_ROOT}report'
+ACTIONS = ('pause', 'resume', 'cancel', 'restore', 'retry')
 
 RULES = [
     base.rule(
@@ -46,6 +47,7 @@ RULES = [
         'GET /migrator/v1/drains/{uuid}/members',
         'GET /migrator/v1/drains/{uuid}/events',
     ),
+    base.rule(REPORT, base.ADMIN, 'Show the report of a drain.', 'GET /migrator/v1/drains/{uuid}/report'),
     base.rule(CREATE, base.ADMIN, 'Request a drain of a host, or show its plan.', 'POST /migrator/v1/drains'),
     *(
         base.rule(f'{_ROOT}{name}', base.ADMIN, f'Request to {name} a drain.', 'POST /migrator/v1/drains/{uuid}/action')
@@ -114,7 +116,7 @@ EVENTS_QUERY = {1: types.parameters({'after': types.NUMBER}, unknown=False)}
 ACTION_BODY = {
     1: types.one_action(
         {
-            **dict.fromkeys(('pause', 'resume', 'restore'), types.NOTHING),
+            **dict.fromkeys(('pause', 'resume', 'restore', 'retry'), types.NOTHING),
             'cancel': types.options({'abort_running': {'type': 'boolean', 'description': 'true or false'}}),
         }
     )
@@ -138,17 +140,13 @@ def create(request: Request) -> webob.Response:
     """Request a drain of a host. With ``dry_run``, return only its plan."""
     wanted = schemas.body(request, CREATE_BODY)
     request.authorize(CREATE)
-    drain = new(request.services.threads.new_uuid, wanted).replace(
-        requested_by=request.context.user_id, project_id=request.context.project_id, request_id=request.request_id
-    )
+    drain = new(request.services.threads.new_uuid, wanted)
     of_nova = uses_nova(request.services.conf)
     # Only a conductor reaches Nova. A drain of an unknown host ends when it begins.
     request.services.database.drains.check(drain, Known.named_by(drain) if of_nova else None)
     if wanted.get('dry_run'):
         return answer({'plan': request.services.conductor.plan_drain(request.context, drain)})
-    request.services.database.drains.accept(drain, has_service=not of_nova)
-    _wake(request)
-    return _shown(request, request.services.database.drains.get(drain.uuid), 202)
+    return _accept(request, drain)
 
 
 def new(new_uuid: Callable[[], str], wanted: Mapping[str, Any]) -> Drain:
@@ -197,6 +195,12 @@ def members(request: Request, uuid: str) -> webob.Response:
     return answer(page | common.next_link(request, 'members_links', size, guests))
 
 
+def report(request: Request, uuid: str) -> webob.Response:
+    """Show who has drained a host and when, what became of each guest, and the checks."""
+    request.authorize(REPORT)
+    return answer({'report': reports.document(request.services.database, _find(request, uuid))})
+
+
 def events(request: Request, uuid: str) -> webob.Response:
     """Show the events of a drain, the oldest first: its new statuses, those of its guests, and requests."""
     given = request.given
@@ -211,14 +215,31 @@ def events(request: Request, uuid: str) -> webob.Response:
 
 
 def act(request: Request, uuid: str) -> webob.Response:
-    """Pause, resume, cancel or restore a drain. The request is committed before the answer."""
+    """Pause, resume, cancel, restore or retry a drain. The request is committed before the answer."""
     wanted: Mapping[str, Any] = schemas.body(request, ACTION_BODY)
     ((action, arguments),) = wanted.items()
     request.authorize(f'{_ROOT}{action}')
+    if action == 'retry':
+        return _retry(request, uuid)
     abort_running = bool((arguments or {}).get('abort_running'))
     request.services.database.drains.request(uuid, action, request.context.user_id, abort_running)
     _wake(request)
     return _shown(request, request.services.database.drains.get(uuid), 202)
+
+
+def _retry(request: Request, uuid: str) -> webob.Response:
+    """Request a new drain for the guests that one has left."""
+    rows = request.services.database.drains
+    fields = again(rows.get(uuid), rows.read_members(uuid), rows.now())
+    return _accept(request, Drain(uuid=request.services.threads.new_uuid(), **fields))
+
+
+def _accept(request: Request, drain: Drain) -> webob.Response:
+    rows, context = request.services.database.drains, request.context
+    drain = drain.replace(requested_by=context.user_id, project_id=context.project_id, request_id=request.request_id)
+    rows.accept(drain, has_service=not uses_nova(request.services.conf))
+    _wake(request)
+    return _shown(request, rows.get(drain.uuid), 202)
 
 
 def show_calibration(request: Request) -> webob.Response:

@@ -45,6 +45,7 @@ OWN = (
     ),
     Route('GET', _D, drains.show, query=NO_QUERY, answers={200: answers.DRAIN}),
     Route('GET', f'{_D}/members', drains.members, query=drains.MEMBERS_QUERY, answers={200: answers.MEMBERS}),
+    Route('GET', f'{_D}/report', drains.report, query=NO_QUERY, answers={200: answers.DRAIN_REPORT}),
     Route('GET', f'{_D}/events', drains.events, query=drains.EVENTS_QUERY, answers={200: answers.DRAIN_EVENTS}),
     Route(
         'POST', f'{_D}/action', drains.act,

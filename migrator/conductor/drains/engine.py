@@ -228,9 +228,9 @@ class ConductorEngine:
         """Return whether the drain has disabled its host. The commit that accepted the drain has done that."""
         return drain.has_disabled_host
 
-    def enable(self, drain: Drain) -> None:
-        """Enable the drain's host again, unless it was disabled for another reason meanwhile."""
-        self._tools.database.drains.enable_host(drain)
+    def enable(self, drain: Drain) -> bool:
+        """Enable the drain's host, unless it was disabled for another reason meanwhile; return whether it is."""
+        return self._tools.database.drains.enable_host(drain)
 
     def check_empty(self, host: str) -> list[Check]:
         """Check whether hypervisor, database, Placement or cleanups have anything left of a guest of the host."""
@@ -259,8 +259,26 @@ class ConductorEngine:
         for node in self._tools.database.services.list_nodes(host=host):
             for provider in [node.uuid, *(one.uuid for one in node.providers if one.uuid != node.uuid)]:
                 found = self._tools.placement.read_or_none(f'/resource_providers/{provider}/allocations')
-                left += [f'of consumer {consumer}' for consumer in (found or {}).get('allocations', {})]
-        return sorted(set(left))
+                left += (found or {}).get('allocations', {})
+        return self._named(sorted(set(left)))
+
+    def _named(self, consumers: Sequence[str]) -> list[str]:
+        """Return consumers by the names of their guests."""
+        database = self._tools.database
+        rows = database.migrations.list({'uuid': consumers}) if consumers else []
+        guests = {row.uuid: row.instance_uuid for row in rows}
+        wanted = sorted({guests.get(one, one) for one in consumers})
+        names = {one.uuid: one.name for one in database.instances.list({'uuid': wanted})} if wanted else {}
+        found = []
+        for one in consumers:
+            guest = guests.get(one, one)
+            if guest not in names:
+                found.append(f'of consumer {one}')
+            else:
+                found.append(
+                    f'of {names[guest]} ({one})' if guest == one else f'of a migration of {names[guest]} ({one})'
+                )
+        return found
 
 
 def _shown(found: list[str]) -> list[str]:

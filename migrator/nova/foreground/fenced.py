@@ -189,16 +189,19 @@ def engine_of(asked: Session, current: Drain) -> NovaEvacuations | None:
     return asked.make_engine(evacuation.NovaEvacuations, words=known.words, quiet_since=known.quiet_since)
 
 
-def refuse_restore(asked: Session, uuid: str) -> None:
-    """Refuse to restore an evacuation. The old host may still have copies.
+def refuse(asked: Session, drain: Drain, action: str) -> None:
+    """Refuse to restore or retry an evacuation. The old host may still have copies.
 
     :raises migrator.exception.Invalid: the drain is an evacuation.
     """
-    drains = asked.database.drains
-    if Recorded.of(drains.read_log(uuid)).words is not None:
-        host = drains.get(uuid).host
-        back = f'{when_to_return(asked, host)} {remedies.offer(remedies.Kind.MOVE_LIVE, host=shlex.quote(host))}'
-        raise exception.Invalid(f'Drain {uuid} is an evacuation, and has no restore. {back}')
+    if Recorded.of(asked.database.drains.read_log(drain.uuid)).words is None:
+        return
+    if action == 'restore':
+        back = remedies.offer(remedies.Kind.MOVE_LIVE, host=shlex.quote(drain.host))
+        do = f'{when_to_return(asked, drain.host)} {back}'
+    else:
+        do = how_to_go_on(asked, drain)
+    raise exception.Invalid(f'Drain {drain.uuid} is an evacuation, and has no {action}. {do}')
 
 
 def how_to_go_on(asked: Session, current: Drain) -> str:

@@ -38,6 +38,18 @@ def start(asked: Session) -> int:
         return loop.run(asked, new.uuid, interrupts)
 
 
+def retry(asked: Session) -> int:
+    """Begin a new drain for the guests that one has left, and run it until it ends."""
+    from migrator.nova.foreground import loop
+
+    fenced.refuse(asked, drain.find(asked), 'retry')
+    new = drain.again(asked)
+    asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
+    with loop.Interrupts() as interrupts:
+        asked.database.drains.accept(new, has_service=False)
+        return loop.run(asked, new.uuid, interrupts)
+
+
 def _checked(asked: Session, host: str) -> Drain:
     new = drain.wanted(asked, host)
     asked.database.drains.check(new, asked.known(new))
@@ -71,7 +83,7 @@ def _run_after(action: str) -> Callable[[Session], int]:
         uuid = _uuid_of(asked)
         asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
         if action == 'restore':
-            fenced.refuse_restore(asked, uuid)
+            fenced.refuse(asked, asked.database.drains.get(uuid), 'restore')
         with loop.Interrupts() as interrupts:
             asked.database.drains.request(
                 uuid, action, getpass.getuser(), getattr(asked.arguments, 'abort_running', False)
@@ -137,6 +149,11 @@ def _start_arguments(parser: argparse.ArgumentParser) -> None:
     _spread(parser)
 
 
+def _retry_arguments(parser: argparse.ArgumentParser) -> None:
+    drain.which(parser)
+    _spread(parser)
+
+
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _maybe_uuid(parser)
     _spread(parser)
@@ -164,9 +181,11 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
     Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
+    Verb('retry', _OF_MANAGE['retry'].help, _own(retry), _retry_arguments),
     Verb(
         'evacuate', 'evacuate the guests of a dead host to other hosts', _own(evacuation.evacuate), evacuation.arguments
     ),
+    _OF_MANAGE['report'],
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],
     Verb('audit', 'show which allocations are wrong', _own(allocations.audit), allocations.audit_arguments),

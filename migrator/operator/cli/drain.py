@@ -8,17 +8,11 @@ import argparse
 import datetime
 import getpass
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.objects import Migration, MigrationType, base
-from migrator.objects.drain import (
-    Drain,
-    Member,
-    MemberStatus,
-    count_members,
-    place,
-)
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus, count_members, place
 from migrator.operator import drain_request
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
@@ -28,7 +22,7 @@ from migrator.operator.watch import commands
 if TYPE_CHECKING:
     from migrator.drain.forecast import Place
 
-_COLUMNS = ('UUID', 'HOST', 'STATUS', 'MOVED', 'GUESTS', 'CREATED', 'MESSAGE')
+_COLUMNS = ('UUID', 'HOST', 'RESULT', 'CREATED')
 _MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION', 'REASON')
 _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'DESTINATION', 'SECONDS', 'IN THE WAY', 'REMEDY')
 
@@ -129,11 +123,8 @@ def list_(asked: Asked) -> int:
         [
             one.uuid,
             one.host,
-            one.shown_status,
-            counts[one.uuid][MemberStatus.MOVED],
-            sum(counts[one.uuid].values()),
+            _result(one, counts[one.uuid]),
             command.ago(one.created_at, now),
-            one.message or one.waits_for,
         ]
         for one in found
     ]
@@ -146,12 +137,35 @@ def show(asked: Asked) -> int:
     """Show a drain with its guests."""
     drain = find(asked)
     members = _members(asked, drain)
-    now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
-    lines = _head(drain, members)
-    if not drain.ended:
-        lines.append(command.expected(whole.document(now)))
-    asked.answer(document(asked, drain), '\n'.join([*lines, _table(members, places, moving, now)]))
+    if drain.ended:
+        text = '\n'.join([*_head(drain, members), *_ended(asked, drain, members)])
+    else:
+        now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
+        expected = command.expected(whole.document(now))
+        text = '\n'.join([*_head(drain, members), expected, _table(members, places, moving, now)])
+    asked.answer(document(asked, drain), text)
     return command.RIGHT
+
+
+def _ended(asked: Asked, drain: Drain, members: Sequence[Member]) -> Iterator[str]:
+    """Yield the guests that a drain has left, each with its reason and its command, and each check once."""
+    left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
+    for one in left:
+        yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
+    for check in drain.checks:
+        yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
+    if left and drain.direction == Direction.AWAY:
+        yield f'To try again: {asked.drain_command} retry {drain.uuid}'
+    yield f'Each guest: {asked.drain_command} report {drain.uuid}'
+
+
+def _result(drain: Drain, counts: Mapping[str, int]) -> str:
+    """Return the status of a drain, and how many of its guests have moved or are left."""
+    total, moved = sum(counts.values()), counts[MemberStatus.MOVED]
+    if not drain.ended:
+        return f'{drain.shown_status}: {moved} of {total} moved'
+    left = total - moved - counts[MemberStatus.GONE]
+    return f'{drain.shown_status}: {f"{left} of {total} left" if left else f"{moved} moved"}'
 
 
 def calibration(asked: Asked) -> int:
@@ -184,11 +198,12 @@ def document(asked: Asked, drain: Drain) -> dict[str, Any]:
 
 
 def _head(drain: Drain, members: list[Member]) -> list[str]:
-    counts = count_members(members)
-    shown = ', '.join(f'{number} {status}' for status, number in counts.items() if number)
-    lines = [f'Drain {drain.uuid} of {drain.host}: {drain.shown_status}. Guests: {shown or "none"}.']
+    lines = [f'Drain {drain.uuid} of {drain.host}: {_result(drain, count_members(members))}.']
     lines += ['It also moves the guests that are shut off.'] if drain.include_stopped else []
-    lines += [text for text in (drain.waits_for, drain.message) if text]
+    if not drain.ended:
+        lines += [drain.waits_for] if drain.waits_for else []
+    elif not any(check['left'] for check in drain.checks) and drain.message:
+        lines.append(drain.message)  # what is left is shown line by line instead
     return lines
 
 
@@ -214,6 +229,39 @@ def _act(action: str, text: str) -> Any:
         return command.RIGHT
 
     return act
+
+
+def report(asked: Asked) -> int:
+    """Show who has drained a host and when, what became of each guest, and the checks."""
+    from migrator.views import reports
+
+    found = reports.document(asked.database, find(asked))
+    asked.answer(found, (reports.markdown if asked.arguments.markdown else reports.text)(found))
+    return command.RIGHT
+
+
+def retry(asked: Asked) -> int:
+    """Request a new drain for the guests that one has left."""
+    drain = again(asked)
+    asked.database.drains.accept(drain, has_service=not _uses_nova(asked))
+    _wake(asked)
+    shown = f'Drain {drain.uuid} of {drain.host} is accepted, for {base.count(len(drain.only_guests or ()), "guest")}.'
+    text = f'{shown} Watch it: {asked.command} watch drain {drain.uuid}'
+    asked.answer(document(asked, asked.database.drains.get(drain.uuid)), text)
+    return command.RIGHT
+
+
+def again(asked: Asked) -> Drain:
+    """Return a new drain for the guests that the one which the command line names has left.
+
+    :raises migrator.exception.InvalidDrainState: it has not ended, was a restore, or has left no guest.
+    """
+    from migrator.drain import request
+
+    found, drains = find(asked), asked.database.drains
+    command.say_what(asked.arguments.drain, f'drain {found.uuid} of {found.host}')
+    fields = request.again(found, drains.read_members(found.uuid), drains.now())
+    return Drain(uuid=asked.threads.new_uuid(), requested_by=getpass.getuser(), **fields)
 
 
 def purge(asked: Asked) -> int:
@@ -266,6 +314,11 @@ NAMES = 'its uuid, its host, or four or more characters with which its uuid begi
 def which(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a drain."""
     parser.add_argument('drain', metavar='DRAIN', type=command.name, help=NAMES)
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    which(parser)
+    parser.add_argument('--markdown', action='store_true', help='print Markdown, such as for a change ticket')
 
 
 def _calibration_arguments(parser: argparse.ArgumentParser) -> None:
@@ -327,5 +380,7 @@ VERBS: tuple[Verb, ...] = (
         _act('restore', 'being restored.'),
         which,
     ),
+    Verb('report', 'show who has drained a host, and what became of each guest', report, _report_arguments),
+    Verb('retry', 'begin a new drain for the guests that one has left', retry, which),
     Verb('purge', 'delete drains that have ended; a purged drain cannot be restored', purge, _purge_arguments),
 )

@@ -267,6 +267,18 @@ class RestoreDrain(command.ShowOne):
         return _shown(drain)
 
 
+class RetryDrain(command.ShowOne):
+    """Begin a new drain for the servers that one has left."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with the arguments of the command."""
+        return _with_drain(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        """Request the new drain, and return its columns and values."""
+        return _shown(_act(self.app, parsed_args, {'retry': None}))
+
+
 def _find(client: Any, name: str) -> dict[str, Any]:
     found: dict[str, Any] = client.request('GET', f'/drains/{commands.quoted(name)}')['drain']
     return found

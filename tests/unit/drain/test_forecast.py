@@ -311,9 +311,10 @@ def test_blocked_member_does_not_delay_the_others():
 
 def test_document_has_exact_times():
     expected = forecast.Expected(forecast.Band(10, 20.4), forecast.Band(30, 40))
-    assert expected.document(NOW, lambda moment: (moment - NOW).total_seconds()) == {
-        'start': {'p50': 10, 'p80': 20.4},
-        'end': {'p50': 30, 'p80': 40},
+    later = {seconds: NOW + datetime.timedelta(seconds=seconds) for seconds in (10, 20.4, 30, 40)}
+    assert expected.document(NOW) == {
+        'start': {'p50': later[10], 'p80': later[20.4]},
+        'end': {'p50': later[30], 'p80': later[40]},
         'reason': None,
     }
 

@@ -81,6 +81,25 @@ def drain(faces):
     return uuid
 
 
+def test_report_of_a_drain_is_the_same_by_rest_and_by_the_commands(faces, drain):
+    faces.set(drains.DrainRow.__table__, status='incomplete', checks=[{'what': 'guests', 'left': ['a|b *c*']}])
+    faces.set(drains.DrainMember.__table__, status='failed', reason='No | host\x1b[2J <b>has</b> room.')
+    found = faces.rest(f'/drains/{drain}/report', answers.DRAIN_REPORT)['report']
+    assert faces.operator.json('drain', 'report', drain) == found
+    assert [one['attempts'] for one in found['members']] == [1, 1]
+    lines = faces.operator.observed('drain', 'report', 'host1').splitlines()
+    assert lines[0] == f'Drain: {drain} of host1: incomplete'
+    assert sum('failed' in line and line.startswith('guest') for line in lines) == 2
+    assert lines[-1] == 'guests: a|b *c*'
+    text = faces.operator.observed('drain', 'report', drain, '--markdown')
+    assert '# Drain of host1: incomplete' in text
+    (row, _) = (line for line in text.splitlines() if line.startswith('| guest'))
+    assert row.count(' | ') == 5
+    assert '\\<b\\>has' in row
+    assert 'guests: a\\|b \\*c\\*' in text
+    assert '\x1b' not in text
+
+
 STATES = [
     *({'status': status.value} for status in DrainStatus),
     *(

@@ -41,7 +41,7 @@ DEFAULTS = {
     **dict.fromkeys(
         [
             f'migrator:drains:{name}'
-            for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore', 'purge')
+            for name in ('index', 'show', 'create', 'pause', 'resume', 'cancel', 'restore', 'retry', 'report', 'purge')
         ],
         ADMIN,
     ),

@@ -161,6 +161,20 @@ def test_restore_brings_back_what_has_moved(operator, nova):
     assert nova.services['host1']['status'] == 'enabled'
 
 
+def test_retry_moves_what_the_drain_has_left(operator, nova):
+    guest = nova.add_guest('guest0')
+    nova.servers[guest]['locked'] = True
+    assert operator.run('start', 'host1', '--deadline', '1m')[0] == 1
+    nova.servers[guest]['locked'] = False
+    stays = nova.add_guest('guest1')
+    assert operator.run('retry', 'host1')[0] == 1  # the other guest keeps the host from being empty
+    assert (nova.truth[guest] != 'host1', nova.truth[stays]) == (True, 'host1')
+    (drain, _) = operator.json('list')['drains']
+    assert drain['only_guests'] == [guest]
+    assert operator.run('retry', 'host1')[0] == 1
+    assert 'it has left no guest' in operator.err
+
+
 def test_nova_that_is_away_is_reported_and_asked_again(operator, nova):
     from tests.unit.nova.fake import lose
 
