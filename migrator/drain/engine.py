@@ -107,7 +107,7 @@ class Move:
     """A requested migration.
 
     :ivar is_of_guest: whether a check of the guest itself has failed, and not one of a destination.
-    :ivar unanswered: whether the guest's own host did not answer, or was stopped, so that nothing was tried.
+    :ivar unanswered: whether a host did not answer, or the guest's own was stopped, so that nothing was tried.
     :ivar in_doubt: whether it is not known where the guest is, so that nothing more is requested.
     :ivar is_stuck: whether it is stuck, so that an operator should look at it.
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.

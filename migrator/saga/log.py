@@ -95,7 +95,7 @@ class Facts:
     :ivar deferred: why it became a cleanup.
     :ivar lost: whether there is nothing left to move.
     :ivar elsewhere: whether what is not left may be elsewhere.
-    :ivar unanswered: whether it has failed since the subject's own host, or the requested one, did not answer.
+    :ivar unanswered: whether it has failed since a host did not answer.
     :ivar migrate_data: the data of the hosts for each other, in JSON-safe form.
     """
 

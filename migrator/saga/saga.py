@@ -61,8 +61,7 @@ class Parked:
 class Failed:
     """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga.
 
-    :ivar unanswered: whether the subject's own host, or the one that was requested, did not answer. That says nothing
-        about the subject.
+    :ivar unanswered: whether a host did not answer, which says nothing about the subject.
     """
 
     reason: str

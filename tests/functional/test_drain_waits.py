@@ -35,6 +35,25 @@ def test_drain_gives_no_guest_up_while_the_service_of_its_host_is_away(cloud, aw
     assert 'host1' not in {host_of(cloud, instance) for instance in guests}
 
 
+def test_destination_that_dies_before_its_check_uses_up_no_attempt(cloud):
+    guest = cloud.boot('guest', 'host1')
+    stalls = {host: faults(cloud, host).stall('check_can_live_migrate_destination') for host in ('host2', 'host3')}
+    uuid = drain(cloud, max_attempts=1)['uuid']
+    cloud.simulation.run_until(lambda: any(one.reached.is_set() for one in stalls.values()), timeout=MINUTE)
+    (dead,) = (host for host, one in stalls.items() if one.reached.is_set())
+    (other,) = stalls.keys() - {dead}
+    state.kill(cloud, dead)
+    cloud.database.services.update(cloud.database.services.get_compute(other).id, disabled=True)
+    cloud.simulation.run_until(
+        lambda: 'not counted as an attempt' in str(show(cloud, uuid)['members'][0]['reason']), timeout=5 * MINUTE
+    )
+    cloud.database.services.update(cloud.database.services.get_compute(other).id, disabled=False)
+    faults(cloud, other).clear()
+    ended = ends(cloud, uuid)
+    assert (ended['status'], ended['members'][0]['attempts']) == ('completed', 1)
+    assert host_of(cloud, guest) == other
+
+
 def test_planned_stop_of_the_host_uses_up_no_attempt(cloud):
     for number in range(3):
         cloud.boot(f'guest{number}', 'host1', dirty_rate=0.0)

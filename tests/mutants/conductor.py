@@ -381,7 +381,7 @@ MUTANTS = (
     Mutant(
         'silence-of-the-source-is-an-attempt',
         'migrator/conductor/migration/hosts.py',
-        'return Failed(reason, unanswered=says_nothing)',
+        'return Failed(reason, unanswered=host == m.source or not answers)',
         'return Failed(reason)',
         'A drain gives guests up because the compute service of their host was away.',
     ),

@@ -477,20 +477,19 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
     if row.status in (_S.CANCELLED, _S.FAILED, _S.ERROR):
         kinds = log.EntryKind
         # After the last candidate the choice of another one fails too.
-        failed = [entry.step for entry in entries if entry.kind == kinds.FAILED and entry.step != _CHOICE]
+        failed = [entry for entry in entries if entry.kind == kinds.FAILED and entry.step != _CHOICE]
         tried = {
             str(entry.payload['input'].get('host'))
             for entry in entries
             if (entry.kind, entry.step) == (kinds.INTENT, _CHOICE) and entry.payload.get('input')
         }
-        ended = next((entry for entry in reversed(entries) if entry.kind == kinds.FAILED), None)
-        facts = log.records([ended])[0].facts if ended is not None else log.Facts()
+        unanswered = bool(failed) and all(log.records([entry])[0].facts.unanswered for entry in failed)
         return Move(
             MoveState.FAILED,
             row.dest_compute,
             f'Migration {row.uuid} ended as {row.status}: {row.failure or row.abort_verdict or "no reason is known."}',
-            is_of_guest=bool(failed) and failed[-1] in _CHECKS_OF_GUEST,
-            unanswered=facts.unanswered or row.abort_cause == AbortCause.HOST_STOP,
+            is_of_guest=bool(failed) and failed[-1].step in _CHECKS_OF_GUEST,
+            unanswered=unanswered or row.abort_cause == AbortCause.HOST_STOP,
             tried=sorted(tried) if row.status == _S.FAILED else (),
         )
     state = MoveState.PENDING if row.status in _PENDING else MoveState.RUNNING

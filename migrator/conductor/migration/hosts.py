@@ -110,8 +110,8 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
         role = 'source' if host == m.source else 'destination'
         waited = error.kwargs.get('timeout')
         reason = f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.'
-        says_nothing = host == m.source or (host == m.row.requested_host and not answers)
-        return Failed(reason, unanswered=says_nothing)
+        # A host that answers nothing says nothing of the guest.
+        return Failed(reason, unanswered=host == m.source or not answers)
     return _still_checking(m, host, step)
 
 
