@@ -9,6 +9,7 @@ import functools
 import importlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -176,7 +177,9 @@ def _known(namespaces: Sequence[str]) -> dict[str, set[str]]:
     for one in metadata.entry_points(group='oslo.config.opts'):
         if one.name not in namespaces:
             continue
-        for group, options in one.load()():
+        with warnings.catch_warnings(action='ignore'):  # of libraries that are imported for their options only
+            listed = one.load()()
+        for group, options in listed:
             section = str(getattr(group, 'name', group) or 'DEFAULT')
             for option in options:
                 found.setdefault(section, set()).add(option.dest)
