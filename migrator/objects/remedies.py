@@ -105,6 +105,7 @@ class Kind(enum.StrEnum):
     ABANDON_ONCE_SEEN = 'abandon-once-seen'
     ABORT = 'abort'
     CANCEL_DRAIN = 'cancel-drain'
+    SHOW_DRAIN = 'show-drain'
     # An allocation.
     AUDIT = 'audit'
     HEAL = 'heal'
@@ -280,6 +281,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'If the host is dead: {command}.', 'openstack server migration abort {guest} {migration}', _R.HOST_REPORTS
         ),
         _K.CANCEL_DRAIN: _row('To cancel it: {command}', 'openstack host drain cancel {drain}'),
+        _K.SHOW_DRAIN: _row('{command}', 'openstack host drain show {drain}'),
         _K.AUDIT: _row('look at {command}', 'migrator-manage placement audit'),
         _K.HEAL: _row('{command}', 'migrator-manage placement heal'),
         _K.SET_ALLOCATION: _row(

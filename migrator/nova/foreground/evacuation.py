@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imported where it is used, so that the help is fast
 QUIET, FENCE_TIMEOUT = 60, 120
 #: By default nova-compute reports every ten seconds.
 LEAST_QUIET = 15
-_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'LOSES', 'DESTINATION', 'IN THE WAY', 'REMEDY')
+_PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'LOSES', 'ROOM AT', 'IN THE WAY', 'REMEDY')
 _END_COLUMNS = ('GUEST', 'INSTANCE', 'EVACUATION', 'RUNS ON', 'NOVA SHOWS', 'REASON')
 
 

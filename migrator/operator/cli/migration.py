@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    *('ID', 'UUID', 'TYPE', 'INSTANCE', 'GUEST', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'PLACE', 'EXPECTED END'),
+    *(
+        'ID',
+        'UUID',
+        'TYPE',
+        'INSTANCE',
+        'GUEST',
+        'STATUS',
+        'PROGRESS',
+        'SOURCE',
+        'DESTINATION',
+        'CREATED',
+        'PLACE',
+        'EXPECTED END',
+    ),
     *('CONDUCTOR', 'REMARK'),
 )
 
@@ -54,7 +67,7 @@ def list_(asked: Asked) -> int:
     for one in shown:
         line = places[one.uuid]
         of_line = (line.position, command.expected_end(line.expected, now))
-        rows.append(_row(one, names.get(one.instance_uuid), of_line, servers, deferred[one.uuid]))
+        rows.append(_row(one, now, names.get(one.instance_uuid), of_line, servers, deferred[one.uuid]))
     text = command.table(COLUMNS, rows)
     if more:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
@@ -67,8 +80,25 @@ def list_(asked: Asked) -> int:
     return command.RIGHT
 
 
+def _progress(migration: Migration, now: datetime.datetime) -> str | None:
+    """Return how much of the memory of a running migration has arrived, and how fast on average."""
+    total, done, since = migration.memory_total, migration.memory_processed, migration.running_at
+    if (
+        migration.status not in (MigrationStatus.RUNNING, MigrationStatus.RUNNING_POST_COPY)
+        or not total
+        or done is None
+        or since is None
+    ):
+        return None
+    left = migration.memory_remaining if migration.memory_remaining is not None else total - done
+    seconds = (now - since).total_seconds()
+    rate = f', {done / seconds / 2**20:.0f} MiB/s' if seconds > 0 else ''
+    return f'{max(0.0, 1 - left / total):.0%}{rate}'
+
+
 def _row(
     migration: Migration,
+    now: datetime.datetime,
     name: str | None,
     of_line: tuple[int | None, str | None],
     servers: dict[str, str],
@@ -95,6 +125,7 @@ def _row(
         migration.instance_uuid,
         name,
         migration.status,
+        _progress(migration, now),
         migration.source_compute,
         migration.dest_compute,
         migration.created_at,

@@ -28,7 +28,7 @@ _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
 _COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
 _HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At', 'Message')
 _PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'seconds', 'reason', 'remedy')
-_PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Destination', 'Seconds', 'In The Way', 'Remedy')
+_PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Room At', 'Seconds', 'In The Way', 'Remedy')
 _PAUSE_HELP = 'request no further migrations; those in progress go on'
 _RESUME_HELP = 'request migrations again after a pause'
 
@@ -105,7 +105,8 @@ def _wait(client: Any, uuid: str) -> dict[str, Any]:
 
 def _subject(client: Any, uuid: str) -> subjects.Drain:
     clock = executors.SystemClock()
-    return subjects.Drain(client.get, clock.now, uuid)
+    command = remedies.offer(remedies.Kind.SHOW_DRAIN, drain=uuid)
+    return subjects.Drain(client.get, clock.now, uuid, command=command)
 
 
 def _follow(subject: subjects.Drain, uuid: str, view: screen.View, has_answered: bool = False) -> int:

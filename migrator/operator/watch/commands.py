@@ -48,7 +48,8 @@ def watch(asked: Asked, get: subjects.Get, kind: str, name: str) -> int:
     """
     from migrator.operator.watch import subjects
 
-    subject: subjects.Subject = getattr(subjects, kind)(get, asked.threads.clock.now, name)
+    more = {'command': f'{asked.drain_command} show {name}'} if kind == 'Drain' else {}
+    subject: subjects.Subject = getattr(subjects, kind)(get, asked.threads.clock.now, name, **more)
     try:
         return follow(subject, make_view(asked.arguments.json), asked.threads.sleep)
     except KeyboardInterrupt:

@@ -62,6 +62,8 @@ _WIDE = 100
 _CELLS, _MORE = 66, 24
 #: The number of lines around the table: its title, its head and the foot.
 _AROUND = 8
+#: The most lines of a note.
+_NOTE_LINES = 5
 #: The number of events below the table.
 _EVENTS = 4
 
@@ -129,6 +131,7 @@ class Picture:
     """A drain, a host or a migration at one moment.
 
     :ivar notes: what the operator should know now, such as what a drain waits for.
+    :ivar command: shows a note that has no room.
     :ivar foot: the line below everything.
     :ivar events: what has happened since the picture before.
     :ivar status: the exit status, once it has ended.
@@ -141,6 +144,7 @@ class Picture:
     foot: str = ''
     events: Sequence[Event] = ()
     status: int | None = None
+    command: str = ''
 
 
 class View(Protocol):
@@ -238,16 +242,24 @@ class Screen:
 
 def draw(picture: Picture, console: rich.console.Console) -> rich.console.Group:
     """Return a picture as it looks on a console of this width, height and encoding. Nothing is printed."""
-    notes = [*picture.notes, *map(str, picture.events)]
-    room = max(3, console.height - _AROUND - len(notes))
+    notes = [line for text in picture.notes for line in _note(text, picture.command, console)]
+    room = max(3, console.height - _AROUND - len(notes) - len(picture.events))
     shown = _that_fit(picture.rows, room)
     hidden = len(picture.rows) - len(shown)
     parts: list[rich.console.RenderableType] = [_table(picture, shown, console)]
     parts += [_line(f'and {hidden} more', 'dim')] if hidden else []
-    parts += [_line(text, 'yellow') for text in picture.notes]
+    parts += notes
     parts += [_line(str(event), 'dim') for event in picture.events]
     parts += [_line(picture.foot, '')] if picture.foot else []
     return rich.console.Group(*parts)
+
+
+def _note(text: str, command: str, console: rich.console.Console) -> list[rich.text.Text]:
+    """Return a note in a few lines, the last of which names a command if it has no room."""
+    lines = [*rich.text.Text(base.printable(text), style='yellow').wrap(console, max(20, console.width - 2))]
+    if len(lines) > _NOTE_LINES:
+        lines[_NOTE_LINES - 1 :] = [rich.text.Text(f'All of it: {command}' if command else '...', style='yellow')]
+    return [_line(line.plain, 'yellow') for line in lines]
 
 
 def _line(text: str, style: str) -> rich.text.Text:

@@ -34,12 +34,14 @@ class Drain:
     """A drain with its guests. Its exit status is 0 if it ends completed or restored.
 
     :param after: the ``seq`` of the last event that is not shown.
+    :param command: shows all of what is said of the drain.
     :ivar drain: the API's last answer about it; empty before the first.
     """
 
-    def __init__(self, get: Get, now: Now, uuid: str, after: int = 0) -> None:
+    def __init__(self, get: Get, now: Now, uuid: str, after: int = 0, command: str = '') -> None:
         self._get = get
         self._now = now
+        self._command = command
         self._path = f'/drains/{uuid}'
         self.drain: dict[str, Any] = {}
         self._seen = after
@@ -59,6 +61,7 @@ class Drain:
             now=now,
             notes=[text for text in (drain['waits_for'], drain['message']) if text],
             foot=_foot(drain['guests'], drain),
+            command=self._command,
             events=[*self._events()],
             status=status,
         )

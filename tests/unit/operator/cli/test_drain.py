@@ -91,7 +91,7 @@ def test_shut_off_guests_are_included_if_requested(operator):
         '1 of them is moved while it is shut off, and how long that takes is not known.'
     )
     columns, rows = openstack(cloud, osc.PlanDrain, 'host1', '--include-stopped')
-    assert all(row[columns.index('Destination')] for row in rows)
+    assert all(row[columns.index('Room At')] for row in rows)
     created = shown_of(cloud, osc.CreateDrain, 'host1', '--include-stopped')
     assert created['include_stopped'] is True
     cloud.simulation.run_until(lambda: cloud.database.drains.get(created['uuid']).ended)

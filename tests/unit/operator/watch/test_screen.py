@@ -129,3 +129,11 @@ def test_screen_keeps_the_last_events_and_shows_a_note_until_the_next_picture():
         assert 'first' in out.getvalue()
         assert 'second' in out.getvalue()
         assert 'away' not in out.getvalue()
+
+
+def test_note_is_wrapped_and_what_has_no_room_is_shown_by_a_command(draw):
+    long = ' '.join(f'guest-{number} waits for its user.' for number in range(40))
+    drawn = draw(picture(notes=['It waits for a slot. ' * 6, long], command='migrator-manage drain show x'))
+    assert not any('…' in line for line in drawn)
+    assert ' '.join(' '.join(drawn).split()).count('It waits for a slot.') == 6
+    assert drawn[-1] == ' All of it: migrator-manage drain show x'
