@@ -2,6 +2,7 @@
 
 """In each of its states a noun has one document: of REST, of ``--json`` and of OSC."""
 
+import json
 import pathlib
 import re
 from urllib import parse
@@ -17,6 +18,7 @@ from migrator.objects import MigrationStatus
 from migrator.objects.drain import DrainStatus, MemberStatus
 from migrator.operator.osc import drain as osc
 from migrator.operator.watch import subjects
+from migrator.placement_client import allocation_state, allocations
 from tests.unit.operator.cli.conftest import operator
 from tests.unit.operator.cli.test_drain import shown_of
 
@@ -161,6 +163,28 @@ def test_hosts_cleanups_services_and_differences(faces, drain):
     assert operator.json('service', 'list') == faces.rest('/services', answers.SERVICES)
     assert [one['name'] for one in faces.rest('/hosts', answers.HOSTS)['hosts']] == ['host1', 'host2', 'host3']
     assert faces.watched('Host', 'host1').notes
+
+
+def test_findings_and_differences(faces, monkeypatch):
+    operator, cloud = faces.operator, faces.cloud
+    monkeypatch.setattr('migrator.operator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
+    guest = cloud.boot('guest', 'host1')
+    cloud.world.hypervisors['host1'].remove(guest.uuid, 'an operator')
+    cloud.simulation.advance(240)
+    (difference,) = faces.rest('/differences', answers.DIFFERENCES)['differences']
+    assert (difference['name'], difference['kind']) == ('guest', 'missing')
+    assert faces.rest('/hosts/host1', answers.HOST)['host']['differences'] == [difference]
+    (service,) = operator.json('service', 'list', '--host', 'host1')['services']
+    assert service['differences'] == 1
+    node = next(one.uuid for one in cloud.database.services.list_nodes() if one.host == 'host2')
+    stranger = allocation_state.Consumer(
+        uuid='00000000-0000-4000-8000-00000000dead', consumer_type='INSTANCE', project_id='demo', user_id='demo'
+    )
+    allocations.claim(cloud.placement_client, stranger, {node: {'VCPU': 1}}, generation=None)
+    findings = faces.rest('/findings', answers.FINDINGS)['findings']
+    status, out = operator.status('--json', 'placement', 'audit')
+    assert (status, json.loads(out)['findings']) == (1, findings)
+    assert {one['consumer'] for one in findings} == {stranger.uuid}
 
 
 #: What the page's own code and the browser have under such names.
