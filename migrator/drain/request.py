@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from migrator import exception
-from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, Member, MemberStatus
+from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, DrainStatus, Member, MemberStatus
 
 
 class Kind(enum.Enum):
@@ -97,24 +97,25 @@ NAMES = tuple(field.name for field in FIELDS)
 
 
 def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> dict[str, Any]:
-    """Return the same request as a drain that has ended, for the guests that it has left.
+    """Return the same request as a drain that has ended, for the guests that it did not move.
 
     A deadline that has passed is left out.
 
     :returns: the fields of the new :class:`~migrator.objects.drain.Drain`, but those of its requester.
-    :raises migrator.exception.InvalidDrainState: the drain has not ended, was a restore, or has left no guest.
+    :raises migrator.exception.InvalidDrainState: the drain has not ended, was a restore, or has moved every guest.
     """
     left = [one.instance_uuid for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     do = None
     if not drain.ended:
         do = 'wait for its end, or cancel it first'
     elif drain.direction == Direction.BACK:
-        do = 'its guests were brought back, which another restore goes on with'
-    elif not left:
-        do = 'it has left no guest'
+        do = 'it was a restore: to bring back the other guests, restore it again'
+    elif not left and drain.status != DrainStatus.INCOMPLETE:
+        do = 'all of its guests have left the host'
     if do is not None:
         raise exception.InvalidDrainState(action='retry', drain=drain.uuid, status=drain.shown_status, do=do)
-    found = {name: getattr(drain, name) for name in NAMES} | {'only_guests': left}
+    # Where only allocations or cleanups were left, the host is checked again.
+    found = {name: getattr(drain, name) for name in NAMES} | {'only_guests': left or None}
     found['priorities'] = {uuid: n for uuid, n in (drain.priorities or {}).items() if uuid in left} or None
     if drain.deadline is not None and drain.deadline <= now:
         found['deadline'] = None

@@ -33,11 +33,11 @@ def test_retry_of_a_drain_without_guests_that_are_left_is_refused(cloud):
     uuid = drain(cloud)['uuid']
     ends(cloud, uuid)
     refused = act(cloud, uuid, 'retry')
-    assert (refused.status_int, 'it has left no guest' in refused.text) == (409, True)
+    assert (refused.status_int, 'all of its guests have left the host' in refused.text) == (409, True)
     act(cloud, uuid, 'restore')
     ends(cloud, uuid)
     refused = act(cloud, uuid, 'retry')
-    assert (refused.status_int, 'its guests were brought back' in refused.text) == (409, True)
+    assert (refused.status_int, 'to bring back the other guests, restore it again' in refused.text) == (409, True)
     assert host_of(cloud, guest) == 'host1'
 
 

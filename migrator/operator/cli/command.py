@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.db.slots import Bounds
     from migrator.db.sql.engine import Engine
     from migrator.drain.forecast import Band, Expected
+    from migrator.objects.drain import Drain
     from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
 
@@ -97,6 +98,10 @@ class Asked:
         """Close the connections to the database, if there are any."""
         if 'engine' in vars(self):
             self.engine.dispose()
+
+    def how_to_retry(self, drain: Drain) -> str:
+        """Return how a drain that has left guests is tried again, as a sentence."""
+        return f'To try again: {self.drain_command} retry {drain.uuid}'
 
     @property
     def drain_command(self) -> str:

@@ -155,7 +155,7 @@ def _ended(asked: Asked, drain: Drain, members: Sequence[Member]) -> Iterator[st
     for check in drain.checks:
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
     if left and drain.direction == Direction.AWAY:
-        yield f'To try again: {asked.drain_command} retry {drain.uuid}'
+        yield asked.how_to_retry(drain)
     yield f'Each guest: {asked.drain_command} report {drain.uuid}'
 
 
@@ -381,6 +381,8 @@ VERBS: tuple[Verb, ...] = (
         which,
     ),
     Verb('report', 'show who has drained a host, and what became of each guest', report, _report_arguments),
-    Verb('retry', 'begin a new drain for the guests that one has left', retry, which),
+    Verb(
+        'retry', 'begin a new drain with the same request, for the guests that an ended one did not move', retry, which
+    ),
     Verb('purge', 'delete drains that have ended; a purged drain cannot be restored', purge, _purge_arguments),
 )

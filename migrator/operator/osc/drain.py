@@ -269,7 +269,7 @@ class RestoreDrain(command.ShowOne):
 
 
 class RetryDrain(command.ShowOne):
-    """Begin a new drain for the servers that one has left."""
+    """Begin a new drain with the same request, for the servers that an ended one did not move."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser with the arguments of the command."""

@@ -137,5 +137,10 @@ def _host(parser: argparse.ArgumentParser) -> None:
 VERBS: tuple[Verb, ...] = (
     Verb('drain', 'show a drain until it ends; exit 1 unless it ends completed or restored', drain, _drain),
     Verb('host', 'show the migrations of a host until none is in progress', host, _host),
-    Verb('migration', 'show a migration until it ends; exit 1 unless it ends completed', migration, _migration),
+    Verb(
+        'migration',
+        'show a migration until it ends; exit 1 unless it ends completed or confirmed',
+        migration,
+        _migration,
+    ),
 )
