@@ -172,8 +172,9 @@ class _Run:
             self._change(
                 member,
                 status=_M.WAITING.value,
-                reason=f'{reason} This is not counted as an attempt. The drain tries again when its host answers.',
+                reason=f'{reason} This is not counted as an attempt. The drain tries again by itself.',
                 attempts=member.attempts - 1,
+                tried=tried,
                 not_before=self._later(FIRST_PAUSE),
             )
         elif move.in_doubt or (move.is_of_guest and member.attempts >= REFUSALS):

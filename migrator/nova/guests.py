@@ -114,9 +114,16 @@ def is_half_written(row: NovaMigration, server: Server) -> bool:
 def newest_move(rows: Iterable[NovaMigration]) -> NovaMigration | None:
     """Return the migration after which Nova last knew where the guest is, or None.
 
+    A later request from its destination, however that has ended, proves that Nova had written the new host.
+
     :param rows: the migrations of the guest, the newest first.
     """
-    return next((row for row in rows if row.dest_compute is not None and row.status in _KNOWN_AFTER), None)
+    later: set[str | None] = set()
+    for row in rows:
+        if row.dest_compute is not None and row.status in _KNOWN_AFTER:
+            return None if row.dest_compute in later else row
+        later.add(row.source_compute)
+    return None
 
 
 def half_written(nova: Nova, server: Server) -> NovaMigration | None:

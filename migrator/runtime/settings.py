@@ -10,7 +10,7 @@ import importlib
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -147,13 +147,23 @@ def unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 def _unknown_options(conf: cfg.ConfigOpts, known: Mapping[str, set[str]], only_near: bool = False) -> list[str]:
     namespace: Any = conf._namespace  # oslo.config shows only those options that are registered
     parsed: Iterable[Mapping[str, Mapping[str, object]]] = getattr(namespace, '_parsed', None) or ()
-    return list(dict.fromkeys(text for sections in parsed for text in _unknown(sections, known, only_near)))
+    sections = list(parsed)
+    # keystoneauth reads any section that auth_section names.
+    lent = {str(value) for one in sections for of in one.values() for value in _values(of.get('auth_section'))}
+    return list(dict.fromkeys(text for one in sections for text in _unknown(one, known, lent, only_near)))
+
+
+def _values(found: object) -> Iterable[object]:
+    return found if isinstance(found, list) else ()
 
 
 def _unknown(
-    sections: Mapping[str, Mapping[str, object]], known: Mapping[str, set[str]], only_near: bool
+    sections: Mapping[str, Mapping[str, object]], known: Mapping[str, set[str]], lent: Collection[str], only_near: bool
 ) -> Iterator[str]:
-    for section, options in sections.items():
+    for written, options in sections.items():
+        section = written if written == 'DEFAULT' else written.lower()  # as oslo.config looks them up
+        if written in lent:
+            continue
         if section not in known:
             yield from _sentence(f'section [{section}]', section, known, '[{}]', only_near)
             continue
@@ -180,12 +190,12 @@ def _known(namespaces: Sequence[str]) -> dict[str, set[str]]:
         with warnings.catch_warnings(action='ignore'):  # of libraries that are imported for their options only
             listed = one.load()()
         for group, options in listed:
-            section = str(getattr(group, 'name', group) or 'DEFAULT')
+            name = str(getattr(group, 'name', group) or 'DEFAULT')
+            section = name if name == 'DEFAULT' else name.lower()
             for option in options:
                 found.setdefault(section, set()).add(option.dest)
                 for old in option.deprecated_opts:
-                    name = (old.name or option.dest).replace('-', '_')
-                    found.setdefault(old.group or section, set()).add(name)
+                    found.setdefault(old.group or section, set()).add((old.name or option.dest).replace('-', '_'))
     return found
 
 

@@ -2,9 +2,9 @@
 
 """What a user means who names a drain, a migration or a guest by other words than its whole uuid.
 
-Tried in this order: the whole uuid, the id, the name, and a beginning of the uuid of at least four characters. The name
-of a drain is its host, and that of a migration its guest, of which the one in progress counts, or else the newest. If
-two fit, none is taken.
+It is the whole uuid, or the id; or else the name, or a beginning of the uuid of at least four characters. The name of a
+drain is its host, and that of a migration its guest, of which the one in progress counts, or else the newest. If two
+fit, none is taken: users choose the names of their guests.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from typing import TypeVar
+from uuid import UUID
+
+from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.db.api import Database
@@ -42,48 +45,57 @@ def drain(database: Database, text: str, whole: bool = False) -> Drain:
     :raises migrator.exception.DrainNotFound: nothing fits.
     :raises AmbiguousError: two fit.
     """
+    text = _usual(text)
     try:
         return database.drains.get(text)
     except exception.DrainNotFound:
-        found = []
+        found = {}
         if not whole:
-            found = database.drains.list(text, in_progress=True, limit=1) or database.drains.list(text, limit=1)
-            found = found or [database.drains.get(uuid) for uuid in database.beginnings('drains', text)]
+            of_host = database.drains.list(text, in_progress=True, limit=1) or database.drains.list(text, limit=1)
+            begun = [database.drains.get(uuid) for uuid in database.beginnings('drains', text)]
+            found = {one.uuid: one for one in [*of_host, *begun]}
         if not found:
             raise
-    return _only(found, text, 'drains', [f'{one.uuid} of {one.host} ({one.shown_status})' for one in found])
+    shown = [f'{one.uuid} of {one.host} ({one.shown_status})' for one in found.values()]
+    return _only([*found.values()], text, 'drains', shown)
 
 
-def migration(database: Database, text: str, whole: bool = False) -> Migration:
+def migration(database: Database, text: str, whole: bool = False, hint: bool = False) -> Migration:
     """Return a migration by its uuid, its id, its guest, or the beginning of its uuid.
 
     :param whole: only by its whole uuid or its id.
+    :param hint: with ``whole``, whether the error may name the migrations that fit otherwise.
     :raises migrator.exception.MigrationNotFound: nothing fits.
     :raises AmbiguousError: two fit.
     """
+    text = _usual(text)
     with contextlib.suppress(exception.MigrationNotFound):
         if not (text.isdecimal() and text.isascii()):
             return database.migrations.get(text)
         # Python converts no text of thousands of digits.
         if len(text) <= 10 and int(text) <= _LARGEST_ID:
             return database.migrations.get_by_id(int(text))
-    found = _of_guests(database, text)
-    if whole:
-        what = f': it is a guest, whose migration is {found[0].uuid}' if found else ''
-        raise exception.MigrationNotFound(f'Migration {text} could not be found{what}.')
-    found = found or [database.migrations.get(uuid) for uuid in database.beginnings('migrations', text)]
+    found = {}
+    if not whole or hint:
+        begun = [] if whole else [database.migrations.get(uuid) for uuid in database.beginnings('migrations', text)]
+        found = {one.uuid: one for one in [*_of_guests(database, text), *begun]}
+    if whole and found:
+        named = ' and '.join(found)
+        raise exception.MigrationNotFound(
+            f'Migration {text} could not be found: it is a guest, whose migration is {named}.'
+        )
     if not found:
         raise exception.MigrationNotFound(migration_id=text)
-    return _only(
-        found, text, 'migrations', [f'{one.uuid} of guest {one.instance_uuid} ({one.status})' for one in found]
-    )
+    shown = [f'{one.uuid} of guest {one.instance_uuid} ({one.status})' for one in found.values()]
+    return _only([*found.values()], text, 'migrations', shown)
 
 
 def _of_guests(database: Database, text: str) -> list[Migration]:
     """Return the migration in progress, or else the newest, of each guest with this uuid or name."""
-    guests = {text, *(one.uuid for one in database.instances.list({'name': text}))}
+    # A user may call a guest like the uuid of another one.
+    named = [] if uuidutils.is_uuid_like(text) else database.instances.list({'name': text})
     found = []
-    for guest in sorted(guests):
+    for guest in sorted({text, *(one.uuid for one in named)}):
         mine = {'instance_uuid': guest}
         found += database.migrations.list(mine, in_progress=True, limit=1) or database.migrations.list(mine, limit=1)
     return found
@@ -95,14 +107,21 @@ def guest(database: Database, text: str) -> Instance:
     :raises migrator.exception.InstanceNotFound: nothing fits.
     :raises AmbiguousError: two fit.
     """
+    text = _usual(text)
     try:
         return database.instances.get(text)
     except exception.InstanceNotFound:
-        found = database.instances.list({'name': text})
-        found = found or [database.instances.get(uuid) for uuid in database.beginnings('instances', text)]
+        begun = [database.instances.get(uuid) for uuid in database.beginnings('instances', text)]
+        found = {one.uuid: one for one in [*database.instances.list({'name': text}), *begun]}
         if not found:
             raise
-    return _only(found, text, 'guests', [f'{one.uuid} ({one.name}) on {one.host}' for one in found])
+    shown = [f'{one.uuid} ({one.name}) on {one.host}' for one in found.values()]
+    return _only([*found.values()], text, 'guests', shown)
+
+
+def _usual(text: str) -> str:
+    """Return a uuid in its usual spelling, and any other text as it is."""
+    return str(UUID(text)) if uuidutils.is_uuid_like(text) else text
 
 
 def _only(found: Sequence[T], text: str, what: str, shown: Sequence[str]) -> T:

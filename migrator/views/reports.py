@@ -47,7 +47,7 @@ def _seconds(member: Any) -> float | None:
 
 def text(found: Mapping[str, Any]) -> str:
     """Return a report for a terminal."""
-    lines = [f'{name}: {value}' for name, value in _facts(found)]
+    lines = [f'{name}: {base.printable(value)}' for name, value in _facts(found)]
     lines += ['', *('  '.join(row) for row in _aligned([_HEADINGS, *_rows(found)]))]
     return '\n'.join([*lines, '', *(f'{what}: {left}' for what, left in _checks(found))])
 

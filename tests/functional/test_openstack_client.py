@@ -150,10 +150,10 @@ def test_host_is_drained_and_restored(openstack):
     full = max(hosts.values(), key=[*hosts.values()].count)
     leave = sorted(name for name, host in hosts.items() if host == full)
     planned = openstack('host', 'drain', 'plan', full)
-    assert sorted(one['Name'] for one in planned) == leave
-    assert all(one['Destination'] not in (None, full) for one in planned)
+    assert sorted(one['name'] for one in planned) == leave
+    assert all(one['destination'] not in (None, full) for one in planned)
     ended = openstack('host', 'drain', 'create', '--wait', '--reason', 'new firmware', full)
-    assert (ended['status'], ended['guests']) == ('completed', f'{len(leave)} moved'), ended
+    assert (ended['status'], ended['guests']['moved']) == ('completed', len(leave)), ended
     assert full not in {one['Host'] for one in openstack('server', 'list', '--long')}
     said = openstack('host', 'drain', 'cancel', ended['uuid'], listing=False, fails=True)
     assert 'while it is completed' in said
@@ -161,7 +161,7 @@ def test_host_is_drained_and_restored(openstack):
     assert back['status'] == 'restored', back
     assert {one['Name']: one['Host'] for one in openstack('server', 'list', '--long')} == hosts
     (listed,) = openstack('host', 'drain', 'list', '--host', full)
-    assert (listed['UUID'], listed['Moved']) == (ended['uuid'], len(leave))
+    assert (listed['uuid'], listed['guests']['moved']) == (ended['uuid'], len(leave))
 
 
 DOWN = ('--os-compute-api-version', '2.80', 'compute', 'service', 'set')

@@ -124,7 +124,7 @@ def act(request: Request, uuid: str) -> webob.Response:
     given, services, facts = (
         arguments or {},
         request.services,
-        _facts(request, names.migration(request.services.database, uuid, whole=True)),
+        _facts(request, names.migration(request.services.database, uuid, whole=True, hint=request.may(LIST))),
     )
     who = request.context.user_id or 'an operator'
     if action == 'retry':

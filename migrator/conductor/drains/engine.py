@@ -483,7 +483,7 @@ def _move(row: Migration, entries: Sequence[log.Entry]) -> Move:
             for entry in entries
             if (entry.kind, entry.step) == (kinds.INTENT, _CHOICE) and entry.payload.get('input')
         }
-        unanswered = bool(failed) and all(log.records([entry])[0].facts.unanswered for entry in failed)
+        unanswered = bool(failed) and log.records([failed[-1]])[0].facts.unanswered
         return Move(
             MoveState.FAILED,
             row.dest_compute,

@@ -23,5 +23,7 @@ def uuids(engine: Engine, table: sa.Table, text: str, most: int = 20) -> list[st
         return []
     column = table.c.uuid
     with engine.reader() as session:
-        found = sa.select(column).where(column.like(f'{beginning}%')).order_by(column).limit(most)
+        # The type of the column would cut a pattern that is as long as a uuid.
+        pattern = sa.literal(f'{beginning}%', sa.String())
+        found = sa.select(column).where(column.like(pattern)).order_by(column).limit(most)
         return [str(uuid) for uuid in session.execute(found).scalars()]

@@ -99,14 +99,6 @@ class Session(Asked):
         """The beginning of each command about drains, which is the same."""
         return self.command
 
-    def how_to_retry(self, drain: Drain) -> str:
-        """Return how a drain that has left guests is tried again, as a sentence; an evacuation is typed again."""
-        from migrator.nova.foreground import fenced
-
-        if fenced.Recorded.of(self.database.drains.read_log(drain.uuid)).words is not None:
-            return fenced.how_to_go_on(self, drain)
-        return super().how_to_retry(drain)
-
     @functools.cached_property
     def cloud(self) -> tuple[Nova, PlacementClient]:
         """The clients of the cloud.

@@ -38,6 +38,17 @@ def start(asked: Session) -> int:
         return loop.run(asked, new.uuid, interrupts)
 
 
+def show(asked: Session) -> int:
+    """Show a drain with its guests. An evacuation is not retried, but typed again."""
+
+    def how(one: Drain) -> str:
+        if fenced.Recorded.of(asked.database.drains.read_log(one.uuid)).words is not None:
+            return fenced.how_to_go_on(asked, one)
+        return f'To try again: {asked.command} retry {one.uuid}'
+
+    return drain.show(asked, how)
+
+
 def retry(asked: Session) -> int:
     """Begin a new drain for the guests that one has left, and run it until it ends."""
     from migrator.nova.foreground import loop
@@ -173,7 +184,7 @@ VERBS: tuple[Verb, ...] = (
     Verb('plan', _OF_MANAGE['plan'].help, _own(show_plan), _OF_MANAGE['plan'].arguments),
     Verb('start', 'empty a host, in the foreground', _own(start), _start_arguments),
     _OF_MANAGE['list'],
-    _OF_MANAGE['show'],
+    Verb('show', _OF_MANAGE['show'].help, _own(show), _OF_MANAGE['show'].arguments),
     Verb('watch', 'show a drain until it ends', _own(watch), _maybe_uuid),
     Verb('pause', _OF_MANAGE['pause'].help, _own(pause), _maybe_uuid),
     Verb(

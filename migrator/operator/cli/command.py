@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.db.slots import Bounds
     from migrator.db.sql.engine import Engine
     from migrator.drain.forecast import Band, Expected
-    from migrator.objects.drain import Drain
     from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
 
@@ -98,10 +97,6 @@ class Asked:
         """Close the connections to the database, if there are any."""
         if 'engine' in vars(self):
             self.engine.dispose()
-
-    def how_to_retry(self, drain: Drain) -> str:
-        """Return how a drain that has left guests is tried again, as a sentence."""
-        return f'To try again: {self.drain_command} retry {drain.uuid}'
 
     @property
     def drain_command(self) -> str:
@@ -268,6 +263,8 @@ def check_host(asked: Asked) -> None:
     host = getattr(asked.arguments, 'host', None)
     if host is not None and not asked.database.knows_host(host):
         known = sorted({one.host for one in asked.database.services.list()})
+        if not known:  # as in migrator-drain, whose hosts are those of Nova
+            raise exception.ComputeHostNotFound(f'Nothing is recorded of host {host}.')
         near = Parser.nearest(host, known)
         raise exception.ComputeHostNotFound(f'Compute host {host} could not be found{near or "."}')
 

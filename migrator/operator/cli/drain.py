@@ -8,7 +8,7 @@ import argparse
 import datetime
 import getpass
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.objects import Migration, MigrationType, base
@@ -133,12 +133,16 @@ def list_(asked: Asked) -> int:
     return command.RIGHT
 
 
-def show(asked: Asked) -> int:
-    """Show a drain with its guests."""
+def show(asked: Asked, how_to_retry: Callable[[Drain], str] | None = None) -> int:
+    """Show a drain with its guests.
+
+    :param how_to_retry: returns how one that has left guests is tried again, as a sentence; None: by ``retry``.
+    """
     drain = find(asked)
     members = _members(asked, drain)
     if drain.ended:
-        text = '\n'.join([*_head(drain, members), *_ended(asked, drain, members)])
+        how = how_to_retry or (lambda one: f'To try again: {asked.drain_command} retry {one.uuid}')
+        text = '\n'.join([*_head(drain, members), *_ended(asked, drain, members, how)])
     else:
         now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
         expected = command.expected(whole.document(now))
@@ -147,15 +151,19 @@ def show(asked: Asked) -> int:
     return command.RIGHT
 
 
-def _ended(asked: Asked, drain: Drain, members: Sequence[Member]) -> Iterator[str]:
+def _ended(
+    asked: Asked, drain: Drain, members: Sequence[Member], how_to_retry: Callable[[Drain], str]
+) -> Iterator[str]:
     """Yield the guests that a drain has left, each with its reason and its command, and each check once."""
     left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     for one in left:
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
     for check in drain.checks:
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
+    if drain.has_disabled_host:
+        yield f'{drain.host} stays disabled until you restore the drain or enable the host.'
     if left and drain.direction == Direction.AWAY:
-        yield asked.how_to_retry(drain)
+        yield how_to_retry(drain)
     yield f'Each guest: {asked.drain_command} report {drain.uuid}'
 
 

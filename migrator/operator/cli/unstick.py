@@ -108,7 +108,9 @@ def abandon(asked: Asked) -> int:
 
 
 def _facts(asked: Asked, whole: bool) -> Facts:
-    migration = names.migration(asked.database, asked.arguments.migration, whole)
+    given = asked.arguments.migration
+    # An id that was purged is no guest of that name.
+    migration = names.migration(asked.database, given, whole or given.isdecimal(), hint=True)
     command.say_what(asked.arguments.migration, f'migration {migration.uuid} of guest {migration.instance_uuid}')
     return timeline.gather(asked.database, migration, asked.conf.conductor.lease, sagas())
 

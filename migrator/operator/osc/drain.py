@@ -48,8 +48,8 @@ def _listed(
     """Return a list for a reader, or for a program: the documents themselves."""
     if given.formatter not in ('json', 'yaml') or not documents:
         return headings, rows
-    names = tuple(documents[0])
-    return names, [tuple(one[name] for name in names) for one in documents]
+    names = tuple(dict.fromkeys(name for one in documents for name in one))
+    return names, [tuple(one.get(name) for name in names) for one in documents]
 
 
 def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
@@ -61,7 +61,7 @@ def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
     ]
     words = {
         'guests': ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number),
-        'members': '\n'.join(left) or 'all of them have moved',
+        'members': '\n'.join(left) or ('all of them have moved' if drain['members'] else 'none'),
         'checks': '\n'.join(f'{one["what"]}: {", ".join(one["left"]) or "none"}' for one in drain['checks']),
         'expected': _expected(drain),
     }
@@ -162,7 +162,7 @@ class PlanDrain(command.Lister):
             rows.append(tuple(flat.get(name) for name in _PLAN))
         rows += [tuple(one.get(name) for name in _PLAN) for one in plan['copies']]
         shown = [tuple(map(_words, row)) for row in rows]
-        return _listed(parsed_args, [*plan['guests']], _PLAN_HEADINGS, shown)
+        return _listed(parsed_args, [*plan['guests'], *plan['copies']], _PLAN_HEADINGS, shown)
 
 
 class ListDrain(command.Lister):
@@ -294,7 +294,7 @@ def _act(app: Any, parsed_args: argparse.Namespace, body: dict[str, Any]) -> dic
 
 
 def _with_drain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument('drain', metavar='<drain>', help=NAMES)
+    parser.add_argument('drain', metavar='<drain>', type=commands.part, help=NAMES)
     return parser
 
 

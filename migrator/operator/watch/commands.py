@@ -115,6 +115,16 @@ def make_view(as_json: bool) -> screen.View:
     return screen.Screen(rich.console.Console(highlight=False))
 
 
+def part(text: str) -> str:
+    """Return a name of the command line that is one part of a URL.
+
+    :raises argparse.ArgumentTypeError: the name is empty, too long or not printable, or has a slash.
+    """
+    if '/' in text:  # servers decode it before they look for the route
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} has a slash: give the uuid')
+    return command.name(text)
+
+
 def quoted(name: str) -> str:
     """Return a name as a part of a URL."""
     return parse.quote(name, safe='')
@@ -122,12 +132,12 @@ def quoted(name: str) -> str:
 
 def _drain(parser: argparse.ArgumentParser) -> None:
     help_ = 'its uuid, its host, or four or more characters with which its uuid begins'
-    parser.add_argument('drain', metavar='DRAIN', type=command.name, help=help_)
+    parser.add_argument('drain', metavar='DRAIN', type=part, help=help_)
 
 
 def _migration(parser: argparse.ArgumentParser) -> None:
     help_ = "its uuid, its id, its guest's name, or four or more characters with which its uuid begins"
-    parser.add_argument('migration', metavar='MIGRATION', type=command.name, help=help_)
+    parser.add_argument('migration', metavar='MIGRATION', type=part, help=help_)
 
 
 def _host(parser: argparse.ArgumentParser) -> None:

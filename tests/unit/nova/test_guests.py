@@ -49,6 +49,16 @@ def test_guest_whose_move_is_half_written_is_not_requested_again_after_a_failure
     assert f'The guest probably runs at {host}: look there.' in cloud.member(guest).reason
 
 
+def test_guest_that_was_requested_from_the_new_host_since_is_not_half_moved(cloud):
+    guest = cloud.fake.add_guest('one')
+    row = cloud.fake._add_row(guest, None, None) or cloud.fake.rows[-1]
+    row.update(dest_compute='host2', status='completed')
+    cloud.fake._add_row(guest, None, None)
+    cloud.fake.rows[-1].update(source_compute='host2', dest_compute='host1', status='error')
+    (found,) = cloud.engine.guests(cloud.rows.drain)
+    cloud.engine.check(cloud.fake.client().server(found.uuid))
+
+
 def test_of_two_records_of_a_host_the_one_that_reports_counts(cloud):
     old = dict(cloud.fake.services['host1'], id='old', state='down', host='host1')
     cloud.fake.more_services, cloud.fake.services = (

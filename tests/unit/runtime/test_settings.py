@@ -135,3 +135,11 @@ def test_sample_configuration_has_no_option_that_is_unknown(tmp_path):
     conf = cfg.ConfigOpts()
     conf(['--config-file', str(file)], project='migrator')
     assert settings.unknown_options(conf) == []
+
+
+def test_sections_are_found_in_any_case_and_one_that_auth_section_names_is_known(tmp_path):
+    file = tmp_path / 'migrator.conf'
+    file.write_text('[Database]\nmax_retries = 3\n[placement]\nauth_section = keystone\n[keystone]\nusername = x\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], project='migrator')
+    assert settings.unknown_options(conf) == []

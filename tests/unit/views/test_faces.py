@@ -89,7 +89,9 @@ def test_report_of_a_drain_is_the_same_by_rest_and_by_the_commands(faces, drain)
     found = faces.rest(f'/drains/{drain}/report', answers.DRAIN_REPORT)['report']
     assert faces.operator.json('drain', 'report', drain) == found
     assert [one['attempts'] for one in found['members']] == [1, 1]
+    faces.set(drains.DrainRow.__table__, reason='\x1b[31mred\nGuests: none')
     lines = faces.operator.observed('drain', 'report', 'host1').splitlines()
+    assert not any('\x1b' in line or line == 'Guests: none' for line in lines)
     assert lines[0] == f'Drain: {drain} of host1: incomplete'
     assert sum('failed' in line and line.startswith('guest') for line in lines) == 2
     assert lines[-1] == 'guests: a|b *c*'

@@ -70,7 +70,7 @@ def test_migration_is_found_by_its_id_its_guest_or_a_beginning(scene):
             names.migration(scene.database, text)
     assert names.migration(scene.database, str(first.id), whole=True).uuid == first.uuid
     with pytest.raises(exception.MigrationNotFound, match=f'it is a guest, whose migration is {first.uuid}'):
-        names.migration(scene.database, web.uuid, whole=True)
+        names.migration(scene.database, web.uuid, whole=True, hint=True)
 
 
 def test_guests_of_one_name_are_all_named(scene):
@@ -84,3 +84,26 @@ def test_guests_of_one_name_are_all_named(scene):
     assert names.guest(scene.database, '1234abcd').uuid == one.uuid
     with pytest.raises(exception.InstanceNotFound):
         names.guest(scene.database, 'mail')
+
+
+def test_uuid_has_any_spelling_and_the_name_of_a_guest_overrides_no_uuid(scene):
+    web, thief = scene.instance(name='web', uuid=ONE), scene.instance(name=ONE, uuid=TWO)
+    mine, other = scene.migration(web, uuid='02598ca1-0000-4000-8000-000000000001'), scene.migration(thief)
+    for text in (mine.uuid.upper(), mine.uuid.replace('-', ''), ONE):
+        assert names.migration(scene.database, text).uuid == mine.uuid
+    assert names.guest(scene.database, ONE.upper()).uuid == ONE
+    taken = scene.instance(name='02598ca1')
+    again = scene.migration(taken)
+    with pytest.raises(names.AmbiguousError, match=f'{again.uuid}.*{mine.uuid}|{mine.uuid}.*{again.uuid}'):
+        names.migration(scene.database, '02598ca1')
+    assert other.uuid != mine.uuid
+
+
+def test_caller_who_may_not_list_learns_nothing_of_a_name(scene):
+    web = scene.instance(name='web')
+    migration = scene.migration(web)
+    with pytest.raises(exception.MigrationNotFound) as refused:
+        names.migration(scene.database, 'web', whole=True)
+    assert migration.uuid not in str(refused.value)
+    with pytest.raises(exception.MigrationNotFound, match=migration.uuid):
+        names.migration(scene.database, 'web', whole=True, hint=True)

@@ -7,6 +7,8 @@ import time
 import types
 from urllib import parse
 
+import pytest
+
 from migrator.operator.osc import drain as osc
 from migrator.operator.watch import errors
 
@@ -130,3 +132,10 @@ def test_plan_shows_the_old_copy_of_a_guest_that_waits_for_its_user(operator):
     assert out.splitlines()[-1].startswith(shown)
     columns, rows = openstack(cloud, osc.PlanDrain, 'host1')
     assert [row[columns.index('Name')] for row in rows] == ['left']
+
+
+@pytest.mark.parametrize('text', ['', 'a/b'])
+def test_name_that_is_no_part_of_a_url_is_refused(text):
+    parser = osc.ShowDrain(None, None).get_parser('openstack host drain show')
+    with pytest.raises(SystemExit):
+        parser.parse_args([text])
