@@ -160,7 +160,7 @@ def _ended(
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
     for check in drain.checks:
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
-    if drain.has_disabled_host:
+    if drain.has_disabled_host and any(check['left'] for check in drain.checks):  # else the message says it
         yield f'{drain.host} stays disabled until you restore the drain or enable the host.'
     if left and drain.direction == Direction.AWAY:
         yield how_to_retry(drain)
