@@ -10,7 +10,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.objects import base, times
-from migrator.objects.drain import Drain, MemberStatus
+from migrator.objects.drain import Direction, Drain, MemberStatus
 from migrator.views import drains
 
 _OF_DRAIN = ('uuid', 'host', 'reason', 'status', 'direction', 'requested_by', 'created_at', 'began_at', 'ended_at')
@@ -91,7 +91,8 @@ def _rows(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _checks(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for one in found['checks']:
+    # After a restore the last checks are those from before it.
+    for one in found['checks'] if found['direction'] == Direction.AWAY else ():
         yield one['what'], base.printable(', '.join(one['left']) or 'none')
 
 

@@ -158,7 +158,8 @@ def _ended(
     left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     for one in left:
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
-    for check in drain.checks:
+    # After a restore the last checks are those from before it.
+    for check in drain.checks if drain.direction == Direction.AWAY else ():
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
     if drain.has_disabled_host and any(check['left'] for check in drain.checks):  # else the message says it
         yield f'{drain.host} stays disabled until you restore the drain or enable the host.'
@@ -170,10 +171,11 @@ def _ended(
 def _result(drain: Drain, counts: Mapping[str, int]) -> str:
     """Return the status of a drain, and how many of its guests have moved or are left."""
     total, moved = sum(counts.values()), counts[MemberStatus.MOVED]
+    done = 'moved' if drain.direction == Direction.AWAY else 'back'
     if not drain.ended:
-        return f'{drain.shown_status}: {moved} of {total} moved'
+        return f'{drain.shown_status}: {moved} of {total} {done}'
     left = total - moved - counts[MemberStatus.GONE]
-    return f'{drain.shown_status}: {f"{left} of {total} left" if left else f"{moved} moved"}'
+    return f'{drain.shown_status}: {f"{left} of {total} left" if left else f"{moved} {done}"}'
 
 
 def calibration(asked: Asked) -> int:
