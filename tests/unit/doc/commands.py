@@ -19,7 +19,7 @@ _IN_A_BLOCK = re.compile(f'^ {{3,}}(?:PATH=\\S+ )?({_NAME} .*)$', re.MULTILINE)
 
 
 def lines(text):
-    """Return the command lines of a page, without what a shell would do with them."""
+    """Return the command lines of a page, without comments, pipes and redirections."""
     joined = re.sub(r' *\\\n\s*', ' ', text)
     found = _IN_A_BLOCK.findall(joined) + _IN_A_SENTENCE.findall(re.sub(r'\s*\n\s*', ' ', text))
     return [re.split(r'\s+#|\s[|&>]|\s-->', one)[0].rstrip() for one in found]
