@@ -47,6 +47,8 @@ class LiveMigrationQueue:
         self._executor = executor
         self._waiting = waiting
         self._lock = threads.lock()
+        #: Instance uuid -> the seconds for which a guest that has left stood still, until its last step here.
+        self.downtimes: dict[str, float | None] = {}
         self._closed = False
         self._cancelled_by_close: set[str] = set()
 
@@ -59,6 +61,10 @@ class LiveMigrationQueue:
     def running(self) -> int:
         """The number of running live migrations, including those found running at the start of the service."""
         return self._executor.running
+
+    def note_copied(self, instance_uuid: str, downtime: float | None, _rate: float | None) -> None:
+        """Keep the downtime of a guest that has left; see :class:`migrator.virt.driver.Reporting`."""
+        self.downtimes[instance_uuid] = downtime
 
     def submit(self, migration_uuid: str, function: Callable[..., Any], /, *args: Any) -> None:
         """Queue ``function(*args)``, which must first call :meth:`take`.

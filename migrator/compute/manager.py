@@ -115,6 +115,7 @@ class ComputeManager(
         queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads, own
         )
+        driver.on_copied = queue.note_copied
         self._runner: step_runner.StepRunner = step_runner.StepRunner(
             host,
             self.boot_id,

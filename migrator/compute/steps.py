@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from oslo_log import log as logging
 
@@ -82,16 +83,18 @@ class LiveMigrationSteps(Steps):
     @step(rpcapi.SHORT_WAIT)
     def post_live_migration_at_source(
         self, work: Work, instance: Instance, migrate_data: LiveMigrateData | None
-    ) -> None:
+    ) -> dict[str, Any]:
         """Remove what is left of a guest that has moved away.
 
         :param migrate_data: None if the migration was abandoned before its checks replied.
+        :returns: the downtime of the guest, which the driver reports at about the end of its job.
         :raises migrator.exception.GuestStillHere: the guest is in use here, or its job has not ended.
         """
         guest = self.driver.get_guest(instance.uuid)
         if guest.job or guest.state in IN_USE:
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=work.step)
         self.driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
+        return {'downtime': self._runner.queue.downtimes.pop(instance.uuid, None)}
 
     @step(rpcapi.SHORT_WAIT)
     def post_live_migration_at_destination(

@@ -248,6 +248,8 @@ class Migration(base.Versioned):
     #: The host that runs the guest, as the operator who abandons the migration states.
     abandon_guest_on: str | None = None
 
+    #: The seconds for which the guest stood still at the switchover; None if the hypervisor did not report it.
+    downtime: float | None = None
     #: The hypervisor's last report of the copy.
     memory_total: int | None = None
     memory_processed: int | None = None

@@ -190,6 +190,7 @@ class Facts:
     :ivar started: the driver's call has begun.
     :ivar cancelled: the step was cancelled before the driver was called.
     :ivar verdict: the driver's verdict of a job.
+    :ivar downtime: the seconds for which the guest stood still at the switchover.
     """
 
     here: bool = False
@@ -197,6 +198,13 @@ class Facts:
     started: bool = False
     cancelled: bool = False
     verdict: str | None = None
+    downtime: float | None = None
+
+    def __post_init__(self) -> None:
+        """Drop a downtime that no clock could measure. A driver of another project may have reported it."""
+        seconds: object = self.downtime
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
+            object.__setattr__(self, 'downtime', None)
 
 
 class Refusal(enum.StrEnum):

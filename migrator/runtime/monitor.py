@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from migrator import executors
 from migrator.tracing import Around
+from migrator.virt.driver import Copied
 
 #: A WSGI application.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -133,18 +134,22 @@ class Monitor:
 
         return observe
 
-    def measure_copies(self) -> Callable[[float | None, float | None], None]:
-        """Return a function that counts a live migration, given its downtime and bytes per second."""
+    def measure_copies(self, then: Copied) -> Copied:
+        """Return the ``on_copied`` of a driver, which counts the live migrations.
+
+        :param then: called with the same.
+        """
         name = 'migrator_live_migration_'
         text = 'Live migrations from this host that have completed, by the time for which the guest stood still.'
         downtimes = self._times(f'{name}downtime_seconds', text, buckets=_DOWNTIMES)
         text = 'Live migrations from this host that have completed, by the bytes per second that were copied.'
         rates = self._times(f'{name}bytes_per_second', text, buckets=_RATES)
 
-        def observe(downtime: float | None, rate: float | None) -> None:
+        def observe(instance_uuid: str, downtime: float | None, rate: float | None) -> None:
             for histogram, value in ((downtimes, downtime), (rates, rate)):
                 if value is not None:
                     histogram.observe(value)
+            then(instance_uuid, downtime, rate)
 
         return observe
 

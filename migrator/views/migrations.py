@@ -17,7 +17,7 @@ from migrator.objects import Migration
 from migrator.views import cleanups, explain
 from migrator.views.timeline import Facts, waits
 
-_SHOWN = ('id', 'uuid', 'instance_uuid', 'status', 'outcome', 'attempt', 'drain', 'requested_host')
+_SHOWN = ('id', 'uuid', 'instance_uuid', 'status', 'outcome', 'attempt', 'drain', 'requested_host', 'downtime')
 _REASONS = ('waits_for', 'wait_kind', 'stuck_reason', 'stuck_kind', 'failure')
 _FIGURES = (
     *('memory_total', 'memory_processed', 'memory_remaining'),

@@ -25,11 +25,17 @@ def document(database: Database, drain: Drain) -> dict[str, Any]:
     A requested change of it, such as a pause, is in ``requests``, with its user and its time.
     """
     members = drains.in_order(drain, database.drains.read_members(drain.uuid))
+    found = database.migrations.list({'uuid': [one.mark for one in members if one.mark is not None]})
+    downtimes = {one.uuid: one.downtime for one in found}
     counts = database.drains.counts([drain.uuid])[drain.uuid]
     shown = drains.summary(drain, counts)
     return {
         **{name: shown[name] for name in (*_OF_DRAIN, 'guests', 'checks', 'message')},
-        'members': [{name: getattr(one, name) for name in _OF_GUEST} | {'seconds': _seconds(one)} for one in members],
+        'members': [
+            {name: getattr(one, name) for name in _OF_GUEST}
+            | {'seconds': _seconds(one), 'downtime': downtimes.get(one.mark or '')}
+            for one in members
+        ],
         'requests': [
             {'at': one.at, 'action': one.payload['action'], 'by': one.payload.get('by')}
             for one in database.drains.read_log(drain.uuid)
@@ -60,7 +66,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     return '\n'.join([*lines, *(f'- {what}: {_escaped(left)}' for what, left in _checks(found))])
 
 
-_HEADINGS = ('Guest', 'Result', 'Attempts', 'Destination', 'Took', 'Reason')
+_HEADINGS = ('Guest', 'Result', 'Attempts', 'Destination', 'Took', 'Down', 'Reason')
 
 
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -85,6 +91,7 @@ def _rows(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             str(one['attempts']),
             one['destination'] or '-',
             took,
+            '-' if one['downtime'] is None else f'{one["downtime"]:.3g} s',
             one['reason'] or '-',
         )
         yield [base.printable(cell) for cell in shown]

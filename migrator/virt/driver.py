@@ -67,15 +67,18 @@ class NeverCancelled(CancelToken):
         """Return without raising."""
 
 
+Copied = Callable[[str, float | None, float | None], None]
+
+
 class Reporting:
     """What a driver may report about its host, its guests and its jobs. All of it is optional.
 
-    :ivar on_copied: the driver calls it when a live migration from this host has completed: with the seconds for which
-        the guest stood still, and the bytes per second that were copied, each None if the hypervisor does not know it.
-        It returns at once, and raises nothing.
+    :ivar on_copied: the driver calls it when a live migration from this host has completed: with the uuid of the guest,
+        the seconds for which it stood still, and the bytes per second that were copied, each of the two None if the
+        hypervisor does not know it. It returns at once, and raises nothing.
     """
 
-    on_copied: Callable[[float | None, float | None], None] = staticmethod(lambda downtime, rate: None)
+    on_copied: Copied = staticmethod(lambda instance_uuid, downtime, rate: None)
 
     def get_identity(self) -> str | None:
         """Return what distinguishes this hypervisor from every other one, such as a uuid of the machine.

@@ -6,13 +6,13 @@ import datetime
 
 import pytest
 
-from tests.functional.test_drain import act, drain, ends, host_of, statuses
+from tests.functional.test_drain import DRAINS, act, drain, ends, host_of, statuses
 
 pytestmark = pytest.mark.simulated(reason='it lets single seconds pass')
 
 
 def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
-    left, _moves = (cloud.boot(name, 'host1') for name in ('left', 'moves'))
+    left, _moves = (cloud.boot(name, 'host1', dirty_rate=100) for name in ('left', 'moves'))
     cloud.database.instances.update(left.uuid, locked_by='owner')
     first = drain(cloud, reason='disks', max_attempts=2)['uuid']
     assert act(cloud, first, 'retry').status_int == 409
@@ -25,6 +25,9 @@ def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
     assert (second['reason'], second['max_attempts'], second['only_guests']) == ('disks', 2, [left.uuid])
     assert act(cloud, first, 'retry').status_int == 409
     assert statuses(ends(cloud, second['uuid'])) == {'left': 'moved'}
+    report = cloud.request('GET', f'{DRAINS}/{first}/report').json['report']
+    (of,) = (one for one in report['members'] if one['status'] == 'moved')
+    assert 0 < of['downtime'] < of['seconds']
     assert (host_of(cloud, left) != 'host1', host_of(cloud, stays)) == (True, 'host1')
 
 

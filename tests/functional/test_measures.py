@@ -61,7 +61,8 @@ def test_each_step_is_measured_from_its_first_try_to_its_end(cloud):
 def test_downtime_and_throughput_are_those_of_the_hypervisor(cloud):
     threads = cloud.threads_for('host1')
     host = monitor.Monitor('migrator-compute', threads, threads.event())
-    cloud.computes['host1'].driver.on_copied = host.measure_copies()
+    driver = cloud.computes['host1'].driver
+    driver.on_copied = host.measure_copies(driver.on_copied)
     instance = cloud.boot('one', 'host1', memory_mb=4096, dirty_rate=100)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
@@ -71,6 +72,8 @@ def test_downtime_and_throughput_are_those_of_the_hypervisor(cloud):
     assert value('migrator_live_migration_downtime_seconds_sum') == pytest.approx(stood_still)
     assert 0 < stood_still <= cloud.world.hypervisors['host1'].max_downtime
     assert value('migrator_live_migration_bytes_per_second_count') == 1
+    (row,) = cloud.database.migrations.list({'instance_uuid': instance.uuid})
+    assert row.downtime == pytest.approx(stood_still)
     assert value('migrator_live_migration_bytes_per_second_sum') == pytest.approx(1024 * 2**20, rel=0.01)
 
 

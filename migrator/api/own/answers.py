@@ -59,6 +59,7 @@ _VIEW = whole(
     attempt=_NUMBER,
     drain=_UUID_OR_NULL,
     requested_host=_TEXT_OR_NULL,
+    downtime=or_null({'type': 'number'}),
     source=_TEXT,
     destination=_TEXT_OR_NULL,
     progress=whole(
@@ -271,7 +272,7 @@ DRAIN_REPORT = whole(
                 attempts=_NUMBER,
                 **each('destination reason', _TEXT_OR_NULL),
                 **each('began_at ended_at', _TIME_OR_NULL),
-                seconds={'type': ['number', 'null']},
+                **each('seconds downtime', or_null({'type': 'number'})),
             )
         ),
         requests=many(whole(at=_TIME, action=_TEXT, by=_TEXT_OR_NULL)),

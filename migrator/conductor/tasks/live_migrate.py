@@ -179,7 +179,11 @@ def wait_for_job(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def post_live_migration_at_source(m: MigrationContext) -> Verdict:
     """Remove what is left of the guest at the source."""
-    return _post(m, m.source, 'post_live_migration_at_source')
+    step = 'post_live_migration_at_source'
+    then = _post(m, m.source, step)
+    if isinstance(then, Done) and (report := m.replies.reports.get((m.source, step))) is not None:
+        m.set(downtime=report.facts.downtime)
+    return then
 
 
 def post_live_migration_at_destination(m: MigrationContext) -> Verdict:

@@ -147,7 +147,7 @@ class WorldServer:
     def _connect(self, host: str) -> str:
         made = FakeDriver(self._hypervisor(host), self._threads)
         copied = self._copied[made.boot] = collections.deque()
-        made.on_copied = lambda downtime, rate: copied.append((downtime, rate))
+        made.on_copied = lambda *one: copied.append(one)
         self._drivers[made.boot] = made
         return made.boot
 

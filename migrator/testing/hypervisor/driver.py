@@ -153,7 +153,7 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
         seconds = self._threads.clock.monotonic() - began
         if job.verdict is Verdict.COMPLETED and seconds > 0:
             downtime, sent = job.copied()
-            self.on_copied(downtime, sent / seconds)
+            self.on_copied(instance.uuid, downtime, sent / seconds)
         return job.verdict or Verdict.FAILED
 
     @phase

@@ -55,7 +55,7 @@ class HostDriver(driver.ComputeDriver):
         self.host = conf.host
         self._threads = threads
         self.connection = Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
-        self.connection.on_copied = lambda downtime, rate: self.on_copied(downtime, rate)
+        self.connection.on_copied = lambda *copied: self.on_copied(*copied)
         self._records = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
         self._incoming = storage.IncomingDisks(self.host, self._records)
         self.jobs = live_migration.Jobs(self.connection, self._records, threads, self.get_guest)

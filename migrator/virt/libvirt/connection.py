@@ -30,6 +30,7 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.virt import driver
 from migrator.virt.libvirt.host import host_uuid
 
 LOG = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class Connection:
         self.uri = uri
         self.host = host
         self.deadline = deadline
-        self.on_copied: Callable[[float | None, float | None], None] = lambda downtime, rate: None
+        self.on_copied: driver.Copied = lambda instance_uuid, downtime, rate: None
         self.waker = Waker(threads)
         self._threads = threads
         self._pool = executors.BoundedExecutor(POOL_SIZE, threads, name='libvirt')
@@ -359,10 +360,10 @@ class Connection:
             with self._lock:
                 self._moved.add(uuid)
         if event == libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED:
-            self._report_copy(args[0])
+            self._report_copy(uuid, args[0])
         self.waker.wake(uuid)
 
-    def _report_copy(self, stats: dict[str, Any]) -> None:
+    def _report_copy(self, uuid: str, stats: dict[str, Any]) -> None:
         """Report a job that has ended, if it has moved a guest away.
 
         :param stats: libvirt's figures: milliseconds and bytes.
@@ -373,7 +374,9 @@ class Connection:
         downtime, elapsed = (stats.get(name) for name in _TIMES)
         copied = sum(stats.get(name, 0) for name in _COPIED)
         self.on_copied(
-            None if downtime is None else downtime / 1000, 1000 * copied / elapsed if elapsed and copied else None
+            uuid,
+            None if downtime is None else downtime / 1000,
+            1000 * copied / elapsed if elapsed and copied else None,
         )
 
     def _on_close(self, _connection: Any, reason: int, _opaque: Any) -> None:

@@ -196,7 +196,7 @@ def test_migration_uses_the_enabled_features(bench: LibvirtBench, option: str, v
 
 def test_completed_move_is_reported_with_its_downtime_and_rate(bench: LibvirtBench) -> None:
     found: list[tuple[float | None, float | None]] = []
-    bench.source.on_copied = lambda downtime, rate: found.append((downtime, rate))
+    bench.source.on_copied = lambda uuid, downtime, rate: found.append((downtime, rate))
     call = bench.move(bench.prepare())
     bench.run_until(lambda: call.ended and found)
     assert call.result() == 'completed'

@@ -98,7 +98,7 @@ def test_report_of_a_drain_is_the_same_by_rest_and_by_the_commands(faces, drain)
     text = faces.operator.observed('drain', 'report', drain, '--markdown')
     assert '# Drain of host1: incomplete' in text
     (row, _) = (line for line in text.splitlines() if line.startswith('| guest'))
-    assert row.count(' | ') == 5
+    assert row.count(' | ') == 6
     assert '\\<b\\>has' in row
     assert 'guests: a\\|b \\*c\\*' in text
     assert '\x1b' not in text

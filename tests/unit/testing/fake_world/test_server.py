@@ -79,7 +79,7 @@ def test_cancelled_token_is_forwarded_during_pre_live_migration(bench):
 
 def test_driver_reports_the_downtime_and_throughput_of_a_copy(bench):
     found = []
-    bench.source.on_copied = lambda downtime, rate: found.append((downtime, rate))
+    bench.source.on_copied = lambda uuid, downtime, rate: found.append((downtime, rate))
     data = bench.destination.pre_live_migration(bench.instance, driver.LiveMigrateData(), driver.NeverCancelled())
     call = bench.in_thread(bench.source.live_migration, bench.instance, 'beta', data, lambda: None)
     bench.run_until(lambda: call.ended)

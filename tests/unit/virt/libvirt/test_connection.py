@@ -160,7 +160,7 @@ def test_pause_for_switchover_wakes_no_waiting_thread(answers, event, detail, wo
 )
 def test_completed_move_is_reported_with_its_downtime_and_rate(answers, changed, reported):
     connection, found = a_connection(10), []
-    connection.on_copied = lambda downtime, rate: found.append((downtime, rate))
+    connection.on_copied = lambda uuid, downtime, rate: found.append((downtime, rate))
     stats = {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT, 'downtime': 45, 'time_elapsed': 2000}
     stats |= {'memory_processed': 10**9, 'disk_processed': 3 * 10**9, **changed}
     event = libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED
