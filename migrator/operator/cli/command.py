@@ -199,11 +199,12 @@ def report(prog: str, error: Exception, conf: cfg.ConfigOpts | None = None) -> i
     from oslo_config import cfg
 
     from migrator.db.sql import options
+    from migrator.operator.watch.errors import ApiInvalid
     from migrator.views.names import AmbiguousError
 
     if isinstance(error, BrokenPipeError):  # this is not an error: see pipes.quiet
         raise error
-    if isinstance(error, (exception.ConfigurationError, AmbiguousError)):
+    if isinstance(error, (exception.ConfigurationError, AmbiguousError, ApiInvalid)):
         return fail(prog, USAGE, error)
     refused = None
     if isinstance(error, exception.DatabaseUnreachable) and conf is not None:

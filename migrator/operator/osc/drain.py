@@ -21,7 +21,7 @@ from migrator.objects.drain import DRAIN_ENDS, DrainStatus
 from migrator.operator import drain_request
 from migrator.operator.cli.command import expected, say_what
 from migrator.operator.cli.drain import NAMES
-from migrator.operator.watch import commands, screen, subjects
+from migrator.operator.watch import commands, errors, screen, subjects
 
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
@@ -122,7 +122,18 @@ def _check(drain: dict[str, Any]) -> None:
         raise exceptions.CommandError(f'Drain {drain["uuid"]} is {drain["status"]}: {drain["message"]}')
 
 
-class CreateDrain(command.ShowOne):
+class _Usage(command.Command):
+    """A command that exits with 2, as the other commands do, if a value or a name is wrong."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        try:
+            return int(super().run(parsed_args))
+        except errors.ApiInvalid as error:
+            self.app.LOG.error(error)
+            return 2
+
+
+class CreateDrain(_Usage, command.ShowOne):
     """Empty a host: disable it, and live-migrate its servers away."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -142,7 +153,7 @@ class CreateDrain(command.ShowOne):
         return _shown(drain)
 
 
-class PlanDrain(command.Lister):
+class PlanDrain(_Usage, command.Lister):
     """Show which servers of a host can move, where to, and what is in the way. Nothing is changed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -165,7 +176,7 @@ class PlanDrain(command.Lister):
         return _listed(parsed_args, [*plan['guests'], *plan['copies']], _PLAN_HEADINGS, shown)
 
 
-class ListDrain(command.Lister):
+class ListDrain(_Usage, command.Lister):
     """List drains, the newest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -195,7 +206,7 @@ def _pages(client: Any, query: dict[str, str]) -> Iterable[dict[str, Any]]:
         query = query | {'marker': page['drains'][-1]['uuid']}
 
 
-class ShowDrain(command.ShowOne):
+class ShowDrain(_Usage, command.ShowOne):
     """Show a drain, and each server that has not moved."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -207,7 +218,7 @@ class ShowDrain(command.ShowOne):
         return _shown(_find(_client(self.app), parsed_args.drain))
 
 
-class WatchDrain(command.Command):
+class WatchDrain(_Usage, command.Command):
     """Show a drain until it ends; exit with 1 unless it ends completed or restored."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -220,7 +231,7 @@ class WatchDrain(command.Command):
         return _follow(_subject(_client(self.app), uuid), uuid, commands.make_view(as_json=False))
 
 
-class SetDrain(command.ShowOne):
+class SetDrain(_Usage, command.ShowOne):
     """Pause or resume a drain."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -236,7 +247,7 @@ class SetDrain(command.ShowOne):
         return _shown(_act(self.app, parsed_args, {parsed_args.action: None}))
 
 
-class CancelDrain(command.ShowOne):
+class CancelDrain(_Usage, command.ShowOne):
     """End a drain: abort its migrations that do not run yet, and enable the host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -250,7 +261,7 @@ class CancelDrain(command.ShowOne):
         return _shown(_act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}}))
 
 
-class RestoreDrain(command.ShowOne):
+class RestoreDrain(_Usage, command.ShowOne):
     """Enable the host, and bring back the servers that the drain has moved."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -268,7 +279,7 @@ class RestoreDrain(command.ShowOne):
         return _shown(drain)
 
 
-class RetryDrain(command.ShowOne):
+class RetryDrain(_Usage, command.ShowOne):
     """Begin a new drain with the same request, for the servers that an ended one did not move."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

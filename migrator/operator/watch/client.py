@@ -38,6 +38,7 @@ class Client:
         """Send a request and return the answer.
 
         :param path: below ``/migrator/v1``.
+        :raises migrator.operator.watch.errors.ApiInvalid: a value of the request is wrong.
         :raises migrator.operator.watch.errors.ApiRefused: the API refuses the request, or the credentials are not
             accepted.
         :raises migrator.operator.watch.errors.ApiUnreachable: the API does not answer now; the same request may succeed
@@ -55,7 +56,8 @@ class Client:
         if response.status_code >= 500:
             raise errors.ApiUnreachable(url=url, reason=_message_of(response))
         if response.status_code >= 400:
-            raise errors.ApiRefused(url=url, reason=_message_of(response))
+            refused = errors.ApiInvalid if response.status_code == 400 else errors.ApiRefused
+            raise refused(url=url, reason=_message_of(response))
         try:
             found: dict[str, Any] = response.json()
         except ValueError:

@@ -19,3 +19,7 @@ class ApiRefused(exception.MigratorException):
     """The REST API refuses the request, or the cloud has no such API."""
 
     msg_fmt = 'The request to {url} failed: {reason}'
+
+
+class ApiInvalid(ApiRefused):
+    """The REST API answers that the request has a wrong value, such as a name that fits two drains."""

@@ -3,7 +3,9 @@
 """The client of /migrator/v1 on a real HTTP server, and which cloud it asks."""
 
 import json
+import logging
 import socket
+import types
 
 import pytest
 from keystoneauth1 import noauth, session
@@ -11,6 +13,8 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.conf import api
+from migrator.operator.cli import command
+from migrator.operator.osc import drain as osc_drain
 from migrator.operator.watch import client, errors
 from migrator.runtime import http_server
 
@@ -83,6 +87,24 @@ def test_refused_request_has_the_url_and_the_message_of_the_api(server, asked):
     with pytest.raises(errors.ApiRefused) as raised:
         asked.get('/drains/1')
     assert str(raised.value) == f'The request to {server.url}/migrator/v1/drains/1 failed: No such drain. (HTTP 404)'
+
+
+@pytest.mark.parametrize(
+    ('status', 'exits'), [('400 Bad Request', 2), ('404 Not Found', 1), ('409 Conflict', 1), ('503 Not Now', 3)]
+)
+def test_exit_status_says_whether_the_request_was_wrong(server, asked, capsys, status, exits):
+    server.status, server.document = status, {'badRequest': {'code': 400, 'message': "'host1' fits several drains."}}
+    with pytest.raises(exception.MigratorException) as raised:
+        asked.get('/drains/host1')
+    assert command.report('migrator-manage', raised.value) == exits
+    app = types.SimpleNamespace(client_manager=types.SimpleNamespace(migrator=asked), LOG=logging.getLogger('osc'))
+    show = osc_drain.ShowDrain(app, None)
+    given = show.get_parser('show').parse_args(['host1'])
+    if exits == 2:
+        assert show.run(given) == 2
+    else:
+        with pytest.raises(type(raised.value)):
+            show.run(given)
 
 
 @pytest.mark.parametrize('status', ['500 Internal Server Error', '503 Service Unavailable'])
