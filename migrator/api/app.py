@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import webob
 import webob.dec
 from oslo_config import cfg
@@ -15,7 +12,7 @@ from oslo_policy import policy
 
 from migrator import exception, executors
 from migrator.api import errors, microversions, openapi, policies, routes, versions
-from migrator.api.auth import Auth, of_conf
+from migrator.api.auth import App, Auth, of_conf, only_known_hosts
 from migrator.api.own import ui
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services, Streams
@@ -33,8 +30,10 @@ def make_app(
     *,
     auth: Auth | None = None,
     enforcer: policy.Enforcer | None = None,
-) -> Callable[..., Any]:
+) -> App:
     """Return the WSGI application.
+
+    With noauth2 it answers only under the names of loopback and of ``[api] host_names``.
 
     :param conf: with the options of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
         registers ``[oslo_policy]`` and, at the first request, ``[keystone_authtoken]`` on it.
@@ -58,7 +57,9 @@ def make_app(
 
     # The pipeline has no middleware of oslo.middleware, because its import registers options on the global
     # configuration. migrator.cmd.api wraps this application in HTTPProxyToWSGI.
-    return webob.dec.wsgify(handle, RequestClass=Request)  # type: ignore[no-any-return]  # WebOb has no types
+    served: App = webob.dec.wsgify(handle, RequestClass=Request)
+    is_open = auth is None and conf.api.auth_strategy == 'noauth2'
+    return only_known_hosts(served, conf.api.host_names) if is_open else served
 
 
 def _with_request_id(handle: Handler, services: Services) -> Handler:

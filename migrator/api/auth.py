@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import webob.dec
@@ -13,8 +14,12 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.api.request import Handler, Request
+from migrator.conf.api import is_loopback
 from migrator.context import RequestContext
+from migrator.objects import base
 
+#: A WSGI application.
+App = Callable[..., Iterable[bytes]]
 #: Wraps a handler in the authentication.
 Auth = Callable[[Handler], Handler]
 
@@ -51,6 +56,40 @@ def noauth2(handle: Handler) -> Handler:
         return handle(request)
 
     return authenticated
+
+
+def only_known_hosts(serve: App, names: Sequence[str]) -> App:
+    """Return an application that answers 403 to a Host header of neither loopback nor one of some names.
+
+    The owner of a name can let it point at loopback, after a browser has loaded a page from it. The browser then lets
+    that page use the API, and noauth2 asks for no secret. A request without the header is of no browser.
+
+    :param serve: a WSGI application.
+    :param names: host names and addresses, without ports.
+    """
+    known = {_bare(name) for name in names}
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        given = environ.get('HTTP_HOST', '')
+        name = _bare(_PORT.sub('', given))
+        if not given or name in known or is_loopback(name):
+            return serve(environ, start_response)
+        message = (
+            f'With noauth2, this API is not served as {base.printable(name)[:253]}. Use a loopback address, or add the '
+            'name to [api] host_names.'
+        )
+        response = webob.Response(status=403, json_body={'forbidden': {'code': 403, 'message': message}})
+        answer: Iterable[bytes] = response(environ, start_response)
+        return answer
+
+    return guarded
+
+
+_PORT = re.compile(r':\d*$')
+
+
+def _bare(name: str) -> str:
+    return name.strip().strip('[]').rstrip('.').lower()
 
 
 def keystone(conf: cfg.ConfigOpts) -> Auth:

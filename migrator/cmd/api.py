@@ -40,7 +40,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 def make_app(process: Process) -> App:
     """Return the WSGI application, wired to the configured database and broker."""
-    from migrator.api import app
+    from migrator.api import app, auth
     from migrator.conductor import rpcapi
     from migrator.conductor.tasks import sagas
     from migrator.conf import upgrade_levels
@@ -58,6 +58,9 @@ def make_app(process: Process) -> App:
         from oslo_middleware import http_proxy_to_wsgi
 
         made = http_proxy_to_wsgi.HTTPProxyToWSGI(made, process.conf)
+        if process.conf.api.auth_strategy == 'noauth2':
+            # The application sees only the name that the headers of a proxy give, and a browser can send those too.
+            made = auth.only_known_hosts(made, process.conf.api.host_names)
     return process.monitor.around(made)
 
 

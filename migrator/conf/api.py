@@ -36,6 +36,17 @@ True or false; default false: it refuses to start. With true, every caller that 
 guest. It is for networks with a protection of their own.
 """,
     ),
+    cfg.ListOpt(
+        'host_names',
+        default=[],
+        help="""
+The names and addresses under which clients reach the API, besides those of loopback, if auth_strategy is noauth2.
+
+A list of names and addresses, each without a port; default empty. With noauth2, a request whose Host header has another
+name is answered 403: a page of another site could otherwise have its own name point at this API, and use it from an
+operator's browser. With keystone the option has no effect, since such a page has no token.
+""",
+    ),
     cfg.IntOpt(
         'max_limit',
         default=1000,

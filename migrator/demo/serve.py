@@ -12,7 +12,7 @@ from typing import Any
 from urllib import parse
 
 from migrator import executors
-from migrator.api import devidentity
+from migrator.api import auth, devidentity
 from migrator.demo import options
 from migrator.demo.cloud import DemoCloud
 from migrator.runtime import http_server, monitor, signals
@@ -83,7 +83,7 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
         stack.callback(stopping.set)
         health.watch('database', cloud.database.engine.check)
         apps[0].app = _beside(cloud.app, devidentity.make_app(endpoints))
-        apps[1].app = cloud.placement.app
+        apps[1].app = auth.only_known_hosts(cloud.placement.app, ())
         cloud.populate()
         cloud.wait_for_definitions(cloud.guests)
         health.started = True

@@ -96,6 +96,7 @@ class World:
         conductor.register_opts(self.conf)
         self.conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         self.conf.set_override('auth_strategy', 'noauth2', group='api')
+        self.conf.set_override('host_names', ['api.test'], group='api')
         self.conductor = ConductorStandIn()
         self.app = app.make_app(self.conf, self.database, self.conductor, self.threads, sagas(), auth=auth)
 

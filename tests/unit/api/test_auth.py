@@ -40,6 +40,39 @@ def test_noauth2_token_sets_user_project_and_role(world, token, user, project, i
         assert world.database.migrations.list()[0].user_id == user
 
 
+@pytest.mark.parametrize(
+    ('name', 'status'),
+    [
+        ('localhost', 200),
+        ('LOCALHOST.:8774', 200),
+        ('127.0.0.1:8774', 200),
+        ('127.8.9.1', 200),
+        ('[::1]:8774', 200),
+        ('mine.example:8774', 200),
+        ('10.0.0.7', 200),
+        ('', 200),
+        ('evil.example', 403),
+        ('evil.example:8774', 403),
+        ('localhost.evil.example', 403),
+        ('127.0.0.1.evil.example', 403),
+        ('evil.example:80:80', 403),
+        ('10.0.0.8', 403),
+        ('::1.evil.example', 403),
+        ('<b>\x1b[2J', 403),
+    ],
+)
+def test_noauth2_answers_only_under_known_names(world, name, status):
+    world.conf.set_override('host_names', ['api.test', 'Mine.example', '10.0.0.7'], group='api')
+    served = app.make_app(world.conf, world.database, world.conductor, world.threads, sagas())
+    for path in ('/v2.1/servers', '/migrator/v1/ui'):
+        request = webob.Request.blank(path, headers={'X-Auth-Token': 'admin', 'Host': name})
+        response = request.get_response(served)
+        assert response.status_int == status
+        if status == 403:
+            assert '[api] host_names' in response.json['forbidden']['message']
+            assert '\x1b' not in response.text
+
+
 @pytest.fixture
 def keystone(world, tmp_path):
     """The world behind keystonemiddleware, with a Keystone that knows three tokens."""

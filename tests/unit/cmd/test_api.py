@@ -47,12 +47,17 @@ def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
 
 
 @pytest.mark.parametrize(('option', 'scheme'), [('', 'http'), ('enable_proxy_headers_parsing = true', 'https')])
-def test_scheme_that_a_proxy_names_is_in_links_only_with_the_option(tmp_path, option, scheme):
+def test_scheme_and_name_of_a_proxy_count_only_with_the_option(tmp_path, option, scheme):
     with running(tmp_path, 'api', *configure(tmp_path, f'[oslo_middleware]\n{option}')) as service:
         url = url_of(service).removesuffix('v2.1')
         answer = requests.get(url, headers={'X-Forwarded-Proto': 'https'}, timeout=30)
         link = answer.json()['versions'][0]['links'][0]['href']
         assert link == f'{scheme}{url.removeprefix("http")}v2.1/'
+        # A page of another site can have a browser send either name.
+        for name, of_proxy in (('evil.example', 'localhost'), ('localhost', 'evil.example')):
+            answer = requests.get(url, headers={'Host': name, 'X-Forwarded-Host': of_proxy}, timeout=30)
+            believed = of_proxy if option else name
+            assert answer.status_code == (403 if 'evil.example' in (name, believed) else 200)
 
 
 def test_port_in_use_exits_2_with_one_line(tmp_path):
