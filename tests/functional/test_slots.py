@@ -59,6 +59,17 @@ def test_migration_that_waits_for_a_slot_fails_once_its_source_is_forced_down(cl
 
 
 @pytest.mark.cloud(options={INBOUND: 1})
+def test_migration_to_its_own_host_fails_without_waiting_for_a_slot_there(cloud):
+    (one,), own = boot(cloud, 'host1'), cloud.boot('own', 'host2')
+    begin(cloud, [one], 'host2')
+    assert cloud.live_migrate(own, 'host2').status_int == 202
+    cloud.simulation.advance(10)
+    first, second = rows(cloud, [one, own])
+    assert (first.status, second.status) == ('running', 'failed')
+    assert 'to current host host2: name another host, or none.' in second.failure
+
+
+@pytest.mark.cloud(options={INBOUND: 1})
 def test_second_migration_to_a_host_waits_accepted_and_then_moves(cloud):
     instances = boot(cloud, 'host1', 'host3')
     begin(cloud, instances, 'host2')

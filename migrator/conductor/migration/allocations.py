@@ -33,6 +33,9 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     """Return the intent of the move: the next candidate, both allocations, and the instance's generation."""
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} was deleted.')
+    if m.row.requested_host == m.source:
+        # Before it waits for a slot there, which it would never use.
+        return Failed(exception.UnableToMigrateToSelf(instance_uuid=m.row.instance_uuid, host=m.source).message)
     tools = m.tools
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     tried = destinations.tried(m.step_log, m.attempt)

@@ -112,7 +112,6 @@ def choose(
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down, or is disabled and may not be.
-    :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
     :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
@@ -188,8 +187,6 @@ class _Choice:
         migration, named = self.spec.migration, self.spec.migration.requested_host
         if named is None:
             return None
-        if named == migration.source_compute:
-            raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
         if named in self.spec.tried:
             raise exception.NoValidHost(reason=f'Host {named} was requested, but it cannot take the instance.')
         places = self.database.services.places(migration.instance_uuid, host=named)
