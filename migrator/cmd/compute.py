@@ -130,11 +130,11 @@ def begin(process: Process) -> None:
     process.wait_for('The hypervisor', host.start)
     hosts.append(host)
     process.on_stop(host.stop)
-    driver.on_copied = process.monitor.measure_copies(driver.on_copied)
-    _add_metrics(process, host.manager.live_migrations)
+    _add_metrics(process, host.manager.live_migrations, driver)
 
 
-def _add_metrics(process: Process, queue: executors.BoundedExecutor) -> None:
+def _add_metrics(process: Process, queue: executors.BoundedExecutor, hypervisor: driver.ComputeDriver) -> None:
+    hypervisor.on_copied = process.monitor.measure_copies(hypervisor.on_copied)
     for name, text, read in (
         ('limit', 'Live migrations that may leave this host at once.', lambda: queue.max_workers),
         ('running', 'Live migrations that leave this host now.', lambda: queue.running),
