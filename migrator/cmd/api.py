@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from migrator import tracing
 from migrator.objects import base
 from migrator.runtime import logs, service
+from migrator.runtime.monitor import Monitor
 from migrator.runtime.process import Process
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def make_app(process: Process) -> App:
     from migrator.conductor import rpcapi
     from migrator.conductor.tasks import sagas
     from migrator.conf import upgrade_levels
+    from migrator.views import attention
 
     process.monitor.is_served = True
     version = upgrade_levels.version(process.conf, 'conductor', rpcapi.VERSIONS)
@@ -52,6 +54,8 @@ def make_app(process: Process) -> App:
     # The API works without the broker: it commits the row, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
     conductor = rpcapi.ConductorAPI(client, version)
+    if process.monitor.measures:
+        count_attention(process.monitor, lambda: attention.counts(database, process.conf.conductor.lease))
     observe = process.monitor.time_requests() if process.monitor.measures else None
     made = logged(app.make_app(process.conf, database, conductor, process.threads, sagas()), observe, process.tracer())
     if process.conf.oslo_middleware.enable_proxy_headers_parsing:
@@ -62,6 +66,11 @@ def make_app(process: Process) -> App:
             # The application sees only the name that the headers of a proxy give, and a browser can send those too.
             made = auth.only_known_hosts(made, process.conf.api.host_names)
     return process.monitor.around(made)
+
+
+def count_attention(monitor: Monitor, read: Callable[[], Mapping[str, int]]) -> None:
+    """Add the metric of what needs an operator, which is read at each scrape."""
+    monitor.counts('migrator_attention', 'What needs an operator, by its kind.', 'kind', read)
 
 
 def logged(

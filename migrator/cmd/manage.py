@@ -2,9 +2,9 @@
 
 """``migrator-manage``: the operator's commands for migrator's own data.
 
-A command is a noun and a verb. Each noun has a row in :data:`NOUNS`, and a module with its verbs. That module is
-imported only if the command line names the noun. A verb is a function that receives the parsed command line and returns
-an exit status:
+A command is a noun and a verb; ``status`` is a noun without verbs. Each noun has a row in :data:`NOUNS`, and a module
+with its verbs. That module is imported only if the command line names the noun. A verb is a function that receives the
+parsed command line and returns an exit status:
 
 0. success
 1. the command found something wrong, or could not do it
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what --help does not need is imported where it is used, so 
 
 #: Noun -> its help, and the module whose ``VERBS`` it has.
 NOUNS: dict[str, tuple[str, str]] = {
+    'status': ('what needs an operator; exits with 1 if anything does', 'migrator.operator.cli.status'),
     'db': ('the database schema', 'migrator.operator.cli.db'),
     'service': ('the services that report: computes and conductors', 'migrator.operator.cli.service'),
     'instance': ('the guests in the database of migrator', 'migrator.operator.cli.instance'),
@@ -60,7 +61,11 @@ class _NounParser(Parser):
         """Add the verbs, and parse as usual."""
         from migrator.operator.cli import command
 
-        verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
+        module = importlib.import_module(self._module)
+        if not hasattr(module, 'VERBS'):
+            self.set_defaults(run=module.run, parser=self)
+            return super().parse_known_args(args, namespace)
+        verbs: Sequence[command.Verb] = module.VERBS
         choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=Parser)
         command.add_verbs(choices, verbs, self._common)
         return super().parse_known_args(args, namespace)

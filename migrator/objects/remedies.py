@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -54,8 +56,10 @@ class Kind(enum.StrEnum):
     DELETE_SERVICE = 'delete-service'
     HAVE_LISTED = 'have-listed'
     LIST_SERVICES = 'list-services'
+    LIST_GUESTS = 'list-guests'
     LIST_CLEANUPS = 'list-cleanups'
     SEE_CLEANUPS = 'see-cleanups'
+    RETRY_CLEANUP = 'retry-cleanup'
     WAIT_FOR_CLEANUP = 'wait-for-cleanup'
     # A guest.
     UNLOCK = 'unlock'
@@ -73,6 +77,7 @@ class Kind(enum.StrEnum):
     CONFIRM = 'confirm'
     REVERT = 'revert'
     MOVE_LIVE = 'move-live'
+    MOVE_AGAIN = 'move-again'
     MOVE_COLD = 'move-cold'
     MOVE_STOPPED = 'move-stopped'
     MOVE_OTHERS_COLD = 'move-others-cold'
@@ -106,6 +111,9 @@ class Kind(enum.StrEnum):
     ABORT = 'abort'
     CANCEL_DRAIN = 'cancel-drain'
     SHOW_DRAIN = 'show-drain'
+    SEE_DRAIN = 'see-drain'
+    RETRY_DRAIN = 'retry-drain'
+    RESTORE_DRAIN = 'restore-drain'
     # An allocation.
     AUDIT = 'audit'
     HEAL = 'heal'
@@ -168,8 +176,10 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'forced down. Then look again',
         ),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
+        _K.LIST_GUESTS: _row('{command}', 'openstack server list --all-projects --host {host}'),
         _K.LIST_CLEANUPS: _row('{command}', 'migrator-manage cleanup list --host {host}'),
         _K.SEE_CLEANUPS: _row('see "{command}"', 'migrator-manage cleanup list'),
+        _K.RETRY_CLEANUP: _row('{command}', '{manage} cleanup retry {cleanup}'),
         _K.WAIT_FOR_CLEANUP: _row('when "{command}" no longer shows the cleanup', 'migrator-manage cleanup list'),
         _K.UNLOCK: _row('Unlock it: {command}.', 'openstack server unlock {guest}'),
         _K.EVACUATE: _row(
@@ -225,6 +235,9 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.CONFIRM: _row('{command}', 'openstack server migration confirm {guest}', _R.HOST_DOWN),
         _K.REVERT: _row('{command}', 'openstack server migration revert {guest}', _R.HOST_DOWN),
         _K.MOVE_LIVE: _row('Move each: {command}.', 'openstack server migrate --live-migration --host {host} GUEST'),
+        _K.MOVE_AGAIN: _row(
+            'Try it again: {command}.', 'openstack server migrate --live-migration {guest}', _R.HOST_DOWN, _R.ELSEWHERE
+        ),
         _K.MOVE_COLD: _row('Move it cold: {command}.', 'openstack server migrate {guest}', _R.HOST_DOWN),
         _K.MOVE_STOPPED: _row(
             'Start it, or move it as it is: {command}.',
@@ -282,6 +295,11 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         ),
         _K.CANCEL_DRAIN: _row('To cancel it: {command}', 'openstack host drain cancel {drain}'),
         _K.SHOW_DRAIN: _row('{command}', 'openstack host drain show {drain}'),
+        _K.SEE_DRAIN: _row('{command}', '{manage} drain show {drain}'),
+        _K.RETRY_DRAIN: _row(
+            'Once what was in the way is mended, move the others: {command}.', '{manage} drain retry {drain}',
+        ),
+        _K.RESTORE_DRAIN: _row('Bring its guests back, and enable it: {command}.', '{manage} drain restore {drain}'),
         _K.AUDIT: _row('look at {command}', 'migrator-manage placement audit'),
         _K.HEAL: _row('{command}', 'migrator-manage placement heal'),
         _K.SET_ALLOCATION: _row(
@@ -324,6 +342,39 @@ def offer(kind: Kind, look: Look | None = None, **names: object) -> str:
     if any((look or {}).get(reading, True) for reading in row.forbidden_by):
         return ''
     return row.text.format(command=row.command.format(**{'manage': 'migrator-manage', **names}), **names)
+
+
+def command(kind: Kind, look: Look | None = None, **names: object) -> str:
+    """Return the command of a remedy alone; see :func:`offer`."""
+    row = TABLE[kind]
+    forbidden = any((look or {}).get(reading, True) for reading in row.forbidden_by)
+    return '' if forbidden else row.command.format(**{'manage': 'migrator-manage', **names})
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the commands in a text that was made from the table, in their order."""
+    found: dict[int, str] = {}
+    for one in _forms():
+        for match in one.finditer(text):
+            found[match.start()] = max(found.get(match.start(), ''), match.group(), key=len)
+    return [found[place] for place in sorted(found)]
+
+
+@functools.cache
+def _forms() -> list[re.Pattern[str]]:
+    # A name may have a full stop within, as that of a host, but not at its end, where that of the sentence is.
+    rows = [row.command.format_map(_AnyName()) for row in TABLE.values() if row.command]
+    each = dict.fromkeys(one for row in rows for one in _BETWEEN.split(row))
+    return [re.compile(r'(?<![\w-])' + re.escape(one).replace('NAME', r'[\w.:/-]*\w')) for one in each]
+
+
+#: What stands between the commands of one remedy.
+_BETWEEN = re.compile(r'[,;] (?:or|and|then)(?:, to [\w ]+,)? ')
+
+
+class _AnyName(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return 'migrator-manage' if name == 'manage' else 'NAME'
 
 
 def first(*offers: str) -> str:

@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from migrator import executors
 from migrator.tracing import Around
@@ -70,6 +72,26 @@ class Check:
         return 'unknown' if self._is_ok is None else 'ok' if self._is_ok else 'away'
 
 
+class _Counts(Collector):
+    """A metric with a number for each value of a label."""
+
+    def __init__(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, int]]) -> None:
+        self._form, self._read = (name, text, None, [label]), read
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metric without its values, so that its registration reads nothing."""
+        return [GaugeMetricFamily(*self._form)]
+
+    def collect(self) -> Iterable[Metric]:
+        found = GaugeMetricFamily(*self._form)
+        try:
+            for value, number in self._read().items():
+                found.add_metric([value], number)
+        except Exception:  # noqa: BLE001 -- as for a check: the part that uses it logs its outages
+            return []
+        return [found]
+
+
 class Monitor:
     """The checks and the metrics of one service.
 
@@ -117,6 +139,14 @@ class Monitor:
         :param text: its help text.
         """
         prometheus_client.Gauge(name, text, registry=self.registry).set_function(read)
+
+    def counts(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, int]]) -> None:
+        """Add a metric that is read at each scrape: a number for each value of a label.
+
+        :param text: its help text.
+        :param read: may raise. The metric then has no values, and the others are served all the same.
+        """
+        self.registry.register(_Counts(name, text, label, read))
 
     def time_statements(self) -> Callable[[float], None]:
         """Return a function that counts an SQL statement, given its seconds."""

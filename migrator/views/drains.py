@@ -9,6 +9,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.slots import Bounds
+from migrator.drain import forecast
 from migrator.drain.request import NAMES
 from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member, place
@@ -83,3 +84,17 @@ def _progress(migration: Migration) -> dict[str, Any]:
         **{f'{name}_bytes': getattr(migration, name) for name in sizes},
         **{f'{name}_hosts': getattr(migration, f'{name}_hosts') or [] for name in ('wait', 'stuck')},
     }
+
+
+def calibration(database: Database, newest: int) -> dict[str, Any]:
+    """Return how right the recorded expected ends of guests were: of all predictions, and of each drain.
+
+    :param newest: how many of the newest drains count.
+    """
+    predictions = database.drains.predictions(newest)
+    whole = forecast.calibration([one for each in predictions.values() for one in each])
+    found = [
+        {'drain': uuid, 'host': database.drains.get(uuid).host} | forecast.calibration(each)
+        for uuid, each in predictions.items()
+    ]
+    return whole | {'drains': found}

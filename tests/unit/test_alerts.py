@@ -18,7 +18,7 @@ import yaml
 from oslo_config import cfg
 
 from migrator import executors
-from migrator.cmd import compute, manage
+from migrator.cmd import api, compute, manage
 from migrator.conductor import metrics
 from migrator.runtime import process
 from migrator.testing.hypervisor.driver import FakeDriver
@@ -36,6 +36,7 @@ def served():
     monitor, conductor = service.monitor, metrics.Metrics(list)
     monitor.time_statements()
     monitor.time_requests()
+    api.count_attention(service.monitor, lambda: {'stuck': 1})
     monitor.timed_adapter(None)
     monitor.timed_rpc(None)
     metrics.Audits(conductor.registry)

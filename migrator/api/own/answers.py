@@ -8,6 +8,7 @@ from migrator.api.schemas.types import Schema, closed, each, many, or_null, whol
 from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, MemberStatus
 from migrator.objects.reasons import StuckKind, WaitKind
+from migrator.views.attention import Attention
 
 _TEXT: Schema = {'type': 'string'}
 _NUMBER: Schema = {'type': 'integer'}
@@ -44,6 +45,24 @@ _CLEANUP = whole(
     state={'type': 'string', 'enum': ['pending', 'blocked']},
     blocked_because=_TEXT_OR_NULL,
     created_at=_TIME_OR_NULL,
+)
+
+# --- what needs an operator ------------------------------------------------------------------------------------------
+
+ATTENTION = whole(
+    attention=many(
+        whole(
+            id=_TEXT,
+            kind=_of(Attention),
+            failed=_FLAG,
+            since=_TIME_OR_NULL,
+            **each('title text', _TEXT),
+            commands=many(_TEXT),
+            otherwise=or_null(whole(text=_TEXT, commands=many(_TEXT))),
+            **each('host instance_uuid instance_name migration_uuid drain_uuid', _TEXT_OR_NULL),
+        )
+    ),
+    count=_NUMBER,
 )
 
 # --- migrations ------------------------------------------------------------------------------------------------------

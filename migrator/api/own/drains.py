@@ -22,7 +22,7 @@ from migrator.db.slots import Bounds
 from migrator.drain.request import FIELDS, Field, Kind, again
 from migrator.objects import times
 from migrator.objects.drain import MOST, Drain, MemberStatus
-from migrator.views import calibration, drains, migrations, names, reports
+from migrator.views import drains, migrations, names, reports
 
 LOG = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def show_calibration(request: Request) -> webob.Response:
     given = request.given
     request.authorize(LIST)
     newest = min(int(given.get('drains', 50)), request.services.conf.api.max_limit)
-    return answer({'calibration': calibration.document(request.services.database, newest)})
+    return answer({'calibration': drains.calibration(request.services.database, newest)})
 
 
 def act_on_all(request: Request) -> webob.Response:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from migrator.api.own import answers, audits, cleanups, drains, events, hosts, migrations, services
+from migrator.api.own import answers, attention, audits, cleanups, drains, events, hosts, migrations, services
 from migrator.api.route import Route
 from migrator.api.schemas.types import NO_QUERY
 
@@ -12,6 +12,7 @@ _C, _D, _M = '/cleanups/{cleanup_id}', '/drains/{uuid}', '/migrations/{uuid}'
 
 #: A fixed path stands before one that would take it for an id.
 OWN = (
+    Route('GET', '/attention', attention.index, query=attention.INDEX_QUERY, answers={200: answers.ATTENTION}),
     Route('GET', '/cleanups', cleanups.index, query=cleanups.INDEX_QUERY, answers={200: answers.CLEANUPS}),
     Route('GET', _C, cleanups.show, query=NO_QUERY, answers={200: answers.CLEANUP}),
     Route(
@@ -77,6 +78,7 @@ OWN = (
 )  # fmt: skip
 
 RULES = [
+    *attention.RULES,
     *audits.RULES,
     *cleanups.RULES,
     *drains.RULES,

@@ -180,9 +180,9 @@ def _result(drain: Drain, counts: Mapping[str, int]) -> str:
 
 def calibration(asked: Asked) -> int:
     """Show how right the recorded expected ends of the guests were."""
-    from migrator.views import calibration
+    from migrator.views import drains
 
-    whole = calibration.document(asked.database, asked.arguments.drains)
+    whole = drains.calibration(asked.database, asked.arguments.drains)
     shares = ('median_error', 'p50_held', 'p80_held')
     rows = [
         [one['drain'], one['host'], one['samples'], *(f'{one[name]:.0%}' for name in shares)]

@@ -51,6 +51,7 @@ DEFAULTS = {
     ),
     **dict.fromkeys([f'migrator:cleanups:{name}' for name in ('index', 'show', 'retry', 'discard')], ADMIN),
     'migrator:events:index': ADMIN,
+    'migrator:attention:index': ADMIN,
     'migrator:findings:index': ADMIN,
     'migrator:services:index': ADMIN,
     'migrator:hosts:index': ADMIN,

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What may need an operator besides what is in progress: failed migrations, and what drains have left.
+
+Each statement uses the named index, so that its cost does not grow with what has ended well.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from migrator.db import drains, models
+from migrator.db.sql.engine import Engine
+from migrator.db.sql.statements import Prepared
+from migrator.objects import Migration, MigrationStatus
+from migrator.objects.drain import Drain, Member, MemberStatus
+
+#: For how long a migration that has failed is looked for, and how much older its request may be.
+WITHIN, BEFORE = datetime.timedelta(days=1), datetime.timedelta(days=30)
+
+_S = MigrationStatus
+_M, _I, _D, _P = models.MIGRATIONS, models.INSTANCES, drains.DRAINS, drains.MEMBERS
+_FAILED = [_S.FAILED.value, _S.ERROR.value]
+_ARRIVED = [_S.DONE.value, _S.FINISHED.value, _S.CONFIRMING.value, _S.CONFIRMED.value, _S.COMPLETED.value]
+_LATER = _M.alias()
+#: By ix_migrations_status, and ix_migrations_instance_uuid for the later ones of the same guest.
+_FAILURES = Prepared(
+    sa.select(_M)
+    .join(_I, _I.c.uuid == _M.c.instance_uuid)
+    .where(
+        _M.c.status.in_(_FAILED),
+        _M.c.created_at > sa.bindparam('requested', type_=_M.c.created_at.type),
+        _M.c.updated_at > sa.bindparam('ended', type_=_M.c.updated_at.type),
+        _M.c.abandon_requested_at.is_(None),
+        _I.c.host == _M.c.source_compute,
+        ~sa.exists().where(
+            _LATER.c.instance_uuid == _M.c.instance_uuid,
+            _LATER.c.id > _M.c.id,
+            _LATER.c.status.in_([*_FAILED, *_ARRIVED]),
+        ),
+    )
+    .order_by(_M.c.id.desc())
+)
+#: By ix_drains_host.
+_NEWEST = Prepared(
+    sa.select(_D).where(
+        _D.c.id.in_(
+            sa.select(sa.func.max(_D.c.id))
+            .where(_D.c.host.in_(sa.bindparam('hosts', expanding=True)))
+            .group_by(_D.c.host)
+        )
+    )
+)
+#: By the primary key.
+_LEFT = Prepared(
+    sa.select(_P)
+    .where(
+        _P.c.drain.in_(sa.bindparam('drains', expanding=True)),
+        _P.c.status.in_([MemberStatus.BLOCKED.value, MemberStatus.FAILED.value]),
+    )
+    .order_by(_P.c.drain, _P.c.position, _P.c.instance_uuid)
+)
+#: By ix_instances_host.
+_GUESTS = Prepared(
+    sa.select(_I.c.host, sa.func.count().label('guests'))
+    .where(_I.c.host.in_(sa.bindparam('hosts', expanding=True)))
+    .group_by(_I.c.host)
+)
+
+
+def failures(engine: Engine, now: datetime.datetime) -> list[Migration]:
+    """Return the newest failure of each guest that has not moved since, the newest first."""
+    given = {'requested': now - BEFORE, 'ended': now - WITHIN}
+    with engine.reader() as session:
+        return [models.migration(row) for row in session.execute(_FAILURES, given)]
+
+
+def newest_drains(engine: Engine, hosts: Sequence[str]) -> list[Drain]:
+    """Return the newest drain of each of some hosts."""
+    if not hosts:
+        return []
+    with engine.reader() as session:
+        return [models.of_row(Drain, row) for row in session.execute(_NEWEST, {'hosts': [*hosts]})]
+
+
+def members_left(engine: Engine, uuids: Sequence[str]) -> list[tuple[str, Member]]:
+    """Return the members of some drains that are blocked or have failed, each with its drain."""
+    if not uuids:
+        return []
+    with engine.reader() as session:
+        return [(row.drain, models.of_row(Member, row)) for row in session.execute(_LEFT, {'drains': [*uuids]})]
+
+
+def guests_at(engine: Engine, hosts: Sequence[str]) -> dict[str, int]:
+    """Return host -> the number of its guests, for those of some hosts that have any."""
+    if not hosts:
+        return {}
+    with engine.reader() as session:
+        return {row.host: int(row.guests) for row in session.execute(_GUESTS, {'hosts': [*hosts]})}

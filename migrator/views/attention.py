@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What needs an operator: the one list behind the page, ``status``, the REST API and a metric.
+
+A line stays until its cause is mended. Only the failure of a migration is left out after a day.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from migrator.db.api import Database
+from migrator.db.slots import Load
+from migrator.db.sql import attention
+from migrator.objects import COMPUTE_BINARY, Migration, MigrationType, Service, remedies
+from migrator.objects.difference import Difference, DifferenceKind
+from migrator.objects.drain import Drain, DrainStatus, Member, MemberStatus, disabled_reason
+from migrator.objects.remedies import Kind, Reading
+from migrator.objects.times import moment
+from migrator.views import differences
+from migrator.views.services import why_no_reports
+
+
+class Attention(enum.StrEnum):
+    """The kind of a line, the most urgent first."""
+
+    NO_CONDUCTOR = 'no-conductor'
+    STUCK = 'stuck'
+    DIFFERENCE = 'difference'
+    HOST_DOWN = 'host-down'
+    FORCED_DOWN = 'forced-down'
+    GUEST_FAILED = 'guest-failed'
+    MIGRATION_FAILED = 'migration-failed'
+    DRAIN_INCOMPLETE = 'drain-incomplete'
+    GUEST_BLOCKED = 'guest-blocked'
+    CLEANUP_BLOCKED = 'cleanup-blocked'
+    HOST_DISABLED = 'host-disabled'
+
+
+_A = Attention
+#: The kinds that are no failure: something waits for an operator, and nothing is wrong meanwhile.
+WAITS = frozenset({_A.GUEST_BLOCKED, _A.CLEANUP_BLOCKED, _A.HOST_DISABLED})
+_ORDER = {kind: place for place, kind in enumerate(Attention)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """One look at everything on which a line depends.
+
+    :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
+    :ivar names: the uuid of a guest -> its name.
+    """
+
+    now: datetime.datetime
+    lease: float
+    services: Mapping[str, Service]
+    drains: Mapping[str, Drain]
+    loads: Mapping[str, Load]
+    differences: Sequence[Difference]
+    guests: Mapping[str, int]
+    names: Mapping[str, str]
+
+    def look(self, host: str, guest: str | None = None) -> dict[Reading, bool]:
+        """Return what is known of a host, and of a guest of it."""
+        service = self.services.get(host)
+        reports = service is not None and service.reports
+        elsewhere = any(one.instance_uuid == guest and one.seen.keys() - {host} for one in self.differences)
+        # What is not looked for here stays forbidden.
+        return {Reading.HOST_REPORTS: reports, Reading.HOST_DOWN: not reports, Reading.ELSEWHERE: elsewhere}
+
+
+def documents(database: Database, lease: float) -> list[dict[str, Any]]:
+    """Return what needs an operator, the most urgent kind first, as JSON with aware times.
+
+    :param lease: ``[conductor] lease``, in seconds.
+    """
+    with database.one_session() as held:
+        return sorted(_all(held, lease), key=lambda line: _ORDER[line['kind']])
+
+
+def counts(database: Database, lease: float) -> dict[str, int]:
+    """Return kind -> the number of its lines, for every kind."""
+    found = dict.fromkeys((kind.value for kind in Attention), 0)
+    for line in documents(database, lease):
+        found[line['kind']] += 1
+    return found
+
+
+def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
+    now = database.services.now()
+    services = {one.host: one for one in database.services.list(COMPUTE_BINARY)}
+    in_progress = {one.host: one for one in database.drains.list(in_progress=True)}
+    members = attention.members_left(database.engine, [one.uuid for one in in_progress.values()])
+    stuck = database.migrations.list({'stuck': True}, in_progress=True)
+    failed = attention.failures(database.engine, now)
+    noted = [host for host, one in services.items() if one.disabled or not one.is_up(now, lease)]
+    uuids = sorted({one.instance_uuid for one in (*stuck, *failed)})
+    seen = _Seen(
+        now=now,
+        lease=lease,
+        services=services,
+        drains=in_progress,
+        loads=database.slots.loads(),
+        differences=differences.present(database),
+        guests=attention.guests_at(database.engine, noted),
+        names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
+    )
+    yield from _without_conductor(database, now)
+    yield from (_of_stuck(one, seen) for one in stuck)
+    yield from map(_of_difference, seen.differences)
+    for host in noted:
+        yield from _of_host(services[host], seen)
+    ended = [
+        one
+        for one in attention.newest_drains(database.engine, [host for host in noted if services[host].disabled])
+        if one.host not in in_progress
+    ]
+    for one in ended:
+        yield from _of_ended(one, seen)
+    by_uuid = {one.uuid: one for one in in_progress.values()}
+    yield from (_of_member(by_uuid[drain], member, seen) for drain, member in members)
+    shown = {*by_uuid, *(one.uuid for one in ended if _is_left(one, seen))}
+    yield from (_of_failed(one, seen) for one in failed if one.drain not in shown)
+    for cleanup in database.cleanups.list():
+        if cleanup.blocked_because is not None:
+            yield _line(
+                _A.CLEANUP_BLOCKED,
+                f'{cleanup.id}',
+                f'Blocked: a cleanup of {cleanup.host}',
+                f'{cleanup.blocked_because} It does not run until it is retried.',
+                [remedies.command(Kind.RETRY_CLEANUP, cleanup=cleanup.id)],
+                since=cleanup.created_at,
+                host=cleanup.host,
+                instance_uuid=cleanup.instance_uuid,
+                migration_uuid=cleanup.migration_uuid,
+            )
+
+
+# --- one function for each source of lines ---------------------------------------------------------------------------
+
+
+def _without_conductor(database: Database, now: datetime.datetime) -> Iterator[dict[str, Any]]:
+    why = why_no_reports(database.conductors.list(), now)
+    if why is not None:
+        text = 'Requests are kept, and nothing moves until a conductor works again. Hosts are shown as they were then.'
+        title = f'No conductor works: {why}'
+        yield _line(_A.NO_CONDUCTOR, '', title, text, [remedies.command(Kind.LIST_SERVICES)])
+
+
+def _of_stuck(one: Migration, seen: _Seen) -> dict[str, Any]:
+    guest, to = (
+        seen.names.get(one.instance_uuid, one.instance_uuid),
+        one.dest_compute or 'a host that is not chosen yet',
+    )
+    show, retry = (remedies.command(kind, migration=one.uuid) for kind in (Kind.SHOW_MIGRATION, Kind.RETRY))
+    otherwise = {
+        'text': 'It goes on by itself once the cause is mended. If that is not possible, find out at the hypervisors '
+        'which one has the guest. The command with that host shows what comes next, and changes nothing.',
+        'commands': [remedies.command(Kind.ABANDON, migration=one.uuid, host=host) for host in one.hosts],
+    }
+    return _line(
+        _A.STUCK,
+        one.uuid,
+        f'Stuck: {guest}, {one.status}, {one.source_compute} to {to}',
+        one.stuck_reason or '',
+        [show, retry],
+        since=one.updated_at,
+        otherwise=otherwise,
+        **_of_guest(one, seen),
+    )
+
+
+def _of_difference(one: Difference) -> dict[str, Any]:
+    return _line(
+        _A.DIFFERENCE,
+        one.instance_uuid,
+        f'Not as in the database: {one.name} {one.short}',
+        f'{one.text[0].upper()}{one.text[1:]}.',
+        [remedies.command(Kind.SEE_WHERE)],
+        since=one.since,
+        waits=one.kind != DifferenceKind.TWICE,
+        host=one.host,
+        instance_uuid=one.instance_uuid,
+        instance_name=one.name,
+    )
+
+
+def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
+    """Yield what a host that is down or forced down needs."""
+    host, look = service.host, seen.look(service.host)
+    load, guests = seen.loads.get(host, Load()), seen.guests.get(host, 0)
+    there = f'{guests} guest{"" if guests == 1 else "s"}' if guests else 'no guest'
+    see = [remedies.command(Kind.LIST_GUESTS, host=host)] if guests else []
+    if service.forced_down and service.reports:
+        text = f'It reports again. The database has {there} there.'
+        commands = [remedies.command(Kind.DECLARE_UP, look, host=host)]
+        yield _line(_A.FORCED_DOWN, host, f'Forced down: {host}, which is back', text, commands, host=host)
+    elif service.forced_down:
+        text = f'The database has {there} there. ' + (
+            'Evacuate each, as long as the host is fenced. ' if guests else ''
+        )
+        text += remedies.offer(Kind.DECLARE_UP_WHEN_BACK, look, host=host)
+        commands = [*see, *remedies.commands_in(text)]
+        yield _line(
+            _A.FORCED_DOWN, host, f'Forced down: {host}', text, commands, since=service.down_since, host=host,
+            waits=not guests,
+        )  # fmt: skip
+    elif not service.is_up(seen.now, seen.lease) and (guests or load.is_busy or host in seen.drains):
+        was = 'was stopped' if service.last_seen_up is None else 'does not report'
+        declare = remedies.offer(Kind.DECLARE_DOWN, look, host=host)
+        text = f'Its compute service {was}. The database has {there} there, which may run. Start the service; or, '
+        yield _line(
+            _A.HOST_DOWN, host, f'Down: {host}', f'{text}{declare}.', [*see, *remedies.commands_in(declare)],
+            since=service.down_since, host=host,
+        )  # fmt: skip
+
+
+def _is_left(drain: Drain, seen: _Seen) -> bool:
+    return drain.status == DrainStatus.INCOMPLETE and drain.host in seen.guests
+
+
+def _of_ended(drain: Drain, seen: _Seen) -> Iterator[dict[str, Any]]:
+    """Yield what a host needs that stays disabled after its newest drain."""
+    host, service = drain.host, seen.services[drain.host]
+    restore = remedies.offer(Kind.RESTORE_DRAIN, drain=host)
+    if _is_left(drain, seen):
+        left = seen.guests[host]
+        retry = remedies.offer(Kind.RETRY_DRAIN, drain=host)
+        yield _line(
+            _A.DRAIN_INCOMPLETE,
+            drain.uuid,
+            f'Incomplete: the drain of {host}, which has {left} guest{"" if left == 1 else "s"} left',
+            f'The host takes no other guests. {retry} Or give up: {restore}',
+            [remedies.command(Kind.SEE_DRAIN, drain=host), *remedies.commands_in(f'{retry} {restore}')],
+            since=drain.ended_at,
+            host=host,
+            drain_uuid=drain.uuid,
+        )
+    elif drain.has_disabled_host and service.disabled_reason == disabled_reason(drain):
+        ended = f', {moment(drain.ended_at)} UTC' if drain.ended_at else ''
+        enable = remedies.offer(Kind.ENABLE, host=host)
+        yield _line(
+            _A.HOST_DISABLED,
+            host,
+            f'Disabled: {host}, since its drain',
+            f'The drain ended {drain.status}{ended}, and the host takes no guests since then. {restore} {enable}',
+            remedies.commands_in(f'{restore} {enable}'),
+            since=drain.ended_at,
+            host=host,
+            drain_uuid=drain.uuid,
+        )
+
+
+def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
+    has_failed = member.status == MemberStatus.FAILED
+    see = [remedies.command(Kind.SEE_DRAIN, drain=drain.host)]
+    if has_failed and member.mark is not None:
+        see = [remedies.command(Kind.SHOW_MIGRATION, migration=member.mark)]
+    return _line(
+        _A.GUEST_FAILED if has_failed else _A.GUEST_BLOCKED,
+        f'{drain.uuid} {member.instance_uuid}',
+        f'{"Failed" if has_failed else "Blocked"}: {member.name or member.instance_uuid}, in the drain of {drain.host}',
+        member.reason or '',
+        remedies.commands_in(member.reason or '') or see,
+        since=member.ended_at,
+        host=drain.host,
+        instance_uuid=member.instance_uuid,
+        instance_name=member.name,
+        migration_uuid=member.mark,
+        drain_uuid=drain.uuid,
+    )
+
+
+def _of_failed(one: Migration, seen: _Seen) -> dict[str, Any]:
+    guest, host = seen.names.get(one.instance_uuid, one.instance_uuid), one.source_compute
+    look = seen.look(host, one.instance_uuid)
+    again = {
+        MigrationType.LIVE_MIGRATION.value: Kind.MOVE_AGAIN,
+        MigrationType.EVACUATION.value: Kind.EVACUATE,
+        MigrationType.MIGRATION.value: Kind.MOVE_COLD,
+    }.get(one.migration_type)
+    advice = '' if again is None else remedies.offer(again, look, guest=one.instance_uuid)
+    what = one.migration_type.replace('-', ' ')
+    return _line(
+        _A.MIGRATION_FAILED,
+        one.uuid,
+        f'Failed: the {what} of {guest}, which is still on {host}',
+        f'{one.failure or "No reason was recorded."} {advice}'.strip(),
+        [remedies.command(Kind.SHOW_MIGRATION, migration=one.uuid), *remedies.commands_in(advice)],
+        since=one.updated_at,
+        **_of_guest(one, seen),
+    )
+
+
+# --- the form of a line ----------------------------------------------------------------------------------------------
+
+
+def _of_guest(one: Migration, seen: _Seen) -> dict[str, Any]:
+    return {
+        'host': one.source_compute,
+        'instance_uuid': one.instance_uuid,
+        'instance_name': seen.names.get(one.instance_uuid),
+        'migration_uuid': one.uuid,
+        'drain_uuid': one.drain,
+    }
+
+
+def _line(
+    kind: Attention,
+    of: str,
+    title: str,
+    text: str,
+    commands: Sequence[str],
+    *,
+    since: datetime.datetime | None = None,
+    waits: bool | None = None,
+    otherwise: Mapping[str, Any] | None = None,
+    **names: str | None,
+) -> dict[str, Any]:
+    """Return a line as JSON.
+
+    :param of: what distinguishes it from the other lines of its kind.
+    :param waits: whether nothing is wrong meanwhile; None: as for its kind.
+    """
+    known = dict.fromkeys(('host', 'instance_uuid', 'instance_name', 'migration_uuid', 'drain_uuid'))
+    return {
+        'id': f'{kind.value} {of}'.strip(),
+        'kind': kind.value,
+        'failed': kind not in WAITS if waits is None else not waits,
+        'since': since,
+        'title': title,
+        'text': text,
+        'commands': [one for one in commands if one],
+        'otherwise': otherwise,
+        **known,
+        **names,
+    }

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What needs an operator: each kind of line, alike everywhere, and mended by its own command."""
+
+import contextlib
+import datetime
+import json
+import shlex
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+
+from migrator.api.own import answers
+from migrator.db import models
+from migrator.db.sql import watching
+from migrator.objects import remedies
+from migrator.views import attention
+from tests.functional.faults import faults
+from tests.reasons import stuck_for
+from tests.unit.operator.cli.conftest import operator
+from tests.unit.views.test_faces import Faces
+
+__all__ = ['operator']
+
+
+class Watched(Faces):
+    """A cloud, and what it says needs an operator."""
+
+    def lines(self):
+        """Return the lines, which REST and ``status`` show alike."""
+        found = self.rest('/attention', answers.ATTENTION)
+        status, out = self.operator.status('status', '--json')
+        assert (status, self.operator.err) == (1 if found['count'] else 0, '')
+        assert json.loads(out) == found
+        assert attention.counts(self.cloud.database, 60) == {
+            kind.value: sum(one['kind'] == kind for one in found['attention']) for kind in attention.Attention
+        }
+        return {one['id'].partition(' ')[0]: one for one in found['attention']}
+
+    def kinds(self):
+        return sorted(self.lines())
+
+    def type(self, command):
+        """Do what a line's command says, by the operator's command or by the request that the client sends."""
+        program, *words = shlex.split(command)
+        if program == 'migrator-manage':
+            status, _ = self.operator.status(*words)
+            assert status == 0, self.operator.err
+            return
+        match words:
+            case ['server', 'unlock', guest]:
+                self.ask('POST', f'/servers/{guest}/action', {'unlock': None})
+            case ['server', 'migrate', '--live-migration', guest]:
+                body = {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}
+                self.ask('POST', f'/servers/{guest}/action', body)
+            case ['server', 'evacuate', guest]:
+                self.ask('POST', f'/servers/{guest}/action', {'evacuate': {}})
+            case ['compute', 'service', 'set', '--down' | '--up' as how, host, _]:
+                self.set_service(host, forced_down=how == '--down')
+            case ['compute', 'service', 'set', '--enable', host, _]:
+                self.set_service(host, status='enabled')
+            case _:
+                raise AssertionError(f'{command} is unknown here')
+
+    def ask(self, method, path, body):
+        response = self.cloud.request(method, path, body)
+        assert response.status_int in (200, 202), response.text
+
+    def set_service(self, host, **values):
+        (service,) = self.cloud.database.services.list('nova-compute', host)
+        self.ask('PUT', f'/os-services/{service.uuid}', values)
+
+    def drain(self, host='host1', *words):
+        return self.operator.json('drain', 'start', host, *words)['uuid']
+
+    def until_ended(self, uuid):
+        self.cloud.simulation.run_until(lambda: self.cloud.database.drains.get(uuid).ended, 900)
+
+    def until_moved(self, instance, source='host1'):
+        self.cloud.simulation.run_until(
+            lambda: (
+                self.cloud.database.instances.get(instance.uuid).host != source
+                and not self.cloud.database.migrations.list({'instance_uuid': instance.uuid}, in_progress=True)
+            ),
+            900,
+        )
+
+
+@pytest.fixture
+def site(operator):
+    return Watched(operator)
+
+
+def test_nothing_needs_an_operator(site):
+    site.cloud.boot('one', 'host1')
+    assert site.lines() == {}
+    assert site.operator.observed('status') == 'Nothing needs an operator.\n'
+
+
+def test_drain_that_leaves_a_guest_is_mended_by_its_commands(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.cloud.boot('other', 'host1')
+    site.cloud.database.instances.update(guest.uuid, locked_by='owner')
+    uuid = site.drain()
+    site.cloud.simulation.run_until(lambda: 'guest-blocked' in site.lines())
+    assert site.lines()['guest-blocked']['commands'] == [f'openstack server unlock {guest.uuid}']
+    site.until_ended(uuid)
+    assert site.kinds() == ['drain-incomplete']
+    line = site.lines()['drain-incomplete']
+    assert line['title'] == 'Incomplete: the drain of host1, which has 1 guest left'
+    see, retry, restore = line['commands']
+    assert (see, retry) == ('migrator-manage drain show host1', 'migrator-manage drain retry host1')
+    assert restore == 'migrator-manage drain restore host1'
+    site.type(f'openstack server unlock {guest.uuid}')
+    site.type(retry)
+    site.until_moved(guest)
+    (newest, *_) = site.cloud.database.drains.list('host1')
+    site.until_ended(newest.uuid)
+    assert site.kinds() == ['host-disabled']
+    line = site.lines()['host-disabled']
+    assert line['since'] is not None
+    restore, enable = line['commands']
+    assert enable == 'openstack compute service set --enable host1 nova-compute'
+    site.type(restore)
+    site.until_ended(newest.uuid)
+    assert site.lines() == {}
+
+
+def test_host_that_an_operator_has_disabled_is_no_line_and_the_drain_of_an_enabled_one_neither(site):
+    site.set_service('host2', status='disabled')
+    assert site.lines() == {}
+    uuid = site.drain()
+    site.until_ended(uuid)
+    site.type(site.lines()['host-disabled']['commands'][1])
+    assert site.lines() == {}
+    site.set_service('host1', status='disabled')  # by an operator now
+    assert site.lines() == {}
+
+
+def test_failed_migration_stays_until_the_guest_has_moved(site):
+    guest = site.cloud.boot('one', 'host1')
+    for host in ('host2', 'host3'):
+        faults(site.cloud, host).fail('pre_live_migration', 'the disk is full', sticky=True)
+    assert site.cloud.live_migrate(guest).status_int == 202
+    site.cloud.wait()
+    line = site.lines()['migration-failed']
+    assert line['title'] == 'Failed: the live migration of one, which is still on host1'
+    see, again = line['commands']
+    site.type(again)  # it fails again: the newest failure is shown, and only that
+    site.cloud.wait()
+    (found,) = site.lines().values()
+    assert found['migration_uuid'] != line['migration_uuid']
+    for host in ('host2', 'host3'):
+        faults(site.cloud, host).clear('pre_live_migration')
+    site.type(again)
+    assert site.kinds() == ['migration-failed']  # the next one has not ended
+    site.cloud.wait()
+    assert site.lines() == {}
+    assert see == f'migrator-manage migration show {line["migration_uuid"]}'
+
+
+@pytest.mark.parametrize('how', ['a day later', 'deleted', 'abandoned', 'moved by hand'])
+def test_failed_migration_that_is_nobodys_concern_any_more(site, how):
+    guest = site.cloud.boot('one', 'host1')
+    faults(site.cloud, 'host1').fail('check_can_live_migrate_source', 'it has a tape', sticky=True)
+    assert site.cloud.live_migrate(guest).status_int == 202
+    site.cloud.wait()
+    assert site.kinds() == ['migration-failed']
+    old = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    match how:
+        case 'a day later':
+            site.set(models.MIGRATIONS, created_at=old, updated_at=old)
+        case 'deleted':
+            site.cloud.database.instances.delete(guest.uuid)
+        case 'abandoned':
+            site.set(models.MIGRATIONS, abandon_requested_at=old)
+        case _:
+            site.set(models.INSTANCES, host='host2')
+    assert 'migration-failed' not in site.kinds()
+
+
+def test_host_that_dies_is_declared_down_and_its_guests_are_evacuated(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.cloud.simulation.advance(240)  # the host reports the guest's definition
+    site.cloud.kill('host1')
+    site.cloud.simulation.run_until(lambda: site.lines(), 900)
+    line = site.lines()['host-down']
+    assert 'The database has 1 guest there' in line['text']
+    site.cloud.world.hypervisors['host1'].power_off()
+    site.type(line['commands'][1])
+    assert site.kinds() == ['forced-down']
+    assert site.lines()['forced-down']['failed'] is True
+    site.type(f'openstack server evacuate {guest.uuid}')
+    site.until_moved(guest)
+    line = site.lines()['forced-down']
+    assert (line['failed'], 'The database has no guest there' in line['text']) == (False, True)
+    (up,) = line['commands']
+    assert up == 'openstack compute service set --up host1 nova-compute'
+
+
+def test_failed_evacuation_is_offered_again_while_the_host_is_dead(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.cloud.kill('host1')
+    site.cloud.world.hypervisors['host1'].power_off()
+    site.cloud.simulation.run_until(lambda: 'host-down' in site.lines(), 900)
+    site.set_service('host1', forced_down=True)
+    for host in ('host2', 'host3'):
+        faults(site.cloud, host).fail('check_can_evacuate', 'its disks are missing', sticky=True)
+    site.type(f'openstack server evacuate {guest.uuid}')
+    site.cloud.wait()
+    line = site.lines()['migration-failed']
+    assert line['commands'][1:] == [f'openstack server evacuate {guest.uuid}']
+    site.set(models.SERVICES, forced_down=False, down_since=None)
+    assert len(site.lines()['migration-failed']['commands']) == 1
+
+
+def test_stuck_migration_and_blocked_cleanup(site):
+    guest = site.cloud.boot('one', 'host1', memory_mb=65536)
+    assert site.cloud.live_migrate(guest, 'host2').status_int == 202
+    site.cloud.simulation.run_until(lambda: site.cloud.database.migrations.list()[0].status == 'running')
+    site.cloud.kill('conductor1')
+    site.set(models.MIGRATIONS, **stuck_for('no host reports it'))
+    (row,) = site.cloud.database.migrations.list()
+    line = site.lines()['stuck']
+    assert line['text'].startswith('no host reports it')
+    assert line['commands'] == [
+        f'migrator-manage migration show {row.uuid}',
+        f'migrator-manage migration retry {row.uuid}',
+    ]
+    assert line['otherwise']['commands'] == [
+        f'migrator-manage migration abandon {row.uuid} --guest-on {host}' for host in ('host1', 'host2')
+    ]
+    with site.cloud.database.engine.writer() as session:
+        session.execute(
+            sa.insert(models.CLEANUPS).values(
+                host='host1',
+                migration_uuid=row.uuid,
+                instance_uuid=guest.uuid,
+                input={},
+                step='rollback',
+                epoch=1,
+                reason='away',
+                blocked_because='The guest may be there.',
+            )
+        )
+    line = site.lines()['cleanup-blocked']
+    assert line['text'].startswith('The guest may be there.')
+    site.type(line['commands'][0])
+    assert 'cleanup-blocked' not in site.kinds()
+    site.cloud.simulation.run_until(lambda: 'no-conductor' in site.lines(), 900)
+
+
+def test_guest_that_is_on_no_host(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.cloud.world.hypervisors['host1'].remove(guest.uuid, 'an operator')
+    site.cloud.simulation.advance(240)
+    line = site.lines()['difference']
+    assert (line['title'], line['failed']) == ('Not as in the database: one is on no host', False)
+
+
+def test_text_is_wrapped_and_commands_are_not(site, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '60')
+    guest = site.cloud.boot('one', 'host1')
+    faults(site.cloud, 'host1').fail(
+        'check_can_live_migrate_source', 'it has a tape \x1b[31m' + 'and more ' * 20, sticky=True
+    )
+    assert site.cloud.live_migrate(guest).status_int == 202
+    site.cloud.wait()
+    status, out = site.operator.status('status')
+    assert status == 1
+    lines = out.splitlines()
+    assert lines[0] == '1 needs an operator.'
+    assert '\x1b' not in out
+    for line in lines:
+        assert len(line) <= 60 or line.startswith('    ')
+    assert f'    openstack server migrate --live-migration {guest.uuid}' in lines
+
+
+def test_ended_migrations_cost_no_statement_and_failed_ones_are_found_by_an_index(site):
+    guest = site.cloud.boot('one', 'host1')
+    faults(site.cloud, 'host1').fail('check_can_live_migrate_source', 'it has a tape', sticky=True)
+    assert site.cloud.live_migrate(guest).status_int == 202
+    site.cloud.wait()
+    statements = []
+    watching.watch(site.cloud.database.engine, lambda statement, values: statements.append((statement, values)))
+    assert len(attention.documents(site.cloud.database, 60)) == 1
+    few, statements[:] = len(statements), []
+    (row,) = site.cloud.database.migrations.list()
+    with site.cloud.database.engine.writer() as session:
+        columns = {c.name: getattr(row, c.name) for c in models.MIGRATIONS.c if hasattr(row, c.name)}
+        columns |= {'id': None, 'in_progress_instance_uuid': None}
+        more = [{**columns, 'uuid': f'{n:08x}-0000-4000-8000-000000000000', 'status': 'completed'} for n in range(500)]
+        for one in more:
+            del one['id']
+            one['instance_uuid'] = one['uuid']
+        session.execute(sa.insert(models.MIGRATIONS), more)
+    statements.clear()
+    assert len(attention.documents(site.cloud.database, 60)) == 1
+    assert len(statements) == few
+    (sought,) = [(text, values) for text, values in statements if 'abandon_requested_at IS NULL' in text]
+    with contextlib.closing(sqlite3.connect(f'{site.cloud.backend.directory}/migrator.sqlite')) as database:
+        plan = database.execute(f'EXPLAIN QUERY PLAN {sought[0]}', sought[1]).fetchall()
+    assert any('ix_migrations_status' in str(row) for row in plan), plan
+
+
+def test_commands_are_found_in_the_texts_of_the_table():
+    free = [
+        kind for kind, row in remedies.TABLE.items() if row.command and '{' not in row.command.replace('{manage}', '')
+    ]
+    for kind in free:
+        for one in remedies.commands_in(f'Do this: {remedies.command(kind, dict.fromkeys(remedies.Reading, False))}.'):
+            assert one in remedies.TABLE[kind].command.replace('{manage}', 'migrator-manage')
+    guest = '11111111-2222-4333-8444-555555555555'
+    text = remedies.offer(remedies.Kind.RESTORE_OR_DELETE, guest=guest)
+    assert remedies.commands_in(text) == [
+        f'openstack server restore {guest}',
+        f'openstack server delete --force {guest}',
+    ]
+    text = remedies.offer(remedies.Kind.ENABLE, host='host1.example.org')
+    assert remedies.commands_in(text) == ['openstack compute service set --enable host1.example.org nova-compute']
+    assert remedies.commands_in('') == remedies.commands_in('No command helps.') == []
