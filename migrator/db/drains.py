@@ -34,6 +34,7 @@ from migrator.objects.drain import (
     Drain,
     DrainOrder,
     DrainStatus,
+    Hints,
     Member,
     MemberStatus,
     check_drain_move,
@@ -163,18 +164,6 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hints:
-    """The hosts that a drain allows or avoids as the destination of one of its guests.
-
-    :ivar only: the hosts that may receive it; None: any.
-    :ivar later: the hosts where it has failed. Any other candidate comes first.
-    """
-
-    only: Sequence[str] | None
-    later: Sequence[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Known:
     """What a control plane knows of the hosts and guests that a new drain names.
 
@@ -227,13 +216,18 @@ class Drains:
 
     @retried
     def accept(
-        self, drain: Drain, has_service: bool = True, events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+        self,
+        drain: Drain,
+        has_service: bool = True,
+        events: Sequence[tuple[str, Mapping[str, Any]]] = (),
+        moved: Sequence[Member] = (),
     ) -> None:
         """Insert a drain and disable its host as a destination, in one transaction before the 202.
 
         :param has_service: whether the host has a compute service here. The engine of the drain disables any other
             host when the drain begins.
         :param events: the first entries of its log, after that of its status.
+        :param moved: the guests that an earlier drain has moved, which a restore of this one brings back too.
         :raises migrator.exception.DrainInProgress: the host has a drain in progress.
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
@@ -252,9 +246,13 @@ class Drains:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))
                 first = [('status', {'status': drain.status, 'by': drain.requested_by}), *events]
+                first += [('member', one.event()) for one in moved]
                 values |= {'has_disabled_host': disables, 'in_progress_host': drain.host, 'log_seq': len(first)}
                 session.execute(sa.insert(_T).values(**values))
                 self._append(session, drain, first)
+                rows = [models.values_of(one.replace(position=place)) for place, one in enumerate(moved, 1)]
+                if rows:
+                    session.execute(_INSERT_MEMBER, [row | {'drain': drain.uuid} for row in rows])
         except DBDuplicateEntry:
             raise self._in_progress(drain.host) from None
 
@@ -307,9 +305,7 @@ class Drains:
                     raise exception.DrainNotFound(drain=uuid)
                 drain, host = models.of_row(Drain, row), row.host
                 if drain.ended != (action == 'restore'):
-                    needed = 'wait until it has ended, or cancel it first'
-                    if action != 'restore':
-                        needed = 'it has ended, and can only be restored'
+                    needed = drain.how_it_ends if action == 'restore' else 'it has ended'
                     raise exception.InvalidDrainState(drain=uuid, status=drain.shown_status, action=action, do=needed)
                 values: dict[str, Any] = {}
                 if action == 'cancel':

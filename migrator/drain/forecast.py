@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator.objects import Migration, MigrationStatus
-from migrator.objects.drain import Direction, Drain, Member, MemberStatus, place
+from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, place
 
 _S, _M = MigrationStatus, MemberStatus
 #: The number of ended migrations that a forecast looks at, the newest ones.
@@ -380,6 +380,7 @@ def _whole(drain: Drain, end: Band | None, jobs: Sequence[Job]) -> Expected:
     if end is not None:
         return Expected(end=end)
     nothing = 'No guest is left that moves or waits. The drain ends after its checks.'
+    nothing = 'Its guests are not listed yet.' if drain.status == DrainStatus.ACCEPTED else nothing
     return Expected(reason=UNKNOWN if jobs else nothing)
 
 

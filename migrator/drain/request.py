@@ -96,6 +96,12 @@ FIELDS = (
 NAMES = tuple(field.name for field in FIELDS)
 
 
+def moved(members: Iterable[Member]) -> list[Member]:
+    """Return the guests that a drain has moved. The drain of a retry has them too, so that its restore is whole."""
+    # The mark is of a migration that the earlier drain has requested.
+    return [one.replace(mark=None) for one in members if one.status == MemberStatus.MOVED]
+
+
 def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> dict[str, Any]:
     """Return the same request as a drain that has ended, for the guests that it did not move.
 
@@ -107,7 +113,7 @@ def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> di
     left = [one.instance_uuid for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     do = None
     if not drain.ended:
-        do = 'wait for its end, or cancel it first'
+        do = drain.how_it_ends
     elif drain.direction == Direction.BACK:
         do = 'it was a restore: to bring back the other guests, restore it again'
     elif not left and drain.status != DrainStatus.INCOMPLETE:

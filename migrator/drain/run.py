@@ -92,10 +92,7 @@ class _Run:
         if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
             new = new.replace(ended_at=new.ended_at or self._now, not_before=None)
         if (new.status, new.reason) != (member.status, member.reason) or new.instance_uuid not in self._members:
-            event = {'instance': new.instance_uuid, 'name': new.name, 'status': new.status, 'reason': new.reason}
-            if new.status == _M.MOVED:
-                event |= {'destination': new.destination, 'ended_at': (new.ended_at or self._now).isoformat()}
-            self._events.append(('member', event))
+            self._events.append(('member', new.event()))
         if new != member or new.instance_uuid not in self._members:
             self._members[new.instance_uuid] = self._changed[new.instance_uuid] = new
         return new

@@ -142,6 +142,14 @@ class Member(base.Versioned):
         """Whether the drain has nothing more to do for this member."""
         return self.status in MEMBER_ENDS
 
+    def event(self) -> dict[str, Any]:
+        """Return what the log of its drain has of its status."""
+        found = {'instance': self.instance_uuid, 'name': self.name, 'status': self.status, 'reason': self.reason}
+        if self.status == MemberStatus.MOVED:
+            ended_at = None if self.ended_at is None else self.ended_at.isoformat()
+            found |= {'destination': self.destination, 'ended_at': ended_at}
+        return found
+
 
 #: The greatest length of an error for which a drain waits, in characters. The rest is cut.
 LONGEST_ERROR = 255
@@ -214,6 +222,11 @@ class Drain(base.Versioned):
         return self.status in DRAIN_ENDS
 
     @property
+    def how_it_ends(self) -> str:
+        """What lets a drain in progress end, for a user."""
+        return 'resume it, or cancel it' if self.paused else 'wait until it has ended, or cancel it first'
+
+    @property
     def shown_status(self) -> str:
         """The status for a user: besides the column, ``paused``, ``cancelling`` and ``restoring``."""
         if self.ended:
@@ -241,6 +254,18 @@ def check_member_move(drain: Drain, old: str, new: str) -> None:
     """
     if (MemberStatus(old), MemberStatus(new)) not in LEGAL_MEMBER_MOVES:
         raise exception.IllegalMoveOfDrain(what='A member', drain=drain.uuid, old=old, new=new)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """The hosts that a drain allows or avoids as the destination of one of its guests.
+
+    :ivar only: the hosts that may receive it; None: any.
+    :ivar later: the hosts where it has failed. Any other candidate comes first.
+    """
+
+    only: Sequence[str] | None
+    later: Sequence[str]
 
 
 def disabled_reason(drain: Drain) -> str:

@@ -12,7 +12,7 @@ from migrator.db.slots import Bounds
 from migrator.drain import forecast
 from migrator.drain.request import NAMES
 from migrator.objects import Migration
-from migrator.objects.drain import Drain, Member, place
+from migrator.objects.drain import Drain, Member, count_members, place
 
 _SHOWN = (
     *('uuid', 'only_guests', 'requested_by', 'direction', 'checks', 'waits_for', 'message'),
@@ -41,7 +41,7 @@ def document(database: Database, bounds: Bounds, drain: Drain) -> dict[str, Any]
     """Return a drain with its guests, in the order in which they leave."""
     found = in_order(drain, database.drains.read_members(drain.uuid))
     expected, shown = members(database, bounds, drain, found)
-    return summary(drain, database.drains.counts([drain.uuid])[drain.uuid]) | {'expected': expected, 'members': shown}
+    return summary(drain, count_members(found)) | {'expected': expected, 'members': shown}
 
 
 def in_order(drain: Drain, found: Sequence[Member]) -> list[Member]:

@@ -78,8 +78,10 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield 'Ended', _moment(found['ended_at'])
     for one in found['requests']:
         yield 'Request', f'{one["action"]} by {one["by"] or "an unknown user"}, {_moment(one["at"])}'
-    guests = ', '.join(f'{number} {status}' for status, number in found['guests'].items() if number)
-    yield 'Guests', guests or 'none'
+    counts = dict(found['guests'])
+    if found['direction'] == Direction.BACK:  # what the drain had not moved is no part of the restore
+        counts = {'back': counts.pop('moved'), **counts, 'gone': 0}
+    yield 'Guests', ', '.join(f'{number} {status}' for status, number in counts.items() if number) or 'none'
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:

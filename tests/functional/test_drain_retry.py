@@ -12,7 +12,7 @@ pytestmark = pytest.mark.simulated(reason='it lets single seconds pass')
 
 
 def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
-    left, _moves = (cloud.boot(name, 'host1', dirty_rate=100) for name in ('left', 'moves'))
+    left, moves = (cloud.boot(name, 'host1', dirty_rate=100) for name in ('left', 'moves'))
     cloud.database.instances.update(left.uuid, locked_by='owner')
     first = drain(cloud, reason='disks', max_attempts=2)['uuid']
     assert act(cloud, first, 'retry').status_int == 409
@@ -24,11 +24,14 @@ def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
     second = again.json['drain']
     assert (second['reason'], second['max_attempts'], second['only_guests']) == ('disks', 2, [left.uuid])
     assert act(cloud, first, 'retry').status_int == 409
-    assert statuses(ends(cloud, second['uuid'])) == {'left': 'moved'}
+    assert statuses(ends(cloud, second['uuid'])) == {'moves': 'moved', 'left': 'moved'}
     report = cloud.request('GET', f'{DRAINS}/{first}/report').json['report']
     (of,) = (one for one in report['members'] if one['status'] == 'moved')
     assert 0 < of['downtime'] < of['seconds']
     assert (host_of(cloud, left) != 'host1', host_of(cloud, stays)) == (True, 'host1')
+    assert act(cloud, second['uuid'], 'restore').status_int == 202
+    assert statuses(ends(cloud, second['uuid'])) == {'moves': 'moved', 'left': 'moved'}
+    assert {host_of(cloud, one) for one in (left, moves)} == {'host1'}
 
 
 def test_retry_of_a_drain_without_guests_that_are_left_is_refused(cloud):

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import webob
@@ -19,9 +19,9 @@ from migrator.conf.conductor import uses_nova
 from migrator.db.api import purge_drains
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
-from migrator.drain.request import FIELDS, Field, Kind, again
+from migrator.drain.request import FIELDS, Field, Kind, again, moved
 from migrator.objects import times
-from migrator.objects.drain import MOST, Drain, MemberStatus
+from migrator.objects.drain import MOST, Drain, Member, MemberStatus
 from migrator.views import drains, migrations, names, reports
 
 LOG = logging.getLogger(__name__)
@@ -230,14 +230,15 @@ def act(request: Request, uuid: str) -> webob.Response:
 def _retry(request: Request, uuid: str) -> webob.Response:
     """Request a new drain for the guests that one has left."""
     rows = request.services.database.drains
-    fields = again(rows.get(uuid), rows.read_members(uuid), rows.now())
-    return _accept(request, Drain(uuid=request.services.threads.new_uuid(), **fields))
+    members = rows.read_members(uuid)
+    fields = again(rows.get(uuid), members, rows.now())
+    return _accept(request, Drain(uuid=request.services.threads.new_uuid(), **fields), moved(members))
 
 
-def _accept(request: Request, drain: Drain) -> webob.Response:
+def _accept(request: Request, drain: Drain, has_moved: Sequence[Member] = ()) -> webob.Response:
     rows, context = request.services.database.drains, request.context
     drain = drain.replace(requested_by=context.user_id, project_id=context.project_id, request_id=request.request_id)
-    rows.accept(drain, has_service=not uses_nova(request.services.conf))
+    rows.accept(drain, has_service=not uses_nova(request.services.conf), moved=has_moved)
     _wake(request)
     return _shown(request, rows.get(drain.uuid), 202)
 

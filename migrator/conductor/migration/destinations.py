@@ -11,7 +11,6 @@ from typing import Any
 
 from migrator import exception
 from migrator.db.api import Database
-from migrator.db.drains import Hints
 from migrator.db.services import Place
 from migrator.db.slots import Allowance
 from migrator.objects import (
@@ -22,6 +21,7 @@ from migrator.objects import (
     base,
     steps,
 )
+from migrator.objects.drain import Hints
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocations import SharedReadings
 from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates

@@ -54,10 +54,10 @@ def retry(asked: Session) -> int:
     from migrator.nova.foreground import loop
 
     fenced.refuse(asked, drain.find(asked), 'retry')
-    new = drain.again(asked)
+    new, moved = drain.again(asked)
     asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
     with loop.Interrupts() as interrupts:
-        asked.database.drains.accept(new, has_service=False)
+        asked.database.drains.accept(new, has_service=False, moved=moved)
         return loop.run(asked, new.uuid, interrupts)
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.objects import Migration, MigrationType, base
+from migrator.objects import Migration, MigrationType, base, remedies
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus, count_members, place
 from migrator.operator import drain_request
 from migrator.operator.cli import command
@@ -147,8 +147,17 @@ def show(asked: Asked, how_to_retry: Callable[[Drain], str] | None = None) -> in
         now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
         expected = command.expected(whole.document(now))
         text = '\n'.join([*_head(drain, members), expected, _table(members, places, moving, now)])
+        for one in members:
+            # In the column they are wrapped, so that they could not be copied.
+            text = '\n'.join([text, *_commands(asked, one.reason if not one.ended else None)])
     asked.answer(document(asked, drain), text)
     return command.RIGHT
+
+
+def _commands(asked: Asked, reason: str | None) -> Iterator[str]:
+    """Yield the commands in a reason, each as it can be typed here."""
+    for one in remedies.commands_in(reason or ''):
+        yield f'    {one.replace(PROG, asked.command, 1) if one.startswith(PROG) else one}'
 
 
 def _ended(
@@ -158,6 +167,7 @@ def _ended(
     left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     for one in left:
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
+        yield from _commands(asked, one.reason)
     # After a restore the last checks are those from before it.
     for check in drain.checks if drain.direction == Direction.AWAY else ():
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
@@ -172,10 +182,12 @@ def _result(drain: Drain, counts: Mapping[str, int]) -> str:
     """Return the status of a drain, and how many of its guests have moved or are left."""
     total, moved = sum(counts.values()), counts[MemberStatus.MOVED]
     done = 'moved' if drain.direction == Direction.AWAY else 'back'
+    if drain.direction == Direction.BACK:  # what the drain had not moved is no part of the restore
+        total -= counts[MemberStatus.GONE]
     if not drain.ended:
         return f'{drain.shown_status}: {moved} of {total} {done}'
     left = total - moved - counts[MemberStatus.GONE]
-    return f'{drain.shown_status}: {f"{left} of {total} left" if left else f"{moved} {done}"}'
+    return f'{drain.shown_status}: {f"{left} of {total} not {done}" if left else f"{moved} {done}"}'
 
 
 def calibration(asked: Asked) -> int:
@@ -252,8 +264,8 @@ def report(asked: Asked) -> int:
 
 def retry(asked: Asked) -> int:
     """Request a new drain for the guests that one has left."""
-    drain = again(asked)
-    asked.database.drains.accept(drain, has_service=not _uses_nova(asked))
+    drain, moved = again(asked)
+    asked.database.drains.accept(drain, has_service=not _uses_nova(asked), moved=moved)
     _wake(asked)
     shown = f'Drain {drain.uuid} of {drain.host} is accepted, for {base.count(len(drain.only_guests or ()), "guest")}.'
     text = f'{shown} Watch it: {asked.command} watch drain {drain.uuid}'
@@ -261,8 +273,8 @@ def retry(asked: Asked) -> int:
     return command.RIGHT
 
 
-def again(asked: Asked) -> Drain:
-    """Return a new drain for the guests that the one which the command line names has left.
+def again(asked: Asked) -> tuple[Drain, list[Member]]:
+    """Return a new drain for the guests that the one which the command line names has left, and those it has moved.
 
     :raises migrator.exception.InvalidDrainState: it has not ended, was a restore, or has left no guest.
     """
@@ -270,8 +282,9 @@ def again(asked: Asked) -> Drain:
 
     found, drains = find(asked), asked.database.drains
     command.say_what(asked.arguments.drain, f'drain {found.uuid} of {found.host}')
-    fields = request.again(found, drains.read_members(found.uuid), drains.now())
-    return Drain(uuid=asked.threads.new_uuid(), requested_by=getpass.getuser(), **fields)
+    members = drains.read_members(found.uuid)
+    fields = request.again(found, members, drains.now())
+    return Drain(uuid=asked.threads.new_uuid(), requested_by=getpass.getuser(), **fields), request.moved(members)
 
 
 def purge(asked: Asked) -> int:
@@ -381,7 +394,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         'cancel',
         'end a drain: abort its migrations that do not run yet, and enable the host',
-        _act('cancel', 'being cancelled. It ends when its running migrations have ended.'),
+        _act('cancel', 'being cancelled. It ends when its migrations have ended.'),
         _cancel_arguments,
     ),
     Verb(

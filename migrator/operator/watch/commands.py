@@ -24,7 +24,8 @@ EVERY = 1.0
 def drain(asked: Asked) -> int:
     """Show a drain until it ends; exit with 0 if it ends completed or restored."""
     get = connect(asked)
-    return watch(asked, get, 'Drain', str(get(f'/drains/{quoted(asked.arguments.drain)}')['drain']['uuid']))
+    found = get(f'/drains/{quoted(asked.arguments.drain)}')['drain']
+    return watch(asked, get, 'Drain', str(found['uuid']))
 
 
 def host(asked: Asked) -> int:

@@ -242,7 +242,9 @@ class Screen:
 
 def draw(picture: Picture, console: rich.console.Console) -> rich.console.Group:
     """Return a picture as it looks on a console of this width, height and encoding. Nothing is printed."""
-    notes = [line for text in picture.notes for line in _note(text, picture.command, console)]
+    # The last picture stays, and has room for all that is said.
+    most = _NOTE_LINES if picture.status is None else 100
+    notes = [line for text in picture.notes for line in _note(text, picture.command, most, console)]
     room = max(3, console.height - _AROUND - len(notes) - len(picture.events))
     shown = _that_fit(picture.rows, room)
     hidden = len(picture.rows) - len(shown)
@@ -254,11 +256,13 @@ def draw(picture: Picture, console: rich.console.Console) -> rich.console.Group:
     return rich.console.Group(*parts)
 
 
-def _note(text: str, command: str, console: rich.console.Console) -> list[rich.text.Text]:
+def _note(text: str, command: str, most: int, console: rich.console.Console) -> list[rich.text.Text]:
     """Return a note in a few lines, the last of which names a command if it has no room."""
     lines = [*rich.text.Text(base.printable(text), style='yellow').wrap(console, max(20, console.width - 2))]
-    if len(lines) > _NOTE_LINES:
-        lines[_NOTE_LINES - 1 :] = [rich.text.Text(f'All of it: {command}' if command else '...', style='yellow')]
+    if len(lines) > most:
+        shown = rich.text.Text(f'All of it: {command}' if command else '...', style='yellow')
+        # A command that is cut off could not be typed.
+        lines[most - 1 :] = shown.wrap(console, max(20, console.width - 2))
     return [_line(line.plain, 'yellow') for line in lines]
 
 
