@@ -97,7 +97,10 @@ NAMES = tuple(field.name for field in FIELDS)
 
 
 def moved(members: Iterable[Member]) -> list[Member]:
-    """Return the guests that a drain has moved. The drain of a retry has them too, so that its restore is whole."""
+    """Return the guests that a drain has moved.
+
+    The drain of a retry has them too, so that its restore is whole.
+    """
     # The mark is of a migration that the earlier drain has requested.
     return [one.replace(mark=None) for one in members if one.status == MemberStatus.MOVED]
 

@@ -274,7 +274,7 @@ def retry(asked: Asked) -> int:
 
 
 def again(asked: Asked) -> tuple[Drain, list[Member]]:
-    """Return a new drain for the guests that the one which the command line names has left, and those it has moved.
+    """Return a new drain for the guests that the named one has left, and the guests that it has moved.
 
     :raises migrator.exception.InvalidDrainState: it has not ended, was a restore, or has left no guest.
     """
