@@ -47,6 +47,17 @@ name is answered 403: a page of another site could otherwise have its own name p
 operator's browser. With keystone the option has no effect, since such a page has no token.
 """,
     ),
+    cfg.BoolOpt(
+        'page_acts',
+        default=True,
+        help="""
+Whether the page in a browser has buttons that act.
+
+True or false; default true. It can start, pause, resume, cancel, restore and retry drains, retry and abort migrations,
+and evacuate a host that is forced down. With false the page has no such buttons. That forbids nothing: who may act is a
+policy, for the page as for every other client.
+""",
+    ),
     cfg.IntOpt(
         'max_limit',
         default=1000,

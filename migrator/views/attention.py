@@ -20,7 +20,6 @@ from migrator.objects import COMPUTE_BINARY, Migration, MigrationType, Service, 
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Drain, DrainStatus, Member, MemberStatus, disabled_reason
 from migrator.objects.remedies import Kind, Reading
-from migrator.objects.times import moment
 from migrator.views import differences
 from migrator.views.services import why_no_reports
 
@@ -198,7 +197,7 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
     if service.forced_down and service.reports:
         text = f'It reports again. The database has {there} there.'
         commands = [remedies.command(Kind.DECLARE_UP, look, host=host)]
-        yield _line(_A.FORCED_DOWN, host, f'Forced down: {host}, which is back', text, commands, host=host)
+        yield _line(_A.FORCED_DOWN, host, f'Forced down: {host}, which is back', text, commands, host=host, waits=True)
     elif service.forced_down:
         text = f'The database has {there} there. ' + (
             'Evacuate each, as long as the host is fenced. ' if guests else ''
@@ -234,20 +233,19 @@ def _of_ended(drain: Drain, seen: _Seen) -> Iterator[dict[str, Any]]:
             _A.DRAIN_INCOMPLETE,
             drain.uuid,
             f'Incomplete: the drain of {host}, which has {left} guest{"" if left == 1 else "s"} left',
-            f'The host takes no other guests. {retry} Or give up: {restore}',
+            f'The host takes no other guests. {retry} To give up: {restore[0].lower()}{restore[1:]}',
             [remedies.command(Kind.SEE_DRAIN, drain=host), *remedies.commands_in(f'{retry} {restore}')],
             since=drain.ended_at,
             host=host,
             drain_uuid=drain.uuid,
         )
     elif drain.has_disabled_host and service.disabled_reason == disabled_reason(drain):
-        ended = f', {moment(drain.ended_at)} UTC' if drain.ended_at else ''
         enable = remedies.offer(Kind.ENABLE, host=host)
         yield _line(
             _A.HOST_DISABLED,
             host,
             f'Disabled: {host}, since its drain',
-            f'The drain ended {drain.status}{ended}, and the host takes no guests since then. {restore} {enable}',
+            f'The drain ended {drain.status}. The host takes no guests until it is enabled. {restore} {enable}',
             remedies.commands_in(f'{restore} {enable}'),
             since=drain.ended_at,
             host=host,
@@ -289,7 +287,7 @@ def _of_failed(one: Migration, seen: _Seen) -> dict[str, Any]:
         _A.MIGRATION_FAILED,
         one.uuid,
         f'Failed: the {what} of {guest}, which is still on {host}',
-        f'{one.failure or "No reason was recorded."} {advice}'.strip(),
+        f'{(one.failure or "No reason was recorded").rstrip(".")}. {advice}'.strip(),
         [remedies.command(Kind.SHOW_MIGRATION, migration=one.uuid), *remedies.commands_in(advice)],
         since=one.updated_at,
         **_of_guest(one, seen),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,14 +14,23 @@ from migrator.objects import COMPUTE_BINARY
 from migrator.views import cleanups, differences, migrations
 
 
+def place(host: str) -> list[tuple[bool, int, str]]:
+    """Return the place of a host in natural order, in which host2 comes before host10."""
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _PARTS.findall(host)]
+
+
+#: A name may have more digits than Python converts.
+_PARTS = re.compile(r'[0-9]{1,18}|[^0-9]+')
+
+
 def documents(database: Database, bounds: Bounds, lease: float) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the hosts by name, each with whether anything is in progress there, or in its way.
+    """Yield the hosts in natural order, each with whether anything is in progress there, or in its way.
 
     :param lease: ``[conductor] lease``, in seconds.
     """
     now, loads, counts = database.services.now(), database.slots.loads(), database.cleanups.counts()
     drains = {drain.host: drain.uuid for drain in database.drains.list(in_progress=True)}
-    for service in sorted(database.services.list(COMPUTE_BINARY), key=lambda service: service.host):
+    for service in sorted(database.services.list(COMPUTE_BINARY), key=lambda service: place(service.host)):
         load, (pending, blocked) = loads.get(service.host, Load()), counts.get(service.host, (0, 0))
         shown: dict[str, Any] = {
             'name': service.host,

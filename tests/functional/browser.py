@@ -72,6 +72,17 @@ class Browser:
         except Exception as error:
             raise AssertionError(f'the page does not show it. It shows: {self.text("body")}') from error
 
+    def type(self, selector: str, text: str) -> None:
+        """Type a text into a field, instead of what is there."""
+        field = self.driver.find_element('css selector', selector)
+        field.clear()
+        field.send_keys(text)
+
+    def use_width(self, pixels: int) -> None:
+        """Make the window as narrow as that of a telephone."""
+        metrics = {'width': pixels, 'height': 900, 'deviceScaleFactor': 1, 'mobile': True}
+        self.driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', metrics)
+
     def press(self, selector: str) -> None:
         """Press an element by its keyboard, as a user without a mouse does."""
         self.driver.find_element('css selector', selector).send_keys('\n')

@@ -8,48 +8,23 @@ import uuid
 
 import pytest
 import requests
-import sqlalchemy as sa
-from oslo_config import cfg
 
-from migrator import exception, executors
-from migrator.api import app, auth
 from migrator.api.own import events
-from migrator.conductor.tasks import sagas
-from migrator.conf import api, conductor
-from migrator.context import RequestContext
-from migrator.db import models
-from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Flavor, Instance, Migration
 from migrator.objects.difference import Difference
-from migrator.objects.drain import Drain, Member
 from migrator.runtime import http_server
-from tests import templates
-from tests.functional import browser, commands
+from tests.functional import commands
+from tests.functional.pages import PAGE, nothing_is_stuck, page, site
 from tests.reasons import NOT_STUCK, stuck_for, waiting_for
+
+__all__ = ['page', 'site']
 
 #: A browser on two busy cores may take minutes to draw what it draws in seconds elsewhere.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PAGE = '/migrator/v1/ui'
 #: Rows of a page.
 SIZE = 50
 #: What the page requests for events, and once in each round.
 STREAM, ROUND = '/migrator/v1/events?', f'/migrator/v1/migrations?in_progress=true&limit={SIZE}'
-
-
-@pytest.fixture
-def page(tmp_path, monkeypatch):
-    """A browser, whose log has neither violations of the policy nor errors of scripts in the end."""
-    monkeypatch.setenv('NO_PROXY', '127.0.0.1,localhost')
-    with browser.started(tmp_path) as started:
-        yield started
-        # The browser logs each 401, each 500 and each refused connection, and the page shows them.
-        known = (' 401 ', ' 500 ', 'ERR_CONNECTION_REFUSED')
-        assert [line for line in started.logged() if not any(text in line for text in known)] == []
-
-
-def nothing_is_stuck(page):
-    return page.text('#trouble-none') == '✓ Nothing needs an operator.' and page.text('#trouble-list') == ''
 
 
 # --- a drain of the demo's cloud -------------------------------------------------------------------------------------
@@ -88,8 +63,19 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         page.wait(lambda: 'No drain yet' in page.text('#drain-rows'))
         page.wait(lambda: nothing_is_stuck(page))
 
-        drain = cloud.ask('POST', '/migrator/v1/drains', {'host': 'host1'})['drain']
+        page.type('#plan-host', 'host1')
+        page.type('#plan-reason', 'disks\n')
+        page.wait(lambda: len(page.rows('#plan-rows tr[data-key]')) == len(guests))
+        plan = {row[0]: row[1:] for row in page.rows('#plan-rows tr')}
+        assert plan[locked['name']][0] == '! cannot move'
+        page.press('#plan-start button')
+        assert page.text('#question-title') == 'Drain host1'
+        assert f'These cannot move now: {locked["name"]}.' in page.text('#question-lines')
+        assert 'In progress now: no drain; 0 migrations.' in page.text('#question-lines')
+        page.press('#question-yes')
         page.wait(lambda: len(page.rows('#guest-rows tr[data-key]')) == len(guests))
+        (drain,) = cloud.ask('GET', '/migrator/v1/drains')['drains']
+        assert drain['reason'] == 'disks'
         assert page.text('#guests-title') == 'Guests of the drain of host1'
         page.wait(lambda: f'openstack server unlock {locked["id"]}' in page.text('#trouble-list code'))
         assert f'Blocked: {locked["name"]}, in the drain of host1' in page.text('#trouble-list')
@@ -109,112 +95,25 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         page.wait(lambda: {row[1] for row in page.rows('#guest-rows tr')} == {'moved'})
         assert all(row[3] != 'host1' for row in page.rows('#guest-rows tr'))
         assert page.run("return document.querySelectorAll('#guest-rows .bar text.tidied').length") == len(guests)
-        page.wait(lambda: nothing_is_stuck(page))
+        page.wait(lambda: 'Disabled: host1, since its drain' in page.text('#trouble-list'))
         assert f'Drain of host1: completed, {len(guests)} of {len(guests)} moved.' in page.text('#news-list')
         assert page.run("return document.querySelector('#drain-rows tr').dataset.key") == drain['uuid']
+        # The axis of what has ended ends with it.
+        marks = page.run("""
+            return [...document.querySelectorAll('#guest-rows .bar text.tidied')].map(
+                (one) => one.x.baseVal[0].valueInSpecifiedUnits)
+        """)
+        assert 80 < max(marks) <= 98
+
+        page.press('#trouble-list button[aria-label^="Restore"]')
+        page.wait(lambda: page.text('#question-title') == 'Restore the drain of host1')
+        page.press('#question-yes')
+        page.wait(lambda: page.rows('#drain-rows tr')[0][1] == 'restored')
+        page.wait(lambda: nothing_is_stuck(page))
+        assert [one['name'] for one in cloud.guests_of('host1')] == [one['name'] for one in guests]
 
 
-# --- many rows -------------------------------------------------------------------------------------------------------
-
-
-def only_admin(handle):
-    """Accept the token ``admin``, and no other one."""
-    inner = auth.noauth2(handle)
-
-    def authenticated(request):
-        if request.headers.get('X-Auth-Token') != 'admin':
-            raise exception.Unauthorized()
-        return inner(request)
-
-    return authenticated
-
-
-class Site:
-    """The API with a database in which a test writes what it wants to see.
-
-    :ivar server: the HTTP server.
-    :ivar url: its address.
-    :ivar answer: the application, which a test may replace.
-    :ivar requests: what it was asked for.
-    """
-
-    def __init__(self, directory):
-        file = templates.database(directory)
-        threads = executors.NativeThreads()
-        self.database = Database(f'sqlite:///{file}', threads, sqlite_synchronous=False)
-        conf = cfg.ConfigOpts()
-        api.register_opts(conf)
-        conductor.register_opts(conf)
-        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
-        for host in ('host1', 'host2'):
-            self.database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
-        self.answer = app.make_app(conf, self.database, None, threads, sagas(), auth=only_admin)
-        self.requests = []
-
-    def app(self, environ, start_response):
-        """Answer a request, and keep its path and its query."""
-        self.requests.append(f'{environ["PATH_INFO"]}?{environ["QUERY_STRING"]}')
-        return self.answer(environ, start_response)
-
-    def migration(self):
-        """Accept a migration of a new guest from host1 to host2, and return it."""
-        guest = Instance(
-            uuid=str(uuid.uuid4()), name='vm-0', project_id='demo', user_id='demo', host='host1', node='host1',
-            flavor=Flavor(name='m1', vcpus=1, memory_mb=512, root_gb=1),
-        )  # fmt: skip
-        self.database.instances.create(guest)
-        one = Migration(
-            uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='demo', user_id='demo',
-            source_compute='host1', source_node='host1', dest_compute='host2', dest_node='host2',
-        )  # fmt: skip
-        context = RequestContext(user_id='demo', project_id='demo', overwrite=False)
-        self.database.migrations.accept(context, one, 'live-migration')
-        return one
-
-    def copy(self, count):
-        """Copy the only migration and its guest until there are some in all."""
-        guests = [str(uuid.uuid4()) for _ in range(count - 1)]
-        with self.database.engine.writer() as session:
-            row = dict(session.execute(sa.select(models.INSTANCES)).mappings().one())
-            del row['id'], row['changed_at']
-            more = [row | {'uuid': guest, 'name': f'vm-{number}'} for number, guest in enumerate(guests, 1)]
-            session.execute(sa.insert(models.INSTANCES), more)
-            row = dict(session.execute(sa.select(models.MIGRATIONS)).mappings().one())
-            del row['id'], row['changed_at']
-            more = [
-                row | {'uuid': str(uuid.uuid4()), 'instance_uuid': guest, 'in_progress_instance_uuid': guest}
-                for guest in guests
-            ]
-            session.execute(sa.insert(models.MIGRATIONS), more)
-
-    def change(self, migration_uuid, **fields):
-        """Write columns of a migration, as its conductor does."""
-        table = models.MIGRATIONS
-        with self.database.engine.writer() as session:
-            session.execute(sa.update(table).where(table.c.uuid == migration_uuid).values(**fields))
-
-    def drain(self, status='running'):
-        """Write a drain of host1 with all guests as members, and return its uuid."""
-        drain = Drain(uuid=str(uuid.uuid4()), host='host1')
-        drains = self.database.drains
-        drains.accept(drain)
-        drains.adopt('a conductor')
-        members = [
-            Member(instance_uuid=guest.uuid, name=guest.name, position=number, source='host1')
-            for number, guest in enumerate(self.database.instances.list())
-        ]
-        drains.write(drains.get(drain.uuid), {'status': status}, members, [])
-        return drain.uuid
-
-
-@pytest.fixture
-def site(tmp_path):
-    site = Site(tmp_path)
-    site.server = http_server.listen(site.app, '127.0.0.1', 0)
-    site.url = site.server.url
-    yield site
-    site.server.stop()
-    site.database.close()
+# --- a site whose rows the tests write ------------------------------------------------------------------------------
 
 
 def test_wrong_token_is_refused_and_no_token_is_kept(site, page):
@@ -356,7 +255,7 @@ def test_guest_that_was_moved_by_hand_is_shown_by_its_name(site, page, monkeypat
     )
     site.database.differences.replace([moved])
     page.wait(lambda: 'Not as in the database: vm-7 is on host2' in page.text('#trouble-list'))
-    assert 'it is on host2 (running), but the database has it on host1' in page.text('#trouble-list')
+    assert 'It is on host2 (running), but the database has it on host1' in page.text('#trouble-list')
     assert page.text('#trouble-list code') == 'migrator-manage instance reconcile --dry-run'
     assert 'Not as in the database: vm-7 is on host2.' in page.text('#news-list')
 
@@ -414,8 +313,8 @@ def test_page_is_usable_by_keyboard_and_has_names_for_its_parts(site, page):
             || document.getElementById(element.getAttribute('aria-labelledby'))?.innerText;
         const wanted = 'button, a, input, select, section, nav, [role=region], [role=img] title, th, ul#legend';
         return [...document.querySelectorAll(wanted)].filter(
-            (element) => !element.closest('[hidden]') && !(named(element) || element.textContent.trim()))
-            .map((element) => element.outerHTML);
+            (element) => !element.closest('[hidden], dialog:not([open])')
+                && !(named(element) || element.textContent.trim())).map((element) => element.outerHTML);
     """)
     assert nameless == []
     landmarks = page.run("return ['header', 'main', 'nav'].map((name) => document.querySelectorAll(name).length)")

@@ -24,7 +24,7 @@ INDEX_QUERY = {1: types.parameters({**types.PAGE, 'busy': types.many(types.BOOLE
 
 
 def index(request: Request) -> webob.Response:
-    """List the compute hosts by name."""
+    """List the compute hosts by name, in natural order."""
     given = request.given
     request.authorize(LIST)
     database, size = request.services.database, common.page_size(request)
@@ -33,7 +33,8 @@ def index(request: Request) -> webob.Response:
     found = [one for one, is_busy in hosts.documents(database, bounds, lease) if busy in (None, is_busy)]
     if 'marker' in given:
         # A host that was deleted meanwhile still has its place in the order.
-        found = [shown for shown in found if shown['name'] > given['marker']]
+        after = hosts.place(given['marker'])
+        found = [shown for shown in found if hosts.place(shown['name']) > after]
     found = found[:size]
     links = common.next_link(request, 'hosts_links', size, [shown['name'] for shown in found])
     return answer({'hosts': found} | links)

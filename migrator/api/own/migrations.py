@@ -57,6 +57,7 @@ INDEX_QUERY = {
             'status': types.many({'type': 'string', 'enum': _STATUSES, 'description': ', '.join(_STATUSES)}),
             'in_progress': _FLAG,
             'stuck': _FLAG,
+            'changes_since': types.many(types.MOMENT),
             'expected': _FLAG,
         },
         unknown=False,
@@ -88,7 +89,8 @@ def index(request: Request) -> webob.Response:
         filters['stuck'] = stuck
     if stuck and in_progress is None:
         in_progress = True  # no other one is stuck, and there is an index of these
-    found = database.migrations.list(filters, in_progress, size, common.marker(request))
+    since = schemas.moment(given['changes_since']) if 'changes_since' in given else None
+    found = database.migrations.list(filters, in_progress, size, common.marker(request), changes_since=since)
     links = common.next_link(request, 'migrations_links', size, [migration.uuid for migration in found])
     shown = migrations.documents(database, found)
     if schemas.flag(given, 'expected'):

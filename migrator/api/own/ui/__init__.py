@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``/migrator/v1/ui``: a read-only page for a browser.
+"""``/migrator/v1/ui``: a page for a browser.
 
 Its files are served without a token, because they hold no data. In the browser, ``ui.js`` requests ``/migrator/v1``
-with the token that the user enters.
+with the token that the user enters. Whether it offers to act is in :data:`_SETTINGS`: who may act is a policy.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import webob
 
 from migrator.api.request import Request, wrong_method
 
+_SCRIPTS = ('ui', 'acts', 'api', 'attention', 'bars', 'migration', 'plan', 'rows')
 #: URL -> the file in this folder, and its media type.
 _FILES = {
     '/migrator/v1/ui': ('index.html', 'text/html'),
     '/migrator/v1/ui/ui.css': ('ui.css', 'text/css'),
-    **{f'/migrator/v1/ui/{name}.js': (f'{name}.js', 'text/javascript') for name in ('ui', 'api', 'bars', 'rows')},
+    **{f'/migrator/v1/ui/{name}.js': (f'{name}.js', 'text/javascript') for name in _SCRIPTS},
 }
 #: What users type as well. The page itself has no slash at its end, since its own links are relative.
 _WITH_SLASH = '/migrator/v1/ui/'
-PATHS = frozenset([*_FILES, _WITH_SLASH])
+_SETTINGS = '/migrator/v1/ui/settings.json'
+PATHS = frozenset([*_FILES, _WITH_SLASH, _SETTINGS])
 
 _POLICY = {
     'default-src': "'none'",
@@ -58,6 +60,8 @@ def serve(request: Request) -> webob.Response:
         raise wrong_method(request, ['GET'])
     if request.path_info == _WITH_SLASH:
         response = webob.Response(status=308, location=f'{request.script_name}{_WITH_SLASH.rstrip("/")}')
+    elif request.path_info == _SETTINGS:
+        response = webob.Response(json_body={'acts': request.services.conf.api.page_acts})
     else:
         name, media_type = _FILES[request.path_info]
         body, etag = _read(name)

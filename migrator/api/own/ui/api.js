@@ -18,15 +18,31 @@ export class Refused extends Error {
   }
 }
 
+/** The nova version of what the page requests below /v2.1. An evacuated guest is started in it. */
+const VERSION = 'compute 2.90';
+
 export async function get(path, query = {}) {
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) if (value !== null) url.searchParams.set(name, value);
+  return answered(url, {});
+}
+
+/** Send a request that changes something, once; the answer may have no body. */
+export async function send(method, path, body) {
+  const more = body === undefined ? {} : {body: JSON.stringify(body)};
+  return answered(new URL(path, ROOT), {method, ...more});
+}
+
+async function answered(url, request) {
   const used = token;
   let response;
   try {
     response = await fetch(url, {
-      headers: {'X-Auth-Token': used, Accept: 'application/json'}, cache: 'no-store', credentials: 'omit',
-      redirect: 'error', signal: AbortSignal.timeout(30000),
+      headers: {
+        'X-Auth-Token': used, Accept: 'application/json', 'OpenStack-API-Version': VERSION,
+        ...(request.body ? {'Content-Type': 'application/json'} : {}),
+      },
+      cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(60000), ...request,
     });
   } catch (error) {
     throw new Refused(0, `The API does not answer (${error.message}). Check that migrator-api runs.`);
@@ -40,13 +56,13 @@ export async function get(path, query = {}) {
     // A proxy answers errors without JSON. The status says enough.
   }
   if (used !== token) throw new Refused(-1, 'The token was forgotten meanwhile.');
-  if (response.ok && document_) return document_;
+  if (response.ok && (document_ || request.method)) return document_;
   if (response.status === 401) {
     throw new Refused(401, 'The token is not valid, or has expired. Get another one: openstack token issue -f value -c id');
   }
   const fault = document_ && Object.values(document_)[0];
   const message = fault?.message ?? `The API answered ${response.status} ${response.statusText}.`;
-  throw new Refused(response.status, response.status === 403
+  throw new Refused(response.status, response.status === 403 && !request.method
     ? `This token does not allow it. Use an administrator's token. (${message})` : message);
 }
 

@@ -22,21 +22,30 @@ export const WORDS = {
 const STEPS = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400].map((one) => (
   one * 1000));
 
-/** The axis from the beginning of a drain. It grows by whole steps, so that the bars of ended guests rarely change. */
-export function axisOf(from, until) {
-  const wanted = Math.max(until - from, 20000) * 1.02;
+/** The axis of a drain. It grows by whole steps, so that the bars of ended guests rarely change, and ends with it. */
+export function axisOf(from, until, isEnded) {
+  const wanted = Math.max(until - from, isEnded ? 1000 : 20000) * 1.02;
   const step = STEPS.find((one) => wanted / one <= 8) ?? 86400000 * Math.ceil(wanted / 86400000 / 8);
-  return {from, step, count: Math.ceil(wanted / step)};
+  const count = Math.ceil(wanted / step);
+  // What has ended needs no room behind it.
+  return {from, step, count, length: isEnded ? wanted : step * count};
 }
 
-const percent = (value, axis) => Math.min(100, Math.max(0, (value - axis.from) * 100 / (axis.step * axis.count)));
+const percent = (value, axis) => Math.min(100, Math.max(0, (value - axis.from) * 100 / axis.length));
+
+/** Where the marks of an axis are, in percent. */
+export const marksOf = (axis) => Array.from({length: axis.count}, (_, at) => at * axis.step * 100 / axis.length);
 
 export function showAxis(axis) {
   const labels = Array.from({length: axis.count}, (_, at) => clock(axis.from + at * axis.step).slice(0, 16));
   const element = $('axis');
   while (element.children.length > labels.length) element.lastElementChild.remove();
   while (element.children.length < labels.length) element.append(make('span'));
-  labels.forEach((label, at) => setText(element.children[at], label));
+  const marks = [...marksOf(axis), 100];
+  labels.forEach((label, at) => {
+    setText(element.children[at], label);
+    element.children[at].style.flexGrow = marks[at + 1] - marks[at];
+  });
 }
 
 /** What has happened to a guest, as [phase, from, until]; a phase that goes on has until = null. */
@@ -105,7 +114,7 @@ export function draw(svg, wanted, label) {
 }
 
 export function showLegend() {
-  const axis = {from: 0, step: 100, count: 1};
+  const axis = {from: 0, step: 100, count: 1, length: 100};
   for (const [phase, word] of Object.entries(WORDS)) {
     if (phase === 'cancelled') continue;
     const svg = make('svg', {class: 'bar', 'aria-hidden': 'true'});

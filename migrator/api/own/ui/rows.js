@@ -30,6 +30,12 @@ export class Rows {
     Object.assign(this, {parent, empty, build, fill, known: new Map()});
   }
 
+  /** Name each cell by its column, for a narrow window that has no room for columns. */
+  label(row) {
+    const labels = this.parent.dataset.labels?.split('|') ?? [];
+    labels.forEach((text, at) => row.children[at].setAttribute('data-label', text));
+  }
+
   show(items, keyOf) {
     const left = new Set(this.known.keys());
     let next = this.parent.firstElementChild;
@@ -40,6 +46,7 @@ export class Rows {
       left.delete(key);
       if (!row) {
         row = {element: this.build(item), data: null};
+        this.label(row.element);
         row.element.dataset.key = key;
         this.known.set(key, row);
       }
@@ -60,6 +67,13 @@ export class Rows {
       this.parent.append(make('tr', {class: 'empty'}, make('td', {colspan: columns}, this.empty)));
     }
   }
+}
+
+/** Show buttons that depend on some data. Those of the same data stay, and so does the focus. */
+export function showActs(box, data, make_) {
+  if (box.dataset.of === data) return;
+  box.dataset.of = data;
+  box.replaceChildren(...make_());
 }
 
 /** A row of cells with these classes. The first cell is the header of the row. */

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The page reads /migrator/v1 and shows the answers. It sends only GETs. Every text is inserted as text, never as HTML.
-// A table keeps one row for each key and writes only to the rows whose data has changed.
+// The page reads /migrator/v1 and shows the answers. What it requests is in acts.js. Every text is inserted as text, never
+// as HTML. A table keeps one row for each key and writes only to the rows whose data has changed.
 
+import {actsOfDrain, enableActs} from './acts.js';
 import {Refused, band, clock, get, hasToken, nextEvent, now, parse, plural, setToken, size, span} from './api.js';
-import {ENDED, PHASES, WORDS, axisOf, draw, phasesOf, shapes, showAxis, showLegend} from './bars.js';
-import {$, Pages, Rows, cells, command, make, setClass, setText, status} from './rows.js';
+import {forgetAttention, loadAttention} from './attention.js';
+import {ENDED, PHASES, WORDS, axisOf, draw, marksOf, phasesOf, shapes, showAxis, showLegend} from './bars.js';
+import {loadMigration, progress} from './migration.js';
+import {forgetPlan, offerHosts} from './plan.js';
+import {$, Pages, Rows, cells, make, setText, showActs, status} from './rows.js';
 
 const EVERY = 3000; // milliseconds from the end of one round of requests to the next one
 const REFUSED = 30000; // milliseconds until another stream of events is tried
 const PAGE = 50; // rows of a page
-const NAMED = 10; // guests of one drain that need attention
 const NEWS = 30; // lines
 
 const MOVING = ['running', 'running (post-copy)'];
 let timer = null;
 let stream = null; // of events, while nothing moves: what ends it
 let streamAt = 0; // when the next one may begin
-const ask = {drain: null, filter: '', idle: false};
-const seen = {drains: new Map(), trouble: null};
+const DAY = 86400000; // milliseconds
+const ask = {drain: null, filter: '', idle: false, migration: null, host: null, ended: false};
+const seen = {drains: new Map(), trouble: null, going: {drains: [], migrations: 0}};
 
 // --- drains ----------------------------------------------------------------------------------------------------------
 
@@ -29,7 +33,7 @@ const inTrouble = (drain) => drain.guests.blocked + drain.guests.failed;
 function summary(drain) {
   const words = Object.entries(drain.guests).filter(([name, number]) => number && name !== 'moved');
   return `${drain.guests.moved} of ${totalOf(drain)} ${drain.direction === 'back' ? 'back' : 'moved'}`
-    + words.map(([name, number]) => `, ${number} ${name}`).join('');
+    + words.map(([name, number]) => `, ${number} ${{moving: 'on the way'}[name] ?? name}`).join('');
 }
 
 function drainStatus(drain) {
@@ -41,7 +45,7 @@ function drainStatus(drain) {
   };
 }
 
-const drainRows = new Rows($('drain-rows'), 'No drain yet. Start one: migrator-manage drain start HOST', () => {
+const drainRows = new Rows($('drain-rows'), 'No drain yet.', () => {
   const row = cells('', '', '', 'text', 'number', 'number');
   const button = make('button', {type: 'button', 'aria-controls': 'guests'});
   button.addEventListener('click', () => choose(row.dataset.key));
@@ -74,10 +78,7 @@ const drainRows = new Rows($('drain-rows'), 'No drain yet. Start one: migrator-m
 });
 
 function choose(uuid) {
-  ask.drain = ask.drain === uuid ? 'none' : uuid;
-  ask.filter = '';
-  guestPages.first();
-  refresh();
+  go(ask.drain === uuid ? 'drain=none' : `drain=${uuid}`);
 }
 
 async function loadDrains() {
@@ -91,6 +92,12 @@ async function loadDrains() {
   drainRows.show(drains.map((drain) => ({drain, chosen: drain.uuid === ask.drain})), ({drain}) => drain.uuid);
   drainPages.show(ended.drains_links);
   if (going.drains_links) note('drains', `More than ${PAGE} drains are in progress: these are the newest.`);
+  if (first) seen.going.drains = going.drains;
+  // A link may lead to a drain that is on no page.
+  if (!['none', null].includes(ask.drain) && !drains.some((drain) => drain.uuid === ask.drain)) {
+    const found = await get(`drains/${encodeURIComponent(ask.drain)}`);
+    drains.push(found.drain);
+  }
   newsOfDrains(drains);
   return drains;
 }
@@ -133,12 +140,11 @@ const guestRows = new Rows($('guest-rows'), 'No guest to show.', () => {
   return row;
 }, (row, {member, phases, axis, until}) => {
   const [name, state, bar, destination, reason] = row.children;
-  setText(name, member.name || member.instance_uuid);
+  link(name, member.name || member.instance_uuid, member.migration_uuid);
   name.title = member.instance_uuid;
   const {phase, word} = guestStatus(member);
   status(state, phase, word);
-  const grid = Array.from({length: axis.count}, (_, at) => (
-    ['line', {class: 'grid', x1: `${at * 100 / axis.count}%`, x2: `${at * 100 / axis.count}%`, y1: 0, y2: 20}]));
+  const grid = marksOf(axis).map((x) => ['line', {class: 'grid', x1: `${x}%`, x2: `${x}%`, y1: 0, y2: 20}]);
   const drawn = [...phases];
   const {start, end} = member.expected ?? {};
   if (!isOver(member) && end) drawn.push(['expected', Math.max(parse(start?.p50) ?? until, until), parse(end.p50)]);
@@ -169,8 +175,9 @@ async function loadGuests(drains) {
   const until = isEnded(drain) ? parse(drain.ended_at) : now();
   const all = page.members.map((member) => ({member, phases: phasesOf(member, drain)}));
   const times = all.flatMap(({phases}) => phases.map(([, from]) => from));
+  showActs($('guests-acts'), JSON.stringify([drain.uuid, drain.status, drain.guests]), () => actsOfDrain(drain));
   const ends = isEnded(drain) ? [] : page.members.map((member) => parse(member.expected?.end?.p80)).filter(Boolean);
-  const axis = axisOf(Math.min(parse(drain.began_at ?? drain.created_at), ...times), Math.max(until, ...ends));
+  const axis = axisOf(Math.min(parse(drain.began_at ?? drain.created_at), ...times), Math.max(until, ...ends), isEnded(drain));
   showAxis(axis);
   const which = drain.include_stopped ? ', also those that are shut off' : '';
   setText($('guests-title'), `Guests of the drain of ${drain.host}${which}`);
@@ -190,7 +197,7 @@ const hostRows = new Rows($('host-rows'), 'No host is busy, disabled or down.',
   () => cells('', 'text', 'number', 'number', 'number', 'number', 'number'),
   (row, host) => {
     const [name, state, running, prepared, waiting, inbound, cleanups] = row.children;
-    setText(name, host.name);
+    link(name, host.name, host.name, 'host');
     const words = [host.up ? 'up' : host.forced_down ? '! forced down' : '! down'];
     if (host.drain) words.push('drain in progress');
     if (host.disabled) words.push(`disabled${host.disabled_reason ? ` (${host.disabled_reason})` : ''}`);
@@ -198,8 +205,8 @@ const hostRows = new Rows($('host-rows'), 'No host is busy, disabled or down.',
     setText(running, `${host.out.running} of ${host.out.limit}`);
     setText(prepared, String(host.out.prepared));
     setText(waiting, String(host.out.waiting));
-    const {taken, bound, bound_of_drains: ofDrains} = host.in;
-    setText(inbound, bound ? `${taken} of ${bound}` : `${taken} (drains: at most ${ofDrains})`);
+    const {taken, bound} = host.in;
+    setText(inbound, bound ? `${taken} of ${bound}` : `${taken}`);
     const {pending, blocked} = host.cleanups;
     setText(cleanups, blocked ? `${pending}, ! ${blocked} blocked` : String(pending));
   });
@@ -213,131 +220,42 @@ async function loadHosts() {
 
 // --- migrations ------------------------------------------------------------------------------------------------------
 
-const migrationRows = new Rows($('migration-rows'), 'No migration is in progress.',
+const migrationRows = new Rows($('migration-rows'), 'There is none.',
   () => cells('', '', '', '', 'number', 'number', 'text'),
-  (row, one) => {
+  (row, {one, copied}) => {
     const [name, state, from, to, accepted, memory, waits] = row.children;
-    setText(name, one.instance_name ?? one.instance_uuid);
+    link(name, one.instance_name ?? one.instance_uuid, one.uuid);
     name.title = one.uuid;
     const phase = PHASES[one.status] ?? 'waiting';
     status(state, one.stuck_reason ? 'failed' : phase, one.stuck_reason ? `! stuck, ${one.status}` : one.status);
     setText(from, one.source);
     setText(to, one.destination ?? one.requested_host ?? 'not chosen yet');
     setText(accepted, clock(parse(one.created_at)));
-    const {memory_total_bytes: total, memory_remaining_bytes: left} = one.progress;
-    setText(memory, total ? `${size(left ?? total)} of ${size(total)} left` : '');
-    setText(waits, one.stuck_reason ?? one.waits_for ?? (one.abort_requested_at ? 'an abort was requested' : ''));
+    setText(memory, copied);
+    setText(waits, one.stuck_reason ?? one.waits_for ?? one.failure
+      ?? (one.abort_requested_at ? 'an abort was requested' : ''));
   });
 
 async function loadMigrations() {
-  const page = await get('migrations', {in_progress: true, limit: PAGE, marker: migrationPages.marker});
+  const which = ask.ended ? {in_progress: false, changes_since: new Date(now() - DAY).toISOString()} : {in_progress: true};
+  const page = await get('migrations', {...which, host: ask.host, limit: PAGE, marker: migrationPages.marker});
   if (!page.migrations.length && migrationPages.marker !== null) {
     migrationPages.first(); // those of the last page have ended
     return loadMigrations();
   }
-  migrationRows.show(page.migrations, (one) => one.uuid);
+  if (!ask.ended && ask.host === null) seen.going.migrations = `${page.migrations.length}${page.migrations_links ? '+' : ''}`;
+  migrationRows.show(page.migrations.map((one) => ({one, copied: progress(one)})), ({one}) => one.uuid);
   migrationPages.show(page.migrations_links);
-  return page.migrations;
+  setText($('migrations-title'), `Migrations${ask.host ? ` from or to ${ask.host}` : ''}`);
+  $('migrations-all').hidden = ask.host === null;
+  return ask.ended ? null : page.migrations;
 }
 
-// --- what needs an operator ------------------------------------------------------------------------------------------
-
-/** The command in a reason, such as "Unlock it: openstack server unlock UUID."; or undefined. */
-const COMMAND = /: ((?:openstack|migrator-manage) (?:[^.,;]|[.,;](?!\s|$))+)/;
-const commandIn = (reason) => COMMAND.exec(reason ?? '')?.[1].trim();
-
-function ofStuck(one) {
-  const guest = one.instance_name ?? one.instance_uuid;
-  const to = one.destination ?? 'a host that is not chosen yet';
-  const hosts = [...new Set([one.source, one.destination])].filter(Boolean); // one, if the guest stays
-  return {
-    key: one.uuid, bad: true, title: `Stuck: ${guest}, ${one.status}, ${one.source} to ${to}`,
-    text: one.stuck_reason,
-    commands: [`migrator-manage migration show ${one.uuid}`, `migrator-manage migration retry ${one.uuid}`],
-    hint: 'It goes on by itself once the cause is fixed. If it cannot be fixed, find out at the hypervisors which one '
-      + 'has the guest. The command with that host shows what to do next, and changes nothing:',
-    last: hosts.map((host) => `migrator-manage migration abandon ${one.uuid} --guest-on ${host}`),
-  };
-}
-
-function ofMember(drain, member) {
-  const guest = member.name || member.instance_uuid;
-  const fallback = member.migration_uuid && member.status === 'failed'
-    ? `migrator-manage migration show ${member.migration_uuid}` : `migrator-manage drain show ${drain.uuid}`;
-  return {
-    key: `${drain.uuid} ${member.instance_uuid}`, bad: member.status === 'failed',
-    title: `${member.status === 'failed' ? 'Failed' : 'Blocked'}: ${guest}, in the drain of ${drain.host}`,
-    text: member.reason, commands: [commandIn(member.reason) ?? fallback],
-  };
-}
-
-function ofHost(host) {
-  const found = [];
-  if (!host.up && (host.drain || host.out.running + host.out.prepared + host.out.waiting + host.in.taken)) {
-    found.push({
-      key: `down ${host.name}`, bad: true, title: `Down: ${host.name}, which has migrations or a drain`,
-      text: 'Start its compute service. If it is fenced, declare it down:',
-      commands: [`openstack compute service set --down ${host.name} nova-compute`],
-    });
-  }
-  if (host.cleanups.blocked) {
-    found.push({
-      key: `cleanups ${host.name}`, bad: false,
-      title: `Blocked: ${plural(host.cleanups.blocked, 'cleanup')} at ${host.name}`,
-      text: 'It does not run until an operator retries it: migrator-manage cleanup retry ID. The list has the ID and the reason:',
-      commands: [`migrator-manage cleanup list --host ${host.name}`],
-    });
-  }
-  return found;
-}
-
-function ofDifference(one) {
-  return {
-    key: `difference ${one.instance_uuid}`, bad: one.kind === 'twice', title: `Not as in the database: ${one.name} ${one.short}`,
-    text: `Found at ${clock(parse(one.since))} UTC: ${one.difference}. Remedy: ${one.remedy}.`,
-    commands: ['migrator-manage instance reconcile --dry-run'],
-  };
-}
-
-/** Show commands. Those that are there already stay, and so does the focus on their buttons. */
-function showCommands(box, commands) {
-  const shown = [...box.querySelectorAll('code')].map((code) => code.textContent);
-  if (shown.join('\n') !== commands.join('\n')) box.replaceChildren(...commands.map(command));
-}
-
-const troubleRows = new Rows($('trouble-list'), null,
-  () => make('li', {}, make('h3'), make('p'), make('div'), make('p', {class: 'quiet'}), make('div')),
-  (item, {bad, title, text, commands, hint, last}) => {
-    const [heading, paragraph, box, more, lastBox] = item.children;
-    setClass(item, bad ? 'bad' : '');
-    setText(heading, title);
-    setText(paragraph, text);
-    showCommands(box, commands);
-    setText(more, hint);
-    more.hidden = !hint;
-    showCommands(lastBox, last ?? []);
-  });
-
-async function loadTrouble(drains, hosts) {
-  const [stuck, {differences}] = await Promise.all([
-    get('migrations', {stuck: true, limit: PAGE}), get('differences', {limit: NAMED}),
-  ]);
-  const wanted = drains.filter((drain) => !isEnded(drain) && inTrouble(drain)).slice(0, 5);
-  const parts = wanted.flatMap((drain) => ['failed', 'blocked'].map((name) => [drain, name]));
-  const members = await Promise.all(parts.filter(([drain, name]) => drain.guests[name]).map(async ([drain, name]) => {
-    const page = await get(`drains/${encodeURIComponent(drain.uuid)}/members`, {status: name, limit: NAMED});
-    return page.members.map((member) => ofMember(drain, member));
-  }));
-  const found = [
-    ...stuck.migrations.map(ofStuck), ...hosts.flatMap(ofHost), ...members.flat(), ...differences.map(ofDifference),
-  ].sort((one, other) => other.bad - one.bad);
-  troubleRows.show(found, (one) => one.key);
-  const more = stuck.migrations_links ? 'More are stuck: migrator-manage migration list --in-progress' : '';
-  note('trouble', more);
-  $('trouble-none').hidden = found.length > 0;
-  setText($('trouble-title'), found.length ? `Attention (${found.length}${more ? '+' : ''})` : 'Attention');
-  document.title = found.length ? `(${found.length}) migrator` : 'migrator';
-  newsOfTrouble(found);
+/** What else is in progress, for the question before an act. */
+function inProgress() {
+  const {drains, migrations} = seen.going;
+  const hosts = drains.map((drain) => `${drain.host} (${drain.status})`).join(', ');
+  return [`In progress now: ${drains.length ? `the drains of ${hosts}` : 'no drain'}; ${migrations} migrations.`];
 }
 
 // --- news ------------------------------------------------------------------------------------------------------------
@@ -347,6 +265,7 @@ function news(text) {
   const at = new Date(now());
   list.prepend(make('li', {}, make('time', {datetime: at.toISOString()}, clock(at.getTime())), text));
   while (list.children.length > NEWS) list.lastElementChild.remove();
+  $('news').hidden = false;
 }
 
 function newsOfDrains(drains) {
@@ -359,7 +278,7 @@ function newsOfDrains(drains) {
 }
 
 function newsOfTrouble(found) {
-  const titles = new Map(found.map(({key, title}) => [key, title]));
+  const titles = new Map(found.map(({id, title}) => [id, title]));
   if (seen.trouble !== null) {
     for (const [key, title] of titles) if (!seen.trouble.has(key)) news(`${title}.`);
     for (const [key, title] of seen.trouble) if (!titles.has(key)) news(`No longer: ${title}.`);
@@ -394,13 +313,14 @@ async function section(name, load, pages) {
 
 /** Load everything once, and return whether something may change without an event. */
 async function round() {
-  const [drains, hosts, migrations] = await Promise.all([
+  const [drains, , migrations] = await Promise.all([
     section('drains', loadDrains, drainPages), section('hosts', loadHosts, hostPages),
     section('migrations', loadMigrations, migrationPages),
   ]);
   await Promise.all([
     section('guests', () => loadGuests(drains ?? []), guestPages),
-    section('trouble', () => loadTrouble(drains ?? [], hosts ?? [])),
+    section('migration', () => loadMigration(ask.migration)),
+    section('trouble', async () => newsOfTrouble(await loadAttention(refresh))),
   ]);
   const isWhole = drainPages.marker === null && migrationPages.marker === null;
   return !(isWhole && drains?.every(isEnded) && migrations?.every((one) => one.status === 'finished'));
@@ -477,6 +397,65 @@ const guestPages = new Pages($('guests-pages'), refresh);
 const hostPages = new Pages($('hosts-pages'), refresh);
 const migrationPages = new Pages($('migrations-pages'), refresh);
 
+// --- where the page is -----------------------------------------------------------------------------------------------
+
+/** A link within the page; without a name to lead to, only the text. */
+function link(cell, text, to, kind = 'migration') {
+  const wanted = to ? `#${kind}=${encodeURIComponent(to)}` : null;
+  let inner = cell.firstElementChild;
+  if (!inner || (inner.localName === 'a') !== (wanted !== null)) {
+    inner = make(wanted ? 'a' : 'span');
+    cell.replaceChildren(inner);
+  }
+  if (wanted && inner.getAttribute('href') !== wanted) inner.setAttribute('href', wanted);
+  setText(inner, text);
+}
+
+/** Go to a place within the page, also if it is there already. */
+function go(place) {
+  if (location.hash === `#${place}`) arrive();
+  else location.hash = place;
+}
+
+/** Show what the address names: #drain=UUID, #migration=UUID, or #host=NAME. */
+function arrive() {
+  const [, kind, text] = /^#(drain|migration|host)=(.+)$/.exec(location.hash) ?? [];
+  if (!kind || !hasToken()) return;
+  const name = decodeURIComponent(text);
+  if (kind === 'drain') {
+    Object.assign(ask, {drain: name, filter: ''});
+    guestPages.first();
+  } else if (kind === 'migration') {
+    ask.migration = name;
+  } else {
+    ask.host = name;
+    migrationPages.first();
+  }
+  refresh().then(() => $({drain: 'guests', migration: 'migration', host: 'migrations'}[kind]).scrollIntoView({block: 'nearest'}));
+}
+
+/** Find what a name means: a host, a migration or its guest, or a drain. */
+async function search(event) {
+  event.preventDefault();
+  const name = $('search').value.trim();
+  if (!name) return;
+  const kinds = [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid'], ['drains', 'drain', 'drain', 'uuid']];
+  let said = `No host, guest, migration or drain is called ${name}.`;
+  for (const [path, kind, key, id] of kinds) {
+    try {
+      const found = await get(`${path}/${encodeURIComponent(name)}`);
+      $('search').value = '';
+      setText($('search-said'), '');
+      go(`${kind}=${encodeURIComponent(found[key][id])}`);
+      return;
+    } catch (error) {
+      if (error.status !== 404) said = error.message;
+      if (![404, 403].includes(error.status)) break;
+    }
+  }
+  setText($('search-said'), said);
+}
+
 // --- the token -------------------------------------------------------------------------------------------------------
 
 function signedIn(is) {
@@ -487,12 +466,18 @@ function signedIn(is) {
 function forget(message) {
   setToken(null);
   plan(false);
-  for (const rows of [drainRows, guestRows, hostRows, migrationRows, troubleRows]) rows.show([], String);
+  for (const rows of [drainRows, guestRows, hostRows, migrationRows]) rows.show([], String);
+  forgetAttention();
+  forgetPlan();
+  loadMigration(null);
+  if ($('question').open) $('question').close();
   for (const pages of [drainPages, guestPages, hostPages, migrationPages]) pages.first();
   $('news-list').replaceChildren();
+  $('news').hidden = true;
+  history.replaceState(null, '', location.pathname);
   seen.drains.clear();
-  Object.assign(seen, {trouble: null});
-  Object.assign(ask, {drain: null, filter: ''});
+  Object.assign(seen, {trouble: null, going: {drains: [], migrations: 0}});
+  Object.assign(ask, {drain: null, filter: '', migration: null, host: null});
   document.title = 'migrator';
   signedIn(false);
   setText($('fresh'), 'Not signed in');
@@ -513,6 +498,9 @@ $('token-form').addEventListener('submit', async (event) => {
   complain('');
   signedIn(true);
   $('main').focus();
+  await enableActs(inProgress, refresh);
+  offerHosts().catch(() => {}); // without it the names are typed
+  arrive();
   refresh();
 });
 $('forget').addEventListener('click', () => forget(''));
@@ -536,5 +524,24 @@ document.addEventListener('visibilitychange', () => {
   if (isPaused()) plan(false);
   else if (hasToken()) refresh();
 });
+$('migrations-which').addEventListener('change', ({currentTarget: box}) => {
+  ask.ended = box.value === 'ended';
+  migrationPages.first();
+  refresh();
+});
+$('migrations-all').addEventListener('click', () => {
+  ask.host = null;
+  history.replaceState(null, '', location.pathname);
+  migrationPages.first();
+  refresh();
+});
+$('migration-close').addEventListener('click', () => {
+  ask.migration = null;
+  history.replaceState(null, '', location.pathname);
+  refresh();
+});
+$('search-form').addEventListener('submit', search);
+window.addEventListener('hashchange', arrive);
 for (const [value, word] of Object.entries(FILTERS)) $('guests-filter').append(make('option', {value}, word));
 showLegend();
+$('token').focus();

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What needs an operator: one request, and the lines as the API has made them.
+
+import {actsOfLine} from './acts.js';
+import {clock, get, parse, plural} from './api.js';
+import {$, Rows, command, make, setClass, setText} from './rows.js';
+
+const LINES = 50; // shown at a time
+const MOST = 1000; // read at a time
+
+let first = 0; // of the lines that are shown
+
+/** Show commands. Those that are there already stay, and so does the focus on their buttons. */
+function showCommands(box, commands) {
+  const shown = [...box.querySelectorAll('code')].map((code) => code.textContent);
+  if (shown.join('\n') !== commands.join('\n')) box.replaceChildren(...commands.map(command));
+}
+
+const rows = new Rows($('trouble-list'), null,
+  () => make('li', {}, make('h3'), make('p'), make('p', {class: 'acts'}), make('div'), make('p', {class: 'quiet'}), make('div')),
+  (item, line) => {
+    const [heading, paragraph, acts, box, more, last] = item.children;
+    setClass(item, line.failed ? 'bad' : '');
+    setText(heading, line.title);
+    setText(paragraph, `${line.since ? `Since ${clock(parse(line.since))} UTC. ` : ''}${line.text}`);
+    acts.replaceChildren(...actsOfLine(line));
+    acts.hidden = !acts.children.length;
+    showCommands(box, line.commands);
+    setText(more, line.otherwise?.text);
+    more.hidden = !line.otherwise;
+    showCommands(last, line.otherwise?.commands ?? []);
+  });
+
+/** Load and show the lines, and return them. `turned` is called when the operator wants other ones. */
+export async function loadAttention(turned) {
+  const {attention, count} = await get('attention', {limit: MOST});
+  first = Math.min(first, Math.max(0, attention.length - 1));
+  first -= first % LINES;
+  rows.show(attention.slice(first, first + LINES), (line) => line.id);
+  const pages = $('trouble-pages');
+  pages.hidden = attention.length <= LINES;
+  if (!pages.hidden) showPages(pages, attention.length, turned);
+  const note = $('trouble-note');
+  setText(note, count > attention.length ? `${plural(count - attention.length, 'further line')}: migrator-manage status` : '');
+  note.hidden = count <= attention.length;
+  $('trouble-none').hidden = count > 0;
+  setText($('trouble-title'), count ? `Attention (${count})` : 'Attention');
+  document.title = count ? `(${count}) migrator` : 'migrator';
+  return attention;
+}
+
+function showPages(element, length, turned) {
+  if (!element.children.length) {
+    const back = make('button', {type: 'button'}, '‹ Previous lines');
+    const on = make('button', {type: 'button'}, 'Next lines ›');
+    back.addEventListener('click', () => { first -= LINES; turned(); });
+    on.addEventListener('click', () => { first += LINES; turned(); });
+    element.append(back, make('span', {'aria-live': 'polite'}), on);
+  }
+  const [back, label, on] = element.children;
+  back.disabled = first === 0;
+  on.disabled = first + LINES >= length;
+  setText(label, `${first + 1} to ${Math.min(first + LINES, length)} of ${length}`);
+}
+
+export function forgetAttention() {
+  first = 0;
+  rows.show([], String);
+}

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the page at ``/migrator/v1/ui`` requests, where its links lead, and how it looks in a narrow window."""
+
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from migrator.db import drains, models
+from migrator.objects import COMPUTE_BINARY
+from migrator.objects.difference import Difference
+from tests.functional.pages import PAGE, page, site
+from tests.reasons import stuck_for, waiting_for
+
+__all__ = ['page', 'site']
+
+#: A browser on two busy cores may take minutes to draw what it draws in seconds elsewhere.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def posts(site, words):
+    return [path for path in site.changes if words in path]
+
+
+def test_drain_is_paused_resumed_and_cancelled_once_each(site, page):
+    site.migration()
+    uuid_ = site.drain()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    for label, holds in (
+        ('Pause', lambda drain: drain.paused),
+        ('Resume', lambda drain: not drain.paused),
+        ('Cancel', lambda drain: drain.cancel_requested_at is not None),
+    ):
+        page.wait(lambda label=label: page.text(f'#guests-acts button[aria-label^="{label}"]'))
+        page.press(f'#guests-acts button[aria-label^="{label}"]')
+        page.wait(lambda label=label: page.text('#question-title') == f'{label} the drain of host1')
+        assert 'host1: the drain is' in page.text('#question-lines')
+        assert page.run('return document.activeElement.id') == 'question-no'
+        page.press('#question-yes')
+        page.wait(lambda: page.text('#question') == '')
+        page.wait(lambda holds=holds: holds(site.database.drains.get(uuid_)))
+    assert len(posts(site, '/action')) == 3
+    page.wait(lambda: page.text('#guests-acts') == '')
+
+
+def test_state_that_has_changed_since_it_was_shown_is_refused(site, page):
+    site.migration()
+    uuid_ = site.drain()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#guests-acts button'))
+    page.press('#guests-acts button[aria-label^="Cancel"]')
+    site.database.drains.request(uuid_, 'pause', 'another operator')
+    page.press('#question-yes')
+    page.wait(
+        lambda: 'It has changed since it was shown: the drain is paused. Nothing was sent.' in page.text('#question')
+    )
+    assert page.text('#question-yes') == ''
+    assert posts(site, '/action') == []
+    page.press('#question-no')
+    page.wait(lambda: page.text('#question') == '')
+
+
+@pytest.mark.parametrize(
+    ('status', 'words'), [('403 Forbidden', 'Not for you.'), ('409 Conflict', 'Another one is there.')]
+)
+def test_refusal_is_shown_in_the_words_of_the_api_and_not_sent_again(site, page, status, words):
+    def refusing(environ, start_response):
+        if environ['REQUEST_METHOD'] == 'GET':
+            return answer(environ, start_response)
+        start_response(status, [('Content-Type', 'application/json')])
+        return [b'{"forbidden": {"code": 403, "message": "%s"}}' % words.encode()]
+
+    site.migration()
+    site.drain()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#guests-acts button'))
+    answer, site.answer = site.answer, refusing
+    page.press('#guests-acts button[aria-label^="Pause"]')
+    page.press('#question-yes')
+    page.wait(lambda: page.text('#question-said') == words)
+    assert len(posts(site, '/action')) == 1
+    page.logged()
+
+
+def test_migration_is_found_by_its_guest_shown_and_aborted(site, page):
+    one = site.migration()
+    site.change(one.uuid, status='running', memory_total=2**30, memory_remaining=2**28, memory_processed=3 * 2**28)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.rows('#migration-rows tr[data-key]'))
+    page.wait(lambda: page.rows('#migration-rows tr')[0][5].startswith('75 %'))
+    page.type('#search', 'no-such-thing\n')
+    page.wait(lambda: 'No host, guest, migration or drain is called no-such-thing.' in page.text('#search-said'))
+    page.type('#search', 'vm-0\n')
+    page.wait(lambda: page.text('#migration-title') == 'Live migration of vm-0')
+    assert page.run('return location.hash') == f'#migration={one.uuid}'
+    assert 'accepted' in page.text('#migration-events')
+    assert page.text('#migration-next') != ''
+    site.change(one.uuid, memory_remaining=2**27, memory_processed=7 * 2**27)
+    page.wait(lambda: '87 %' in page.text('#migration-where') and '/s' in page.rows('#migration-rows tr')[0][5])
+    page.press('#migration-acts button')
+    page.wait(lambda: page.text('#question-title') == 'Abort the migration of vm-0')
+    page.press('#question-yes')
+    page.wait(lambda: site.database.migrations.get(one.uuid).abort_requested_at is not None)
+    page.wait(lambda: page.text('#question') == '')
+    page.press('#migration-close')
+    page.wait(lambda: page.text('#migration') == '')
+    assert page.run('return location.hash') == ''
+
+
+def test_host_leads_to_its_migrations_and_those_that_ended_are_shown(site, page):
+    one = site.migration()
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.type('#search', 'host2\n')
+    page.wait(lambda: page.text('#migrations-title') == 'Migrations from or to host2')
+    page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
+    site.change(one.uuid, in_progress_instance_uuid=None, status='failed', failure='the disk is full')
+    page.wait(lambda: page.rows('#migration-rows tr')[0][0] == 'There is none.')
+    page.wait(lambda: 'Failed: the live migration of vm-0, which is still on host1' in page.text('#trouble-list'))
+    page.run(
+        "const box = document.getElementById('migrations-which'); box.value = 'ended';"
+        "box.dispatchEvent(new Event('change'))"
+    )
+    ended = ['vm-0', 'failed', 'the disk is full']
+    page.wait(lambda: [[*row[:2], row[-1]] for row in page.rows('#migration-rows tr')] == [ended])
+
+
+def test_dead_host_is_evacuated_only_with_the_guests_that_were_named(site, page):
+    one = site.migration()
+    site.change(one.uuid, in_progress_instance_uuid=None, status='failed')
+    (service,) = site.database.services.list(COMPUTE_BINARY, 'host1')
+    site.database.services.update(service.id, forced_down=True, down_since=service.last_seen_up)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    evacuate = '#trouble-list button[aria-label="Evacuate: host1"]'
+    page.wait(lambda: page.text(evacuate))
+    page.press(evacuate)
+    page.wait(lambda: page.text('#question-title') == 'Evacuate host1')
+    assert '1 guest of host1 started on other hosts: vm-0.' in page.text('#question-lines')
+    page.press('#question-yes')
+    page.wait(lambda: any(row.migration_type == 'evacuation' for row in site.database.migrations.list()))
+    assert len(posts(site, '/action')) == 1
+
+
+def test_option_hides_every_button_that_acts(site, page):
+    site.conf.set_override('page_acts', False, group='api')
+    site.migration()
+    site.drain('incomplete')
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#guests-title') and page.text('#trouble-list code'))
+    assert page.text('#plan-form') == page.text('#guests-acts') == page.text('#trouble-list .acts') == ''
+
+
+MARKUP = '<img src=x onerror=alert(1)>'
+
+
+def test_markup_in_any_name_runs_nothing(site, page):
+    one = site.migration()
+    uuid_ = site.drain('incomplete')
+    with site.database.engine.writer() as session:
+        session.execute(sa.update(models.INSTANCES).values(name=MARKUP, host=MARKUP))
+        session.execute(
+            sa.update(models.SERVICES)
+            .values(host=MARKUP, disabled_reason=MARKUP)
+            .where(models.SERVICES.c.host == 'host1')
+        )
+        ended = {'ended_at': drains.DRAINS.c.created_at, 'in_progress_host': None}
+        session.execute(sa.update(drains.DRAINS).values(host=MARKUP, message=MARKUP, reason=MARKUP, **ended))
+        session.execute(
+            sa.update(drains.MEMBERS).values(name=MARKUP, reason=MARKUP, status='failed', destination=MARKUP)
+        )
+    site.change(one.uuid, source_compute=MARKUP, dest_compute=MARKUP, failure=MARKUP, **stuck_for(MARKUP))
+    site.database.differences.replace(
+        [Difference(instance_uuid=str(uuid.uuid4()), name=MARKUP, host=MARKUP, kind='moved', seen={MARKUP: 'running'})]
+    )
+    page.open(f'{site.url}{PAGE}#migration={one.uuid}')
+    page.sign_in('admin')
+    page.wait(lambda: MARKUP in page.text('#migration-title'))
+    page.wait(lambda: page.text('#guests-acts button'))
+    page.press('#guests-acts button[aria-label^="Retry"]')
+    page.wait(lambda: MARKUP in page.text('#question-title'))
+    page.press('#question-yes')
+    page.wait(lambda: page.text('#question-said'))
+    for selector in (
+        '#trouble-list',
+        '#drain-rows',
+        '#guest-rows',
+        '#host-rows',
+        '#migration-rows',
+        '#migration-waits',
+    ):
+        assert MARKUP in page.text(selector), selector
+    assert page.run("return document.querySelectorAll('img, script:not([src])').length") == 0
+    assert uuid_ in page.run('return document.body.outerHTML')
+    page.logged()
+
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_narrow_window_shows_cards_and_cuts_nothing_off(site, page, scheme):
+    one = site.migration()
+    site.drain()
+    site.change(one.uuid, status='running', **waiting_for('for a reason that is long ' * 8))
+    page.use_colours(scheme)
+    page.use_width(400)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.rows('#migration-rows tr[data-key]') and page.rows('#guest-rows tr[data-key]'))
+    assert page.run('return document.documentElement.scrollWidth') <= 400
+    wide = page.run("""
+        return [...document.querySelectorAll('td, th[scope=row], li, button, input')].filter(
+            (one) => one.checkVisibility() && one.getBoundingClientRect().right > 401).map((one) => one.outerHTML)
+    """)
+    assert wide == []
+    why = page.run(
+        "return getComputedStyle(document.querySelector('#migration-rows td:last-child'), '::before').content"
+    )
+    assert why == '"Why: "'
