@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the page at ``/migrator/v1/ui`` requests, where its links lead, and how it looks in a narrow window."""
+"""What the page at ``/migrator/v1/ui`` requests, where its links lead, and its narrow form."""
 
 import uuid
 
