@@ -29,6 +29,11 @@ class _LogHandler(logging.Handler):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo, and return its exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in options.VERBS:
+        from migrator.demo import rehearsal
+
+        return rehearsal.main(words)
     try:
         settings = options.parse(argv)
     except SystemExit as stop:  # argparse has printed the reason
@@ -42,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Import here, so that a wrong option is reported at once, and oslo.messaging comes after the choice of threads.
         from migrator.demo import run, serve
 
-        with tempfile.TemporaryDirectory(prefix='migrator-demo-') as directory:
+        with tempfile.TemporaryDirectory(prefix=options.PREFIX) as directory:
             if settings.serve:
                 return serve.serve(settings, settings.serve, directory)
             return run.run(settings, directory)

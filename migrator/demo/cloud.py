@@ -20,6 +20,8 @@ POLL_INTERVAL = 0.4
 #: Seconds between two sweeps of the conductor, with ``--kill`` or ``--serve``. A sweep finds a host that is back, and
 #: fetches the definitions of guests that have moved.
 SWEEP_INTERVAL = 0.5
+#: Seconds, with ``--serve``: a host that ``migrator-demo kill`` has killed is down soon.
+REPORT_INTERVAL, DOWN_TIME = 2, 10
 #: Seconds until the definition of each guest has to be stored.
 PATIENCE = 60.0
 
@@ -66,6 +68,7 @@ class DemoCloud(counting.CountingCloud):
                 'max_concurrent_live_migrations': settings.max_concurrent,
                 'conductor.poll_interval': POLL_INTERVAL,
                 **({'conductor.sweep_interval': SWEEP_INTERVAL} if settings.kill or settings.serve else {}),
+                **({'report_interval': REPORT_INTERVAL, 'service_down_time': DOWN_TIME} if settings.serve else {}),
             },
             vcpus=options.HOST_VCPUS,
             memory_mb=options.HOST_MEMORY_MB,
@@ -125,12 +128,16 @@ class DemoCloud(counting.CountingCloud):
 
     def kill(self, host: str) -> None:
         """Cut the power of a host, which ends its guests and its compute service, and declare it forced down."""
+        self.world.hypervisors[host].power_off()
+        self.kill_service(host)
+        self._set_forced_down(host, True)
+
+    def kill_service(self, host: str) -> None:
+        """End the compute service of a host at once. Its guests and their copies go on."""
         compute = self.computes.pop(host)
         # A service that is killed reports nothing.
         compute.events = _NoReports()
-        self.world.hypervisors[host].power_off()
         compute.cleanup_host()
-        self._set_forced_down(host, True)
 
     def revive(self, host: str) -> None:
         """Restore the power of a host, and start its compute service."""

@@ -16,13 +16,24 @@ from migrator.conf import api
 PROG = 'migrator-demo'
 USAGE = 2
 
+#: The beginning of the name of a demo's directory.
+PREFIX = 'migrator-demo-'
+
+#: What breaks a demo that is being served (:mod:`migrator.demo.rehearsal`): verb -> its help.
+VERBS = {
+    'kill': 'end the compute service of a host; its guests go on, unless --power cuts the power too',
+    'revive': 'restore the power of a host, and start its compute service',
+    'slow': 'divide the bandwidth of a host; 1 restores it',
+    'fail': 'let the next live migrations from a host fail when they have copied the memory',
+}
+
 #: The host with half of the guests, which the demo empties or kills.
 FIRST = 'host1'
 
-#: The resources of each host of the demo: enough for a hundred guests of the default size.
-HOST_VCPUS = 128
-HOST_MEMORY_MB = 262144
-HOST_DISK_GB = 4000
+#: The resources of each host of the demo: enough for thousands of guests, each with one processor and 1 GiB of disk.
+HOST_VCPUS = 8192
+HOST_MEMORY_MB = 16 * 1024 * 1024
+HOST_DISK_GB = 16000
 
 #: The dirty rate of a fully throttled guest, as a fraction of its own rate.
 _THROTTLED = 0.01
@@ -96,7 +107,7 @@ def _make_parser() -> argparse.ArgumentParser:
         description='A whole cloud in one process: a drain empties one of its hosts while you watch, and every '
         'allocation is audited. The first migration of one guest fails, and the drain tries it elsewhere. With --kill '
         'the host dies, and its guests are evacuated. With --serve the cloud stays up, for the openstack client and '
-        'migrator-manage.',
+        'migrator-manage, and migrator-demo kill, revive, slow and fail break it.',
         epilog='Exit status: 0 the drain, or every evacuation, completed and no finding; 1 otherwise; 2 an option is '
         'not possible; 3 a part of it is not installed; 130 interrupted.',
     )
@@ -182,13 +193,18 @@ def misfit(settings: Settings) -> str | None:
             f'--guest-memory is {settings.guest_memory}: a host of the demo has {HOST_MEMORY_MB} MiB, so give that '
             'or less'
         )
-    room = min(HOST_VCPUS, HOST_MEMORY_MB // settings.guest_memory, HOST_DISK_GB)
+    rooms = {
+        'processors': HOST_VCPUS, f'memory for --guest-memory {settings.guest_memory}':
+        HOST_MEMORY_MB // settings.guest_memory, 'disk space': HOST_DISK_GB,
+    }  # fmt: skip
+    what = min(rooms, key=lambda one: rooms[one])
+    room = rooms[what]
     # Half of the guests start on one host, and all of them end on the others.
     most = min(2 * room, (settings.hosts - 1) * room)
     if settings.instances > most:
         return (
-            f'--instances is {settings.instances}: with --hosts {settings.hosts} and --guest-memory '
-            f'{settings.guest_memory} there is room for {most} and the migration of half of them, so give that or less'
+            f'--instances is {settings.instances}: with --hosts {settings.hosts} there is room for {most} and the '
+            f'migration of half of them, since each host has {what} for {room}: give that or less'
         )
     share = settings.bandwidth / min(settings.max_concurrent, settings.leaving)
     fastest = share / (BUSIEST * _THROTTLED)

@@ -13,7 +13,7 @@ from urllib import parse
 
 from migrator import executors
 from migrator.api import auth, devidentity
-from migrator.demo import options
+from migrator.demo import options, rehearsal
 from migrator.demo.cloud import DemoCloud
 from migrator.runtime import http_server, monitor, signals
 
@@ -86,6 +86,7 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
         apps[1].app = auth.only_known_hosts(cloud.placement.app, ())
         cloud.populate()
         cloud.wait_for_definitions(cloud.guests)
+        stack.callback(rehearsal.serve(cloud, directory))
         health.started = True
         config = _write_config(cloud, compute.url, placement.url)
         print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}', config), flush=True)

@@ -6,8 +6,10 @@ import json
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import time
 
 import pytest
 import requests
@@ -265,3 +267,73 @@ def test_port_in_use_is_reported_in_one_line_before_a_cloud_starts(tmp_path, opt
     assert ended.stderr.count('\n') == 1, ended.stderr
     assert f'{option} is {address}' in ended.stderr
     assert commands.left_behind(tmp_path) == []
+
+
+def test_served_cloud_is_broken_and_mended_by_the_commands(tmp_path):
+    def breaks(*words, status=0):
+        ended = commands.demo(tmp_path, *words)
+        assert ended.returncode == status, ended.stderr
+        return ended.stdout + ended.stderr
+
+    def send(method, path, body=None):
+        headers = {'X-Auth-Token': 'admin', 'OpenStack-API-Version': 'compute 2.80'}
+        answer = requests.request(method, f'{url}{path}', json=body, headers=headers, timeout=commands.PATIENCE)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def lines(*kinds):
+        """Wait until these kinds need an operator, and return them."""
+        for _ in range(100):
+            found = {one['kind']: one for one in send('GET', '/migrator/v1/attention')['attention']}
+            if sorted(found) == sorted(kinds):
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f'{found} need an operator')
+
+    def running(host):
+        servers = send('GET', '/v2.1/servers/detail?all_tenants=1')['servers']
+        return [one['id'] for one in servers if one['OS-EXT-SRV-ATTR:host'] == host]
+
+    assert '0 demos of yours are served' in breaks('kill', 'host2', status=3)
+    with commands.Served(tmp_path, *SMALL) as served:
+        url = served.url('Compute API').removesuffix('/v2.1')
+        (path,) = (tmp_path / 'tmp').glob(f'{options.PREFIX}*/rehearsal.socket')
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert 'the hosts are host1, host2, host3' in breaks('slow', 'host9', '2', status=1)
+        assert lines() == {}
+        breaks('fail', 'host1', '1')
+        guest = running('host1')[0]
+        body = {'os-migrateLive': {'host': 'host2', 'block_migration': 'auto'}}
+        send('POST', f'/v2.1/servers/{guest}/action', body)
+        failed = lines('migration-failed')['migration-failed']
+        assert 'could not move the guest. Try it again' in failed['text']
+        assert f'openstack server migrate --live-migration {guest}' in failed['commands']
+        send('POST', f'/v2.1/servers/{guest}/action', body)
+        assert lines() == {}
+        assert 'Its guests go on' in breaks('kill', 'host2')
+        assert 'host2 is dead already' in breaks('kill', 'host2', status=1)
+        down = lines('host-down')['host-down']
+        assert 'They may still run.' in down['text']
+        breaks('revive', 'host2')
+        assert lines() == {}
+        breaks('kill', 'host2', '--power')
+        lines('host-down')
+        (service,) = send('GET', '/v2.1/os-services?host=host2')['services']
+        send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': True})
+        assert lines('forced-down')['forced-down']['failed']
+        for one in running('host2'):
+            send('POST', f'/v2.1/servers/{one}/action', {'evacuate': {}})
+        for _ in range(commands.PATIENCE * 5):
+            if not running('host2'):
+                break
+            time.sleep(0.2)
+        breaks('revive', 'host2')
+        for _ in range(commands.PATIENCE * 5):
+            if 'back' in lines('forced-down')['forced-down']['title']:
+                break
+            time.sleep(0.2)
+        send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': False})
+        assert lines() == {}
+        assert served.stop() == 0
+        assert 'Traceback' not in served.said

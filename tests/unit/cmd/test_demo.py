@@ -59,8 +59,15 @@ def test_wrong_value_is_refused_with_option_and_allowed_values(refused, option, 
 @pytest.mark.parametrize(
     ('words', 'about'),
     [
-        (['--instances', 900], '--instances is 900: with --hosts 4'),
-        (['--hosts', 2, '--instances', 300, '--guest-memory', 1024], 'room for 128'),
+        (['--instances', 90000], '--instances is 90000: with --hosts 4'),
+        (
+            ['--hosts', 2, '--instances', 30000],
+            'room for 8192 and the migration of half of them, since each host has proc',
+        ),
+        (
+            ['--instances', 90000, '--guest-memory', 10**6],
+            'since each host has memory for --guest-memory 1000000 for 16',
+        ),
         (['--guest-memory', 10**9], f'--guest-memory is {10**9}'),
         (['--dirty-rate', 10**9], f'--dirty-rate is {10**9:g}'),
         (['--placement', '127.0.0.1:0'], '--serve'),

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-demo kill | revive | slow | fail``: what breaks a demo that is being served.
+
+The cloud listens on a socket in its own directory, which only its user may open. No request of the REST API breaks
+anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import pathlib
+import socket
+import socketserver
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from migrator.demo.cloud import DOWN_TIME, DemoCloud
+from migrator.demo.options import PREFIX, PROG, USAGE, VERBS
+
+RIGHT, WRONG, UNREACHABLE = 0, 1, 3
+#: The socket in the directory of a demo.
+SOCKET = 'rehearsal.socket'
+#: The greatest length of a request or an answer, in bytes.
+_LONGEST = 4096
+#: Seconds that a command waits for its answer.
+_PATIENCE = 30.0
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask a demo to break something, and return the exit status."""
+    try:
+        given = _make_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has printed the reason
+        return int(stop.code or 0)
+    words = vars(given)
+    found = [words.pop('state')] if given.state else _running()
+    if len(found) != 1:
+        listed = f': {", ".join(found)}' if found else ''
+        print(f'{PROG}: {len(found)} demos of yours are served{listed}; name one by --state DIRECTORY', file=sys.stderr)
+        return USAGE if found else UNREACHABLE
+    words.pop('state', None)
+    try:
+        answer = ask(pathlib.Path(found[0]), words)
+    except (OSError, ValueError) as error:
+        print(f'{PROG}: the demo of {found[0]} does not answer: {error}', file=sys.stderr)
+        return UNREACHABLE
+    print(answer['text'], file=sys.stdout if answer['right'] else sys.stderr)
+    return RIGHT if answer['right'] else WRONG
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROG, allow_abbrev=False, description='Break the cloud of a demo that runs with --serve.'
+    )
+    verbs = parser.add_subparsers(metavar='VERB', required=True, dest='verb')
+    for verb, help_ in VERBS.items():
+        one = verbs.add_parser(verb, help=help_, description=help_, allow_abbrev=False)
+        one.add_argument('host', metavar='HOST', help='such as host1')
+        one.add_argument('--state', metavar='DIRECTORY', help='the directory of the demo, if several are served')
+        if verb == 'kill':
+            one.add_argument('--power', action='store_true', help='also cut the power, which ends its guests')
+        if verb == 'slow':
+            one.add_argument('factor', metavar='FACTOR', type=_factor, help='a number of 1 or more')
+        if verb == 'fail':
+            one.add_argument('count', metavar='N', type=_count, help='how many of them; 0 for none any more')
+    return parser
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f'is {text!r}: give a number of 1 to 1000000')
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f'is {text!r}: give a whole number of 0 to 1000')
+    return value
+
+
+def _running() -> list[str]:
+    """Return the directories of the demos that this user has started and that are served."""
+    found = glob.glob(f'{glob.escape(tempfile.gettempdir())}/{PREFIX}*/{SOCKET}')
+    mine = [pathlib.Path(path) for path in sorted(found)]
+    return [str(path.parent) for path in mine if path.lstat().st_uid == os.getuid()]
+
+
+def ask(directory: pathlib.Path, words: dict[str, Any]) -> dict[str, Any]:
+    """Send a request to the demo of a directory, and return its answer.
+
+    :raises OSError: nothing answers there.
+    :raises ValueError: the answer is no answer of a demo.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(directory / SOCKET))
+        connection.sendall(json.dumps(words).encode() + b'\n')
+        answer = connection.makefile('rb').readline(_LONGEST)
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+# --- the cloud -------------------------------------------------------------------------------------------------------
+
+
+class Stage:
+    """The cloud of a demo, and what was broken of it."""
+
+    def __init__(self, cloud: DemoCloud) -> None:
+        self._cloud = cloud
+        self._links = {host: hypervisor.link for host, hypervisor in cloud.world.hypervisors.items()}
+        self._off: set[str] = set()
+
+    def do(self, words: dict[str, Any]) -> str:
+        """Do what a request says, and return what was done.
+
+        :raises ValueError: it is not possible; the text says why.
+        """
+        verbs: dict[str, Callable[..., str]] = {
+            'kill': self._kill, 'revive': self._revive, 'slow': self._slow, 'fail': self._fail,
+        }  # fmt: skip
+        verb, host = words.get('verb'), words.get('host')
+        if verb not in verbs or not isinstance(host, str):
+            raise ValueError('this demo is another version of migrator')
+        if host not in self._links:
+            raise ValueError(f'there is no host {host[:80]!r}: the hosts are {", ".join(self._links)}')
+        return verbs[verb](host, **{name: value for name, value in words.items() if name not in ('verb', 'host')})
+
+    def _kill(self, host: str, power: bool = False) -> str:
+        if host in self._cloud.computes:
+            self._cloud.kill_service(host)
+        elif not power or host in self._off:
+            raise ValueError(f'{host} is dead already')
+        if power:
+            self._cloud.world.hypervisors[host].power_off()
+            self._off.add(host)
+        guests = 'Its power is cut, and its guests are gone' if power else 'Its guests go on, and their copies too'
+        return f'The compute service of {host} is killed. {guests}. It counts as down in {DOWN_TIME} s.'
+
+    def _revive(self, host: str) -> str:
+        if host in self._cloud.computes:
+            raise ValueError(f'{host} is not dead')
+        if host in self._off:
+            self._cloud.world.hypervisors[host].power_on()
+            self._off.discard(host)
+        self._cloud.start_compute(host)
+        return f'{host} has power, and its compute service runs.'
+
+    def _slow(self, host: str, factor: float) -> str:
+        link = self._links[host] / factor
+        self._cloud.world.hypervisors[host].set_link(link)
+        return f'Copies from and to {host} share {link:g} MiB/s now.'
+
+    def _fail(self, host: str, count: int) -> str:
+        faults = self._cloud.world.hypervisors[host].faults
+        faults.clear('cutover')
+        for _ in range(count):
+            faults.fail('cutover')
+        return f'The next {count} live migrations from {host} fail.' if count else f'No migration from {host} fails.'
+
+
+def serve(cloud: DemoCloud, directory: str) -> Callable[[], None]:
+    """Answer the commands, and return what ends that."""
+    stage = Stage(cloud)
+
+    class Handler(socketserver.StreamRequestHandler):
+        timeout = _PATIENCE
+
+        def handle(self) -> None:
+            try:
+                words = json.loads(self.rfile.readline(_LONGEST))
+                answer = {'right': True, 'text': stage.do(words)}
+            except (ValueError, TypeError, AttributeError) as error:
+                answer = {'right': False, 'text': f'{PROG}: {error}'}
+            self.wfile.write(json.dumps(answer).encode() + b'\n')
+
+    # The socket is never open to others: the directory is its user's alone, and so is the socket from its creation on.
+    before = os.umask(0o177)
+    try:
+        server = socketserver.UnixStreamServer(str(pathlib.Path(directory, SOCKET)), Handler)
+    finally:
+        os.umask(before)
+    cloud.world.threads.start(lambda: server.serve_forever(poll_interval=0.2), name='rehearsal')
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return stop
