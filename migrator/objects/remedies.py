@@ -56,6 +56,7 @@ class Kind(enum.StrEnum):
     DELETE_SERVICE = 'delete-service'
     HAVE_LISTED = 'have-listed'
     LIST_SERVICES = 'list-services'
+    SEE_SERVICES = 'see-services'
     LIST_GUESTS = 'list-guests'
     LIST_CLEANUPS = 'list-cleanups'
     SEE_CLEANUPS = 'see-cleanups'
@@ -68,6 +69,7 @@ class Kind(enum.StrEnum):
     EVACUATE_ONCE_LOOKED = 'evacuate-once-looked'
     EVACUATE_IF_LOST = 'evacuate-if-lost'
     SAY_WHERE_DISKS_ARE = 'say-where-disks-are'
+    EVACUATE_EACH = 'evacuate-each'
     EVACUATE_HOST = 'evacuate-host'
     FENCE_AND_EVACUATE = 'fence-and-evacuate'
     SET_ERROR = 'set-error'
@@ -176,6 +178,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'forced down. Then look again',
         ),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
+        _K.SEE_SERVICES: _row('{command}', '{manage} service list'),
         _K.LIST_GUESTS: _row('{command}', 'openstack server list --all-projects --host {host}'),
         _K.LIST_CLEANUPS: _row('{command}', 'migrator-manage cleanup list --host {host}'),
         _K.SEE_CLEANUPS: _row('see "{command}"', 'migrator-manage cleanup list'),
@@ -204,6 +207,11 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.SAY_WHERE_DISKS_ARE: _row(
             'If all hosts share the storage of the disks, add --disks-are-shared. If the guest may begin again from '
             'its image, add --rebuild-from-image.'
+        ),
+        _K.EVACUATE_EACH: _row(
+            'Only if it is fenced, evacuate each guest: {command}. From microversion 2.95 on a guest is shut off at '
+            'its new host.',
+            'openstack --os-compute-api-version 2.90 server evacuate GUEST', _R.HOST_REPORTS,
         ),
         _K.EVACUATE_HOST: _row(
             'Once {host} has no power, or no network to storage and guests: {command}',
@@ -299,7 +307,9 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.RETRY_DRAIN: _row(
             'Once what was in the way is mended, move the others: {command}.', '{manage} drain retry {drain}',
         ),
-        _K.RESTORE_DRAIN: _row('Bring its guests back, and enable it: {command}.', '{manage} drain restore {drain}'),
+        _K.RESTORE_DRAIN: _row(
+            'To bring its guests back, and enable it: {command}.', '{manage} drain restore {drain}'
+        ),
         _K.AUDIT: _row('look at {command}', 'migrator-manage placement audit'),
         _K.HEAL: _row('{command}', 'migrator-manage placement heal'),
         _K.SET_ALLOCATION: _row(

@@ -16,9 +16,9 @@ from typing import Any
 from migrator.db.api import Database
 from migrator.db.slots import Load
 from migrator.db.sql import attention
-from migrator.objects import COMPUTE_BINARY, Migration, MigrationType, Service, remedies
+from migrator.objects import COMPUTE_BINARY, Migration, MigrationType, Service, base, remedies
 from migrator.objects.difference import Difference, DifferenceKind
-from migrator.objects.drain import Drain, DrainStatus, Member, MemberStatus, disabled_reason
+from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
 from migrator.objects.remedies import Kind, Reading
 from migrator.views import differences
 from migrator.views.services import why_no_reports
@@ -145,9 +145,11 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
 def _without_conductor(database: Database, now: datetime.datetime) -> Iterator[dict[str, Any]]:
     why = why_no_reports(database.conductors.list(), now)
     if why is not None:
-        text = 'Requests are kept, and nothing moves until a conductor works again. Hosts are shown as they were then.'
-        title = f'No conductor works: {why}'
-        yield _line(_A.NO_CONDUCTOR, '', title, text, [remedies.command(Kind.LIST_SERVICES)])
+        text = (
+            'Requests are kept. A copy in progress goes on, and nothing else does. Each host is shown as at its last '
+            'report: fence none, and declare none down. Start a conductor, or repair the message broker.'
+        )
+        yield _line(_A.NO_CONDUCTOR, '', f'Conductors: {why}', text, [remedies.command(Kind.SEE_SERVICES)])
 
 
 def _of_stuck(one: Migration, seen: _Seen) -> dict[str, Any]:
@@ -178,7 +180,7 @@ def _of_difference(one: Difference) -> dict[str, Any]:
         _A.DIFFERENCE,
         one.instance_uuid,
         f'Not as in the database: {one.name} {one.short}',
-        f'{one.text[0].upper()}{one.text[1:]}.',
+        _sentence(one.text),
         [remedies.command(Kind.SEE_WHERE)],
         since=one.since,
         waits=one.kind != DifferenceKind.TWICE,
@@ -192,16 +194,19 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
     """Yield what a host that is down or forced down needs."""
     host, look = service.host, seen.look(service.host)
     load, guests = seen.loads.get(host, Load()), seen.guests.get(host, 0)
-    there = f'{guests} guest{"" if guests == 1 else "s"}' if guests else 'no guest'
+    there = base.count(guests, 'guest') if guests else 'no guest'
     see = [remedies.command(Kind.LIST_GUESTS, host=host)] if guests else []
     if service.forced_down and service.reports:
-        text = f'It reports again. The database has {there} there.'
-        commands = [remedies.command(Kind.DECLARE_UP, look, host=host)]
+        declare = remedies.command(Kind.DECLARE_UP, look, host=host)
+        text = (
+            f'It reports again. The database has {there} there. This lets it be used: {declare}. If that fails, it '
+            'still has to remove what was evacuated from it: wait until its cleanups are done.'
+        )
+        commands = [declare, remedies.command(Kind.LIST_CLEANUPS, host=host)]
         yield _line(_A.FORCED_DOWN, host, f'Forced down: {host}, which is back', text, commands, host=host, waits=True)
     elif service.forced_down:
-        text = f'The database has {there} there. ' + (
-            'Evacuate each, as long as the host is fenced. ' if guests else ''
-        )
+        text = f'The database has {there} there. '
+        text += remedies.offer(Kind.EVACUATE_EACH, look) + ' ' if guests else ''
         text += remedies.offer(Kind.DECLARE_UP_WHEN_BACK, look, host=host)
         commands = [*see, *remedies.commands_in(text)]
         yield _line(
@@ -209,9 +214,10 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
             waits=not guests,
         )  # fmt: skip
     elif not service.is_up(seen.now, seen.lease) and (guests or load.is_busy or host in seen.drains):
-        was = 'was stopped' if service.last_seen_up is None else 'does not report'
+        was = 'does not run' if service.last_seen_up is None else 'does not report'
         declare = remedies.offer(Kind.DECLARE_DOWN, look, host=host)
-        text = f'Its compute service {was}. The database has {there} there, which may run. Start the service; or, '
+        may = ' They may still run.' if guests else ''
+        text = f'Its compute service {was}. The database has {there} there.{may} Start its compute service. Only '
         yield _line(
             _A.HOST_DOWN, host, f'Down: {host}', f'{text}{declare}.', [*see, *remedies.commands_in(declare)],
             since=service.down_since, host=host,
@@ -228,24 +234,26 @@ def _of_ended(drain: Drain, seen: _Seen) -> Iterator[dict[str, Any]]:
     restore = remedies.offer(Kind.RESTORE_DRAIN, drain=host)
     if _is_left(drain, seen):
         left = seen.guests[host]
-        retry = remedies.offer(Kind.RETRY_DRAIN, drain=host)
+        what = 'restore' if drain.direction == Direction.BACK else 'drain'
+        retry = '' if drain.direction == Direction.BACK else remedies.offer(Kind.RETRY_DRAIN, drain=host)
         yield _line(
             _A.DRAIN_INCOMPLETE,
             drain.uuid,
-            f'Incomplete: the drain of {host}, which has {left} guest{"" if left == 1 else "s"} left',
-            f'The host takes no other guests. {retry} To give up: {restore[0].lower()}{restore[1:]}',
+            f'Incomplete: the {what} of {host}, which has {base.count(left, "guest")} left',
+            f'The host takes no guests. {retry} {restore}',
             [remedies.command(Kind.SEE_DRAIN, drain=host), *remedies.commands_in(f'{retry} {restore}')],
             since=drain.ended_at,
             host=host,
             drain_uuid=drain.uuid,
         )
     elif drain.has_disabled_host and service.disabled_reason == disabled_reason(drain):
-        enable = remedies.offer(Kind.ENABLE, host=host)
+        enable = remedies.command(Kind.ENABLE, host=host)
         yield _line(
             _A.HOST_DISABLED,
             host,
             f'Disabled: {host}, since its drain',
-            f'The drain ended {drain.status}. The host takes no guests until it is enabled. {restore} {enable}',
+            f'The drain ended {drain.status}. The host takes no guests until it is enabled. {restore} To enable it '
+            f'only: {enable}.',
             remedies.commands_in(f'{restore} {enable}'),
             since=drain.ended_at,
             host=host,
@@ -287,7 +295,7 @@ def _of_failed(one: Migration, seen: _Seen) -> dict[str, Any]:
         _A.MIGRATION_FAILED,
         one.uuid,
         f'Failed: the {what} of {guest}, which is still on {host}',
-        f'{(one.failure or "No reason was recorded").rstrip(".")}. {advice}'.strip(),
+        f'{_sentence(one.failure or "no reason was recorded")} {advice}'.strip(),
         [remedies.command(Kind.SHOW_MIGRATION, migration=one.uuid), *remedies.commands_in(advice)],
         since=one.updated_at,
         **_of_guest(one, seen),
@@ -295,6 +303,11 @@ def _of_failed(one: Migration, seen: _Seen) -> dict[str, Any]:
 
 
 # --- the form of a line ----------------------------------------------------------------------------------------------
+
+
+def _sentence(text: str) -> str:
+    """Return a text of a driver or a table as a sentence."""
+    return f'{text[:1].upper()}{text[1:].rstrip(".")}.'
 
 
 def _of_guest(one: Migration, seen: _Seen) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         assert plan[locked['name']][0] == '! cannot move'
         page.press('#plan-start button')
         assert page.text('#question-title') == 'Drain host1'
-        assert f'These cannot move now: {locked["name"]}.' in page.text('#question-lines')
+        assert f'what is in the way is mended: {locked["name"]}.' in page.text('#question-lines')
         assert 'In progress now: no drain; 0 migrations.' in page.text('#question-lines')
         page.press('#question-yes')
         page.wait(lambda: len(page.rows('#guest-rows tr[data-key]')) == len(guests))

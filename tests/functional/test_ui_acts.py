@@ -94,7 +94,7 @@ def test_migration_is_found_by_its_guest_shown_and_aborted(site, page):
     page.wait(lambda: page.rows('#migration-rows tr[data-key]'))
     page.wait(lambda: page.rows('#migration-rows tr')[0][5].startswith('75 %'))
     page.type('#search', 'no-such-thing\n')
-    page.wait(lambda: 'No host, guest, migration or drain is called no-such-thing.' in page.text('#search-said'))
+    page.wait(lambda: 'No host, migration or drain is found for no-such-thing.' in page.text('#search-said'))
     page.type('#search', 'vm-0\n')
     page.wait(lambda: page.text('#migration-title') == 'Live migration of vm-0')
     assert page.run('return location.hash') == f'#migration={one.uuid}'
@@ -120,7 +120,7 @@ def test_host_leads_to_its_migrations_and_those_that_ended_are_shown(site, page)
     page.wait(lambda: page.text('#migrations-title') == 'Migrations from or to host2')
     page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
     site.change(one.uuid, in_progress_instance_uuid=None, status='failed', failure='the disk is full')
-    page.wait(lambda: page.rows('#migration-rows tr')[0][0] == 'There is none.')
+    page.wait(lambda: page.rows('#migration-rows tr')[0][0] == 'No migration.')
     page.wait(lambda: 'Failed: the live migration of vm-0, which is still on host1' in page.text('#trouble-list'))
     page.run(
         "const box = document.getElementById('migrations-which'); box.value = 'ended';"
@@ -141,7 +141,7 @@ def test_dead_host_is_evacuated_only_with_the_guests_that_were_named(site, page)
     page.wait(lambda: page.text(evacuate))
     page.press(evacuate)
     page.wait(lambda: page.text('#question-title') == 'Evacuate host1')
-    assert '1 guest of host1 started on other hosts: vm-0.' in page.text('#question-lines')
+    assert 'This starts 1 guest of host1 on other hosts: vm-0.' in page.text('#question-lines')
     page.press('#question-yes')
     page.wait(lambda: any(row.migration_type == 'evacuation' for row in site.database.migrations.list()))
     assert len(posts(site, '/action')) == 1

@@ -7,7 +7,7 @@ import {Refused, get, plural, send} from './api.js';
 import {$, make, setText} from './rows.js';
 
 let enabled = false; // as [api] page_acts says
-let others = () => []; // what is in progress, in sentences
+let others = async () => []; // what is in progress, in sentences
 let done = () => {};
 
 /** Let the acts be offered. `inProgress` returns what else is in progress; `after` is called when one was sent. */
@@ -28,13 +28,17 @@ export function act(label, name, question) {
   const button = make('button', {type: 'button', 'aria-label': `${label}: ${name}`, 'aria-haspopup': 'dialog'}, label);
   button.addEventListener('click', async () => {
     try {
-      ask(await question());
+      const asked = await question();
+      ask({...asked, lines: [...asked.lines, ...await others()]});
     } catch (error) {
       ask({title: `${label}: ${name}`, lines: [], button: null, refused: error.message});
     }
   });
   return [button];
 }
+
+/** Whether an error does not say what became of the request: no answer, or that of a proxy. */
+const isLost = (error) => error.status === 0 || error.status >= 500;
 
 /**
  * Show a question. `lines` say what the act does and whom it concerns. `changed` reads the state again, and returns what
@@ -53,7 +57,7 @@ export function ask({title, lines, button, changed, send: request, refused}) {
     $('question-said').hidden = !text;
   };
   setText($('question-title'), title);
-  $('question-lines').replaceChildren(...[...lines, ...others()].map((line) => make('li', {}, line)));
+  $('question-lines').replaceChildren(...lines.map((line) => make('li', {}, line)));
   setText(yes, button);
   yes.hidden = !button;
   setText(no, button ? 'Leave it as it is' : 'Close');
@@ -62,15 +66,18 @@ export function ask({title, lines, button, changed, send: request, refused}) {
   yes.onclick = async () => {
     busy(true);
     say('One moment …', false);
+    let isSent = false;
     try {
       const news = await changed();
       if (news !== null) throw new Refused(-2, `It has changed since it was shown: ${news}. Nothing was sent.`);
+      isSent = true;
       await request();
       dialog.close();
       setText($('said'), `${title}: requested.`);
     } catch (error) {
       // It is not sent again: an answer may have been lost after the request was done.
-      say(error.status === 0 ? `${error.message} Look at what is shown now: the request may have arrived.` : error.message);
+      const end = !isSent ? 'Nothing was sent.' : isLost(error) ? 'The request may have arrived: look before you repeat it.' : '';
+      say(error.message.includes('Nothing was sent.') ? error.message : `${error.message} ${end}`.trim());
       yes.hidden = true;
       setText(no, 'Close');
     }
@@ -88,11 +95,11 @@ const totalOf = (drain) => Object.values(drain.guests).reduce((sum, number) => s
 const path = (uuid) => `drains/${encodeURIComponent(uuid)}`;
 
 const OF_DRAIN = {
-  pause: ['Pause', 'It requests no further migrations. Those in progress go on.'],
-  resume: ['Resume', 'It requests migrations again.'],
-  cancel: ['Cancel', 'Its migrations that do not run yet are aborted. The host is enabled, if the drain has disabled it.'],
-  restore: ['Restore', 'The host is enabled, and the guests that the drain has moved are brought back.'],
-  retry: ['Retry', 'A new drain with the same request moves the guests that this one has left.'],
+  pause: ['Pause', 'The drain requests no further migrations. Those in progress go on.'],
+  resume: ['Resume', 'The drain requests migrations again.'],
+  cancel: ['Cancel', 'This aborts its migrations that do not run yet, and enables the host if the drain has disabled it.'],
+  restore: ['Restore', 'This enables the host, and brings back the guests that the drain has moved.'],
+  retry: ['Retry', 'This begins a new drain with the same request, for the guests that are left.'],
 };
 
 /** Which acts a drain permits now. */
@@ -110,7 +117,7 @@ function questionOfDrain(name, drain) {
   return {
     title: `${label} the drain of ${drain.host}`,
     lines: [
-      `${drain.host}: the drain is ${drain.status}, ${drain.guests.moved} of ${plural(totalOf(drain), 'guest')} moved.`, effect,
+      `${drain.host}: the drain is ${drain.status}, ${drain.guests.moved} of ${plural(totalOf(drain), 'guest')} ${drain.direction === 'back' ? 'back' : 'moved'}.`, effect,
     ],
     button: `${label} the drain`,
     changed: async () => {
@@ -141,7 +148,7 @@ const ABORTABLE = ['accepted', 'preparing', 'queued', 'running'];
 function questionOfAbort(one) {
   return {
     title: `Abort the migration of ${guestOf(one)}`,
-    lines: [`${guestOf(one)} stays on ${one.source}. The migration is ${one.status}, to ${one.destination ?? 'a host that is not chosen yet'}.`],
+    lines: [`${guestOf(one)} stays on ${one.source}, unless it has moved before. The migration is ${one.status}, to ${one.destination ?? 'a host that is not chosen yet'}.`],
     button: 'Abort the migration',
     changed: changedMigration(one),
     send: () => send('DELETE', `../../v2.1/servers/${one.instance_uuid}/migrations/${one.id}`),
@@ -149,6 +156,7 @@ function questionOfAbort(one) {
 }
 
 function questionOfRetry(one) {
+  if (!one.stuck_reason) throw new Refused(-2, `The migration of ${guestOf(one)} is no longer stuck.`);
   return {
     title: `Retry the migration of ${guestOf(one)}`,
     lines: [`${guestOf(one)}, ${one.source} to ${one.destination ?? 'a host that is not chosen yet'}: ${one.stuck_reason}`,
@@ -182,25 +190,28 @@ async function questionOfEvacuation(name) {
     title: `Evacuate ${name}`,
     lines: [
       `${name} must have no power, or no network to storage and guests. If one of its guests still runs, two copies write to the same disks.`,
-      `${plural(guests.length, 'guest')} of ${name} started on other hosts: ${guests.map((one) => one.name).join(', ')}.`,
+      `This starts ${plural(guests.length, 'guest')} of ${name} on other hosts: ${guests.map((one) => one.name).join(', ')}. Those that are shut off stay shut off.`,
     ],
     button: `${name} is fenced: evacuate ${plural(guests.length, 'guest')}`,
     changed: async () => {
       const {attention} = await get('attention', {limit: 1000});
       const line = attention.find((one) => one.kind === 'forced-down' && one.host === name);
-      if (!line?.failed) return `${name} reports again, or is not forced down any more`;
+      if (!line?.failed) return `${name} reports again, is not forced down any more, or has no guest left`;
       return (await guestsOf(name)).map(({id}) => id).sort().join() === ids ? null : `${name} has other guests`;
     },
     send: async () => {
-      const refused = [];
+      const [refused, lost] = [[], []];
       for (const {id, name: guest} of guests) {
         try {
           await send('POST', `../../v2.1/servers/${id}/action`, {evacuate: {}});
         } catch (error) {
-          refused.push(`${guest}: ${error.message}`);
+          (isLost(error) ? lost : refused).push(`${guest}: ${error.message}`);
         }
       }
-      if (refused.length) throw new Refused(-2, `${guests.length - refused.length} of ${guests.length} were accepted. ${refused.join(' ')}`);
+      const accepted = guests.length - refused.length - lost.length;
+      if (!refused.length && !lost.length) return;
+      const unknown = lost.length ? ` Not known of ${lost.length}, which may have arrived: look before you repeat them. ` : ' ';
+      throw new Refused(-2, `${accepted} of ${guests.length} were accepted.${unknown}${[...lost, ...refused].join(' ')}`);
     },
   };
 }

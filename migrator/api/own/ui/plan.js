@@ -50,8 +50,8 @@ function question(body, plan) {
   return {
     title: `Drain ${body.host}`,
     lines: [
-      `${body.host} is disabled, and ${plan.can_move} of ${plural(plan.guests.length, 'guest')} leave it, a few at a time.`,
-      ...(left.length ? [`These cannot move now: ${left.map((guest) => guest.name).join(', ')}.`] : []),
+      `This disables ${body.host}, and moves ${plan.can_move} of ${plural(plan.guests.length, 'guest')}, a few at a time.`,
+      ...(left.length ? [`These cannot move now, and stay until what is in the way is mended: ${left.map((guest) => guest.name || guest.instance_uuid).join(', ')}.`] : []),
     ],
     button: 'Start the drain',
     changed: async () => (stands(await planOf(body)) === stands(plan) ? null : 'plan it again'),

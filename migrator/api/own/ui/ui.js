@@ -22,7 +22,7 @@ let stream = null; // of events, while nothing moves: what ends it
 let streamAt = 0; // when the next one may begin
 const DAY = 86400000; // milliseconds
 const ask = {drain: null, filter: '', idle: false, migration: null, host: null, ended: false};
-const seen = {drains: new Map(), trouble: null, going: {drains: [], migrations: 0}};
+const seen = {drains: new Map(), trouble: null};
 
 // --- drains ----------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,6 @@ async function loadDrains() {
   drainRows.show(drains.map((drain) => ({drain, chosen: drain.uuid === ask.drain})), ({drain}) => drain.uuid);
   drainPages.show(ended.drains_links);
   if (going.drains_links) note('drains', `More than ${PAGE} drains are in progress: these are the newest.`);
-  if (first) seen.going.drains = going.drains;
   // A link may lead to a drain that is on no page.
   if (!['none', null].includes(ask.drain) && !drains.some((drain) => drain.uuid === ask.drain)) {
     const found = await get(`drains/${encodeURIComponent(ask.drain)}`);
@@ -220,7 +219,7 @@ async function loadHosts() {
 
 // --- migrations ------------------------------------------------------------------------------------------------------
 
-const migrationRows = new Rows($('migration-rows'), 'There is none.',
+const migrationRows = new Rows($('migration-rows'), 'No migration.',
   () => cells('', '', '', '', 'number', 'number', 'text'),
   (row, {one, copied}) => {
     const [name, state, from, to, accepted, memory, waits] = row.children;
@@ -243,7 +242,6 @@ async function loadMigrations() {
     migrationPages.first(); // those of the last page have ended
     return loadMigrations();
   }
-  if (!ask.ended && ask.host === null) seen.going.migrations = `${page.migrations.length}${page.migrations_links ? '+' : ''}`;
   migrationRows.show(page.migrations.map((one) => ({one, copied: progress(one)})), ({one}) => one.uuid);
   migrationPages.show(page.migrations_links);
   setText($('migrations-title'), `Migrations${ask.host ? ` from or to ${ask.host}` : ''}`);
@@ -251,11 +249,14 @@ async function loadMigrations() {
   return ask.ended ? null : page.migrations;
 }
 
-/** What else is in progress, for the question before an act. */
-function inProgress() {
-  const {drains, migrations} = seen.going;
+/** What is in progress, for the question before an act. */
+async function inProgress() {
+  const [{drains, drains_links: more}, {migrations, migrations_links: others}] = await Promise.all([
+    get('drains', {in_progress: true, limit: PAGE}), get('migrations', {in_progress: true, limit: PAGE}),
+  ]);
   const hosts = drains.map((drain) => `${drain.host} (${drain.status})`).join(', ');
-  return [`In progress now: ${drains.length ? `the drains of ${hosts}` : 'no drain'}; ${migrations} migrations.`];
+  const ofDrains = drains.length ? `the drains of ${hosts}${more ? ' and others' : ''}` : 'no drain';
+  return [`In progress now: ${ofDrains}; ${others ? `more than ${PAGE} migrations` : plural(migrations.length, 'migration')}.`];
 }
 
 // --- news ------------------------------------------------------------------------------------------------------------
@@ -440,7 +441,7 @@ async function search(event) {
   const name = $('search').value.trim();
   if (!name) return;
   const kinds = [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid'], ['drains', 'drain', 'drain', 'uuid']];
-  let said = `No host, guest, migration or drain is called ${name}.`;
+  let said = `No host, migration or drain is found for ${name}. A guest without a migration is not found here.`;
   for (const [path, kind, key, id] of kinds) {
     try {
       const found = await get(`${path}/${encodeURIComponent(name)}`);
@@ -476,7 +477,7 @@ function forget(message) {
   $('news').hidden = true;
   history.replaceState(null, '', location.pathname);
   seen.drains.clear();
-  Object.assign(seen, {trouble: null, going: {drains: [], migrations: 0}});
+  Object.assign(seen, {trouble: null});
   Object.assign(ask, {drain: null, filter: '', migration: null, host: null});
   document.title = 'migrator';
   signedIn(false);
