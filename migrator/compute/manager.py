@@ -280,6 +280,7 @@ class ComputeManager(
         :param inherited: the job of the migration, if an earlier boot has started it.
         """
         instance, destination, migrate_data = unpack(work.packed)
+        self._runner.queue.downtimes.pop(instance.uuid, None)  # of an earlier migration, if it came late
         already = inherited.running_for if inherited is not None else 0.0
         gib = instance.flavor.gib_to_copy(migrate_data.block_migration, migrate_data.source)
         self._timeouts.begin(work, gib, already)

@@ -32,12 +32,12 @@ from migrator.objects.drain import (
     NOT_MOVED,
     Direction,
     Drain,
-    DrainOrder,
     DrainStatus,
     Hints,
     Member,
     MemberStatus,
     check_drain_move,
+    check_priorities,
     disabled_reason,
 )
 
@@ -63,6 +63,7 @@ class DrainRow(models.Times, models.Base):
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     only_guests: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
+    retry_of: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
@@ -106,6 +107,7 @@ class DrainMember(models.Base):
     began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     reason: orm.Mapped[str | None] = orm.mapped_column(Text())
+    remedy: orm.Mapped[str | None] = orm.mapped_column(Text())
 
 
 class DrainLog(models.Base):
@@ -209,7 +211,7 @@ class Drains:
                 raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
         if drain.host in names[1:]:
             raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
-        _check_priorities(drain, known.guests)
+        check_priorities(drain, known.guests)
         if drain.deadline is not None and drain.deadline <= self.now():
             shown = drain.deadline.isoformat()
             raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
@@ -245,6 +247,8 @@ class Drains:
                 if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))
+                if drain.retry_of is not None:
+                    self._refuse_retried(session, drain.host, drain.retry_of, 'retry')
                 first = [('status', {'status': drain.status, 'by': drain.requested_by}), *events]
                 first += [('member', one.event()) for one in moved]
                 values |= {'has_disabled_host': disables, 'in_progress_host': drain.host, 'log_seq': len(first)}
@@ -265,6 +269,14 @@ class Drains:
                 session.execute(sa.update(_T).where(_T.c.uuid == row.uuid).values(has_disabled_host=False))
                 return True
         return False
+
+    @staticmethod
+    def _refuse_retried(session: Any, host: str, uuid: str, action: str) -> None:
+        """Raise if a drain has a retry, which has its guests."""
+        newer = session.execute(sa.select(_T.c.uuid).where(_T.c.host == host, _T.c.retry_of == uuid)).scalar()
+        if newer is not None:
+            do = f'drain {newer} is its retry, and has its guests: {action} that one'
+            raise exception.InvalidDrainState(drain=uuid, status='retried', action=action, do=do)
 
     def _take_over_disabling(self, session: Any, drain: Drain, reason: str | None) -> bool:
         """Return whether a drain of its host has disabled the host, and let this one be the one that has.
@@ -313,6 +325,7 @@ class Drains:
                     values = {'cancel_requested_at': columns.now(), 'cancel_requested_by': by}
                     values['cancel_running'] = running
                 elif action == 'restore':
+                    self._refuse_retried(session, drain.host, drain.uuid, 'restore')
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
                     self._begin_restore(session, drain, enables=disables)
@@ -336,7 +349,7 @@ class Drains:
         """
         mine = _P.c.drain == drain.uuid
         waits = {'status': MemberStatus.WAITING.value, 'attempts': 0, 'tried': [], 'mark': None, 'reason': None}
-        waits |= {'began_at': None, 'ended_at': None, 'not_before': None}
+        waits |= {'began_at': None, 'ended_at': None, 'not_before': None, 'remedy': None}
         if drain.direction == Direction.BACK:
             # An earlier restore has not brought these back. They are still where the drain has put them.
             again = _P.c.status.in_([status.value for status in (MemberStatus.CANCELLED, *_NOT_BACK)])
@@ -351,7 +364,9 @@ class Drains:
                 do='it has moved no guest that a restore can still bring back',
             )
         session.execute(
-            sa.update(_P).where(mine, sa.not_(there)).values(status=MemberStatus.GONE.value, reason=NOT_MOVED)
+            sa.update(_P)
+            .where(mine, sa.not_(there))
+            .values(status=MemberStatus.GONE.value, reason=NOT_MOVED, remedy=None)
         )
         # MariaDB assigns in the order of the columns: the source has the destination before that is cleared.
         waits |= {'source': _P.c.destination, 'destination': None}
@@ -557,17 +572,6 @@ def _known(session: Any, drain: Drain, hosts: Sequence[str]) -> Known:
     guests = sa.select(_I.c.uuid).where(_I.c.host == drain.host, _I.c.uuid.in_([*(drain.priorities or ())]))
     found = set(session.execute(query).scalars())
     return Known(found, set(session.execute(guests).scalars()) if drain.priorities else ())
-
-
-def _check_priorities(drain: Drain, guests: Collection[str]) -> None:
-    if (drain.order == DrainOrder.PRIORITY) != bool(drain.priorities):
-        raise exception.Invalid(
-            f'Invalid input for priorities: the order is {drain.order}. Give the order priority and at least one '
-            'guest in priorities, or neither.'
-        )
-    for uuid in drain.priorities or ():
-        if uuid not in guests:
-            raise exception.Invalid(f'Invalid input for priorities: {uuid} is no guest of {drain.host}.')
 
 
 def guard(session: Any, drain: Drain, values: Mapping[str, Any] | None = None) -> None:

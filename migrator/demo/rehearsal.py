@@ -9,6 +9,7 @@ anything.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -17,7 +18,7 @@ import socket
 import socketserver
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from migrator.demo.cloud import DOWN_TIME, DemoCloud
@@ -104,11 +105,22 @@ def ask(directory: pathlib.Path, words: dict[str, Any]) -> dict[str, Any]:
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_PATIENCE)
-        connection.connect(str(directory / SOCKET))
+        with _address(directory) as address:
+            connection.connect(address)
         connection.sendall(json.dumps(words).encode() + b'\n')
         answer = connection.makefile('rb').readline(_LONGEST)
     found: dict[str, Any] = json.loads(answer)
     return found
+
+
+@contextlib.contextmanager
+def _address(directory: pathlib.Path) -> Iterator[str]:
+    """Yield the address of the socket in a directory, whose own path may be longer than an address may be."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f'/proc/self/fd/{handle}/{SOCKET}'
+    finally:
+        os.close(handle)
 
 
 # --- the cloud -------------------------------------------------------------------------------------------------------
@@ -188,7 +200,8 @@ def serve(cloud: DemoCloud, directory: str) -> Callable[[], None]:
     # The socket is never open to others: the directory is its user's alone, and so is the socket from its creation on.
     before = os.umask(0o177)
     try:
-        server = socketserver.UnixStreamServer(str(pathlib.Path(directory, SOCKET)), Handler)
+        with _address(pathlib.Path(directory)) as address:
+            server = socketserver.UnixStreamServer(address, Handler)
     finally:
         os.umask(before)
     cloud.world.threads.start(lambda: server.serve_forever(poll_interval=0.2), name='rehearsal')

@@ -124,7 +124,7 @@ def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> di
     if do is not None:
         raise exception.InvalidDrainState(action='retry', drain=drain.uuid, status=drain.shown_status, do=do)
     # Where only allocations or cleanups were left, the host is checked again.
-    found = {name: getattr(drain, name) for name in NAMES} | {'only_guests': left or None}
+    found = {name: getattr(drain, name) for name in NAMES} | {'only_guests': left or None, 'retry_of': drain.uuid}
     found['priorities'] = {uuid: n for uuid, n in (drain.priorities or {}).items() if uuid in left} or None
     if drain.deadline is not None and drain.deadline <= now:
         found['deadline'] = None

@@ -86,6 +86,8 @@ class _Run:
 
     def _change(self, member: Member, **values: Any) -> Member:
         """Change a member in the next commit. A new status is an event of the drain's log."""
+        if 'reason' in values:
+            values = {'remedy': None, **values}
         new = member.replace(**values)
         if new.status != member.status and member.instance_uuid in self._members:
             check_member_move(self.drain, member.status, new.status)
@@ -214,7 +216,7 @@ class _Run:
             assert guest_or_none is not None
             obstacle = guest_or_none.obstacle
             if obstacle is not None and obstacle.kind != ObstacleKind.BUSY:
-                self._change(member, status=_M.BLOCKED.value, reason=str(obstacle))
+                self._change(member, status=_M.BLOCKED.value, reason=str(obstacle), remedy=obstacle.remedy or None)
             elif member.status == _M.BLOCKED:
                 self._change(member, status=_M.WAITING.value, reason=None if obstacle is None else str(obstacle))
             elif obstacle is not None and (member.not_before is None or member.not_before <= self._now):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from migrator import exception
@@ -119,7 +119,8 @@ class Member(base.Versioned):
     :ivar source: the host that it leaves; in a restore, the host from which it is brought back.
     :ivar destination: the host to which it was moved.
     :ivar not_before: when its next attempt may begin.
-    :ivar reason: why it waits, is blocked or has failed, with what to do.
+    :ivar reason: why it waits, is blocked or has failed, with what to do. It may have words of users.
+    :ivar remedy: what to do alone, as the table of remedies says it; None: the table has nothing.
     """
 
     instance_uuid: str
@@ -136,6 +137,7 @@ class Member(base.Versioned):
     began_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
     reason: str | None = None
+    remedy: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -168,6 +170,7 @@ class Drain(base.Versioned):
     :ivar deadline: when it stops requesting migrations.
     :ivar include_stopped: whether it also moves the guests that are shut off, by cold migrations.
     :ivar only_guests: the guests that it moves, those that an earlier drain has left; None: all of the host.
+    :ivar retry_of: the drain of which this is the retry; None: the drain is no retry.
     :ivar direction: whether the guests leave, or a restore brings them back.
     :ivar paused: whether it requests no further migrations until it is resumed.
     :ivar has_disabled_host: whether this drain has disabled the host, so that a cancel or a restore enables it.
@@ -193,6 +196,7 @@ class Drain(base.Versioned):
     deadline: datetime.datetime | None = None
     include_stopped: bool = False
     only_guests: list[str] | None = None
+    retry_of: str | None = None
     requested_by: str | None = None
     project_id: str | None = None
     request_id: str | None = None
@@ -266,6 +270,21 @@ class Hints:
 
     only: Sequence[str] | None
     later: Sequence[str]
+
+
+def check_priorities(drain: Drain, guests: Collection[str]) -> None:
+    """Raise unless the order and the priorities of a drain fit together, and name guests of its host.
+
+    :raises migrator.exception.Invalid: they do not.
+    """
+    if (drain.order == DrainOrder.PRIORITY) != bool(drain.priorities):
+        raise exception.Invalid(
+            f'Invalid input for priorities: the order is {drain.order}. Give the order priority and at least one '
+            'guest in priorities, or neither.'
+        )
+    for uuid in drain.priorities or ():
+        if uuid not in guests:
+            raise exception.Invalid(f'Invalid input for priorities: {uuid} is no guest of {drain.host}.')
 
 
 def disabled_reason(drain: Drain) -> str:

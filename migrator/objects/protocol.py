@@ -203,7 +203,7 @@ class Facts:
     def __post_init__(self) -> None:
         """Drop a downtime that no clock could measure. A driver of another project may have reported it."""
         seconds: object = self.downtime
-        if not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
             object.__setattr__(self, 'downtime', None)
 
 

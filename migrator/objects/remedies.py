@@ -55,6 +55,7 @@ class Kind(enum.StrEnum):
     ENABLE = 'enable'
     DELETE_SERVICE = 'delete-service'
     HAVE_LISTED = 'have-listed'
+    SEE_REFUSED = 'see-refused'
     LIST_SERVICES = 'list-services'
     SEE_SERVICES = 'see-services'
     LIST_GUESTS = 'list-guests'
@@ -115,6 +116,7 @@ class Kind(enum.StrEnum):
     SHOW_DRAIN = 'show-drain'
     SEE_DRAIN = 'see-drain'
     RETRY_DRAIN = 'retry-drain'
+    RESUME_DRAIN = 'resume-drain'
     RESTORE_DRAIN = 'restore-drain'
     # An allocation.
     AUDIT = 'audit'
@@ -177,6 +179,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             '{hosts} did not list guests: start the compute service of each or, once a host is fenced, declare it '
             'forced down. Then look again',
         ),
+        _K.SEE_REFUSED: _row('{command}', '{manage} service list --host {host}'),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
         _K.SEE_SERVICES: _row('{command}', '{manage} service list'),
         _K.LIST_GUESTS: _row('{command}', 'openstack server list --all-projects --host {host}'),
@@ -211,7 +214,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.EVACUATE_EACH: _row(
             'Only if it is fenced, evacuate each guest: {command}. From microversion 2.95 on a guest is shut off at '
             'its new host.',
-            'openstack --os-compute-api-version 2.90 server evacuate GUEST', _R.HOST_REPORTS,
+            'openstack --os-compute-api-version 2.90 server evacuate GUEST', _R.HOST_REPORTS, _R.ELSEWHERE,
         ),
         _K.EVACUATE_HOST: _row(
             'Once {host} has no power, or no network to storage and guests: {command}',
@@ -304,6 +307,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.CANCEL_DRAIN: _row('To cancel it: {command}', 'openstack host drain cancel {drain}'),
         _K.SHOW_DRAIN: _row('{command}', 'openstack host drain show {drain}'),
         _K.SEE_DRAIN: _row('{command}', '{manage} drain show {drain}'),
+        _K.RESUME_DRAIN: _row('Resume it: {command}.', '{manage} drain resume {drain}'),
         _K.RETRY_DRAIN: _row(
             'Once what was in the way is mended, move the others: {command}.', '{manage} drain retry {drain}',
         ),

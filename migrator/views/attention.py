@@ -2,7 +2,8 @@
 
 """What needs an operator: the one list behind the page, ``status``, the REST API and a metric.
 
-A line stays until its cause is mended. Only the failure of a migration is left out after a day.
+A line stays until its cause is mended. Only the failure of a migration, and of a restore, is left out after a day.
+Allocations are not looked at here: Placement is asked by the audits.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from migrator.db.api import Database
-from migrator.db.slots import Load
 from migrator.db.sql import attention
-from migrator.objects import COMPUTE_BINARY, Migration, MigrationType, Service, base, remedies
+from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, MigrationType, Service, base, remedies
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
 from migrator.objects.remedies import Kind, Reading
@@ -31,18 +31,20 @@ class Attention(enum.StrEnum):
     STUCK = 'stuck'
     DIFFERENCE = 'difference'
     HOST_DOWN = 'host-down'
+    HOST_REFUSED = 'host-refused'
     FORCED_DOWN = 'forced-down'
     GUEST_FAILED = 'guest-failed'
     MIGRATION_FAILED = 'migration-failed'
     DRAIN_INCOMPLETE = 'drain-incomplete'
     GUEST_BLOCKED = 'guest-blocked'
+    DRAIN_PAUSED = 'drain-paused'
     CLEANUP_BLOCKED = 'cleanup-blocked'
     HOST_DISABLED = 'host-disabled'
 
 
 _A = Attention
 #: The kinds that are no failure: something waits for an operator, and nothing is wrong meanwhile.
-WAITS = frozenset({_A.GUEST_BLOCKED, _A.CLEANUP_BLOCKED, _A.HOST_DISABLED})
+WAITS = frozenset({_A.HOST_REFUSED, _A.GUEST_BLOCKED, _A.DRAIN_PAUSED, _A.CLEANUP_BLOCKED, _A.HOST_DISABLED})
 _ORDER = {kind: place for place, kind in enumerate(Attention)}
 
 
@@ -51,6 +53,8 @@ class _Seen:
     """One look at everything on which a line depends.
 
     :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
+    :ivar needed: host -> the statuses of the migrations that need it, for the same hosts.
+    :ivar elsewhere: the guest and the host in the database of each difference that shows it on another host.
     :ivar names: the uuid of a guest -> its name.
     """
 
@@ -58,16 +62,20 @@ class _Seen:
     lease: float
     services: Mapping[str, Service]
     drains: Mapping[str, Drain]
-    loads: Mapping[str, Load]
     differences: Sequence[Difference]
     guests: Mapping[str, int]
+    needed: Mapping[str, Sequence[str]]
+    elsewhere: Set[tuple[str, str | None]]
     names: Mapping[str, str]
 
     def look(self, host: str, guest: str | None = None) -> dict[Reading, bool]:
         """Return what is known of a host, and of a guest of it."""
         service = self.services.get(host)
         reports = service is not None and service.reports
-        elsewhere = any(one.instance_uuid == guest and one.seen.keys() - {host} for one in self.differences)
+        if guest is None:
+            elsewhere = any(home == host for _guest, home in self.elsewhere)
+        else:
+            elsewhere = (guest, host) in self.elsewhere
         # What is not looked for here stays forbidden.
         return {Reading.HOST_REPORTS: reports, Reading.HOST_DOWN: not reports, Reading.ELSEWHERE: elsewhere}
 
@@ -98,31 +106,38 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     failed = attention.failures(database.engine, now)
     noted = [host for host, one in services.items() if one.disabled or not one.is_up(now, lease)]
     uuids = sorted({one.instance_uuid for one in (*stuck, *failed)})
+    differing = differences.present(database)
     seen = _Seen(
         now=now,
         lease=lease,
         services=services,
         drains=in_progress,
-        loads=database.slots.loads(),
-        differences=differences.present(database),
+        differences=differing,
         guests=attention.guests_at(database.engine, noted),
+        needed=attention.migrations_at(database.engine, noted),
+        elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
     )
     yield from _without_conductor(database, now)
     yield from (_of_stuck(one, seen) for one in stuck)
     yield from map(_of_difference, seen.differences)
-    for host in noted:
-        yield from _of_host(services[host], seen)
-    ended = [
-        one
-        for one in attention.newest_drains(database.engine, [host for host in noted if services[host].disabled])
-        if one.host not in in_progress
-    ]
-    for one in ended:
-        yield from _of_ended(one, seen)
+    for service in services.values():
+        yield from _of_host(service, seen)
     by_uuid = {one.uuid: one for one in in_progress.values()}
+    shown = {*by_uuid}
+    for one in attention.newest_drains(database.engine):
+        if one.ended and (line := _of_ended(one, seen)) is not None:
+            shown.add(one.uuid)
+            yield line
+    for one in in_progress.values():
+        if one.paused and one.cancel_requested_at is None:
+            resume = remedies.offer(Kind.RESUME_DRAIN, drain=one.host)
+            text = f'It requests no migrations until it is resumed. {resume}'
+            yield _line(
+                _A.DRAIN_PAUSED, one.uuid, f'Paused: the drain of {one.host}', text,
+                [remedies.command(Kind.RESUME_DRAIN, drain=one.host)], host=one.host, drain_uuid=one.uuid,
+            )  # fmt: skip
     yield from (_of_member(by_uuid[drain], member, seen) for drain, member in members)
-    shown = {*by_uuid, *(one.uuid for one in ended if _is_left(one, seen))}
     yield from (_of_failed(one, seen) for one in failed if one.drain not in shown)
     for cleanup in database.cleanups.list():
         if cleanup.blocked_because is not None:
@@ -183,7 +198,7 @@ def _of_difference(one: Difference) -> dict[str, Any]:
         _sentence(one.text),
         [remedies.command(Kind.SEE_WHERE)],
         since=one.since,
-        waits=one.kind != DifferenceKind.TWICE,
+        waits=one.kind not in (DifferenceKind.TWICE, DifferenceKind.MISSING, DifferenceKind.REPLACED),
         host=one.host,
         instance_uuid=one.instance_uuid,
         instance_name=one.name,
@@ -191,74 +206,86 @@ def _of_difference(one: Difference) -> dict[str, Any]:
 
 
 def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
-    """Yield what a host that is down or forced down needs."""
+    """Yield what a host that is down, forced down, or taken for another machine needs."""
     host, look = service.host, seen.look(service.host)
-    load, guests = seen.loads.get(host, Load()), seen.guests.get(host, 0)
+    guests, needed = seen.guests.get(host, 0), seen.needed.get(host, ())
     there = base.count(guests, 'guest') if guests else 'no guest'
+    holds = f'The database has {there} there.'
+    if needed:
+        holds = f'The database has {there} there, and {base.count(len(needed), "migration")} that need the host.'
     see = [remedies.command(Kind.LIST_GUESTS, host=host)] if guests else []
     if service.forced_down and service.reports:
+        cleanups = remedies.command(Kind.LIST_CLEANUPS, host=host)
         declare = remedies.command(Kind.DECLARE_UP, look, host=host)
-        text = (
-            f'It reports again. The database has {there} there. This lets it be used: {declare}. If that fails, it '
-            'still has to remove what was evacuated from it: wait until its cleanups are done.'
-        )
-        commands = [declare, remedies.command(Kind.LIST_CLEANUPS, host=host)]
-        yield _line(_A.FORCED_DOWN, host, f'Forced down: {host}, which is back', text, commands, host=host, waits=True)
+        text = f'It reports again. {holds} '
+        if MigrationStatus.DONE in needed:
+            text += f'It still has to remove what was evacuated from it. Once {cleanups} shows none: {declare}.'
+        else:
+            text += f'This lets it be used: {declare}.'
+        title = f'Forced down: {host}, which is back'
+        yield _line(_A.FORCED_DOWN, host, title, text, [cleanups, declare], host=host, waits=True)
     elif service.forced_down:
-        text = f'The database has {there} there. '
-        text += remedies.offer(Kind.EVACUATE_EACH, look) + ' ' if guests else ''
-        text += remedies.offer(Kind.DECLARE_UP_WHEN_BACK, look, host=host)
-        commands = [*see, *remedies.commands_in(text)]
+        evacuate = remedies.offer(Kind.EVACUATE_EACH, look) if guests else ''
+        if guests and not evacuate:
+            evacuate = f'Some of them are on another host: {remedies.offer(Kind.SEE_OTHERS)}.'
+        back = remedies.offer(Kind.DECLARE_UP_WHEN_BACK, look, host=host)
+        commands = [*see, *remedies.commands_in(evacuate), remedies.command(Kind.DECLARE_UP_WHEN_BACK, look, host=host)]
         yield _line(
-            _A.FORCED_DOWN, host, f'Forced down: {host}', text, commands, since=service.down_since, host=host,
-            waits=not guests,
+            _A.FORCED_DOWN, host, f'Forced down: {host}', f'{holds} {evacuate} {back}'.replace('  ', ' '), commands,
+            since=service.down_since, host=host, waits=not guests,
         )  # fmt: skip
-    elif not service.is_up(seen.now, seen.lease) and (guests or load.is_busy or host in seen.drains):
+    elif not service.is_up(seen.now, seen.lease) and (guests or needed or host in seen.drains):
         was = 'does not run' if service.last_seen_up is None else 'does not report'
-        declare = remedies.offer(Kind.DECLARE_DOWN, look, host=host)
         may = ' They may still run.' if guests else ''
-        text = f'Its compute service {was}. The database has {there} there.{may} Start its compute service. Only '
+        text = f'Its compute service {was}. {holds}{may} Start its compute service. Only '
+        text += remedies.offer(Kind.DECLARE_DOWN, look, host=host)
+        commands = [*see, remedies.command(Kind.DECLARE_DOWN, look, host=host)]
+        yield _line(_A.HOST_DOWN, host, f'Down: {host}', f'{text}.', commands, since=service.down_since, host=host)
+    if service.refused_at is not None:
+        text = (
+            f'A machine that came as {service.refused_host} was refused, since the identity or the name is that of '
+            f'{host}. Give each machine a name and an identity of its own, or declare the old one off.'
+        )
+        commands = [remedies.command(Kind.SEE_REFUSED, host=host)]
         yield _line(
-            _A.HOST_DOWN, host, f'Down: {host}', f'{text}{declare}.', [*see, *remedies.commands_in(declare)],
-            since=service.down_since, host=host,
+            _A.HOST_REFUSED, host, f'Refused: another machine than {host}', text, commands, since=service.refused_at,
+            host=host,
         )  # fmt: skip
 
 
-def _is_left(drain: Drain, seen: _Seen) -> bool:
-    return drain.status == DrainStatus.INCOMPLETE and drain.host in seen.guests
+def _of_ended(drain: Drain, seen: _Seen) -> dict[str, Any] | None:
+    """Return what the newest drain of a host has left to an operator, or None.
 
-
-def _of_ended(drain: Drain, seen: _Seen) -> Iterator[dict[str, Any]]:
-    """Yield what a host needs that stays disabled after its newest drain."""
-    host, service = drain.host, seen.services[drain.host]
-    restore = remedies.offer(Kind.RESTORE_DRAIN, drain=host)
-    if _is_left(drain, seen):
-        left = seen.guests[host]
-        what = 'restore' if drain.direction == Direction.BACK else 'drain'
-        retry = '' if drain.direction == Direction.BACK else remedies.offer(Kind.RETRY_DRAIN, drain=host)
-        yield _line(
-            _A.DRAIN_INCOMPLETE,
-            drain.uuid,
-            f'Incomplete: the {what} of {host}, which has {base.count(left, "guest")} left',
-            f'The host takes no guests. {retry} {restore}',
-            [remedies.command(Kind.SEE_DRAIN, drain=host), *remedies.commands_in(f'{retry} {restore}')],
-            since=drain.ended_at,
-            host=host,
-            drain_uuid=drain.uuid,
+    A host that was enabled since is an operator's decision. That of a drain of a stock Nova is not known here.
+    """
+    host, service, is_away = drain.host, seen.services.get(drain.host), drain.direction == Direction.AWAY
+    see, retry, restore = (
+        remedies.command(kind, drain=host) for kind in (Kind.SEE_DRAIN, Kind.RETRY_DRAIN, Kind.RESTORE_DRAIN)
+    )
+    of_drain: dict[str, Any] = {'since': drain.ended_at, 'host': host, 'drain_uuid': drain.uuid}
+    to_restore = remedies.offer(Kind.RESTORE_DRAIN, drain=host)
+    is_recent = drain.ended_at is not None and seen.now - drain.ended_at < attention.WITHIN
+    if drain.status == DrainStatus.INCOMPLETE and not is_away and is_recent:
+        title = f'Incomplete: the restore of {host}'
+        text = f'{drain.message or "It has not brought all guests back."} To try again: {restore}.'
+        return _line(_A.DRAIN_INCOMPLETE, drain.uuid, title, text, [see, restore], **of_drain)
+    if drain.status == DrainStatus.INCOMPLETE and is_away and (service is None or service.disabled):
+        guests = seen.guests.get(host, 0)
+        title = f'Incomplete: the drain of {host}' + (
+            f', which has {base.count(guests, "guest")} left' if guests else ''
         )
-    elif drain.has_disabled_host and service.disabled_reason == disabled_reason(drain):
-        enable = remedies.command(Kind.ENABLE, host=host)
-        yield _line(
-            _A.HOST_DISABLED,
-            host,
-            f'Disabled: {host}, since its drain',
-            f'The drain ended {drain.status}. The host takes no guests until it is enabled. {restore} To enable it '
-            f'only: {enable}.',
-            remedies.commands_in(f'{restore} {enable}'),
-            since=drain.ended_at,
-            host=host,
-            drain_uuid=drain.uuid,
-        )
+        left = [check['what'] for check in drain.checks if check['left']]
+        found = f'Left at its end: {", ".join(left)}. ' if left else ''
+        text = f'{found}The host takes no guests. {remedies.offer(Kind.RETRY_DRAIN, drain=host)} {to_restore}'
+        return _line(_A.DRAIN_INCOMPLETE, drain.uuid, title, text, [see, retry, restore], **of_drain)
+    if service is None or not (service.disabled and drain.has_disabled_host):
+        return None
+    if service.disabled_reason != disabled_reason(drain):
+        return None
+    enable = remedies.command(Kind.ENABLE, host=host)
+    text = f'The drain ended {drain.status}. The host takes no guests until it is enabled. {to_restore} '
+    title = f'Disabled: {host}, since its drain'
+    return _line(_A.HOST_DISABLED, host, title, f'{text}To enable it only: {enable}.', [restore, enable], **of_drain)
 
 
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
@@ -271,7 +298,8 @@ def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
         f'{drain.uuid} {member.instance_uuid}',
         f'{"Failed" if has_failed else "Blocked"}: {member.name or member.instance_uuid}, in the drain of {drain.host}',
         member.reason or '',
-        remedies.commands_in(member.reason or '') or see,
+        # The reason may have words of a user, and so any command.
+        remedies.commands_in(member.remedy or '') or see,
         since=member.ended_at,
         host=drain.host,
         instance_uuid=member.instance_uuid,
@@ -294,7 +322,7 @@ def _of_failed(one: Migration, seen: _Seen) -> dict[str, Any]:
     return _line(
         _A.MIGRATION_FAILED,
         one.uuid,
-        f'Failed: the {what} of {guest}, which is still on {host}',
+        f'Failed: the {what} of {guest}, which the database has on {host}',
         f'{_sentence(one.failure or "no reason was recorded")} {advice}'.strip(),
         [remedies.command(Kind.SHOW_MIGRATION, migration=one.uuid), *remedies.commands_in(advice)],
         since=one.updated_at,
@@ -330,7 +358,7 @@ def _line(
     since: datetime.datetime | None = None,
     waits: bool | None = None,
     otherwise: Mapping[str, Any] | None = None,
-    **names: str | None,
+    **names: Any,
 ) -> dict[str, Any]:
     """Return a line as JSON.
 

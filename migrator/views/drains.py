@@ -15,11 +15,11 @@ from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member, count_members, place
 
 _SHOWN = (
-    *('uuid', 'only_guests', 'requested_by', 'direction', 'checks', 'waits_for', 'message'),
+    *('uuid', 'only_guests', 'retry_of', 'requested_by', 'direction', 'checks', 'waits_for', 'message'),
     *('created_at', 'updated_at', 'began_at', 'ended_at'),
 )
 _OF_MEMBER = (
-    *('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'size_mb'),
+    *('instance_uuid', 'name', 'status', 'attempts', 'source', 'destination', 'tried', 'reason', 'remedy', 'size_mb'),
     *('not_before', 'began_at', 'ended_at'),
 )
 

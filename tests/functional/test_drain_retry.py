@@ -29,6 +29,9 @@ def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
     (of,) = (one for one in report['members'] if one['status'] == 'moved')
     assert 0 < of['downtime'] < of['seconds']
     assert (host_of(cloud, left) != 'host1', host_of(cloud, stays)) == (True, 'host1')
+    for action in ('restore', 'retry'):
+        refused = act(cloud, first, action)
+        assert (refused.status_int, f'drain {second["uuid"]} is its retry' in refused.text) == (409, True)
     assert act(cloud, second['uuid'], 'restore').status_int == 202
     assert statuses(ends(cloud, second['uuid'])) == {'moves': 'moved', 'left': 'moved'}
     assert {host_of(cloud, one) for one in (left, moves)} == {'host1'}

@@ -121,7 +121,9 @@ def test_host_leads_to_its_migrations_and_those_that_ended_are_shown(site, page)
     page.wait(lambda: [row[0] for row in page.rows('#migration-rows tr')] == ['vm-0'])
     site.change(one.uuid, in_progress_instance_uuid=None, status='failed', failure='the disk is full')
     page.wait(lambda: page.rows('#migration-rows tr')[0][0] == 'No migration.')
-    page.wait(lambda: 'Failed: the live migration of vm-0, which is still on host1' in page.text('#trouble-list'))
+    page.wait(
+        lambda: 'Failed: the live migration of vm-0, which the database has on host1' in page.text('#trouble-list')
+    )
     page.run(
         "const box = document.getElementById('migrations-which'); box.value = 'ended';"
         "box.dispatchEvent(new Event('change'))"

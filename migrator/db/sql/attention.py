@@ -44,16 +44,8 @@ _FAILURES = Prepared(
     )
     .order_by(_M.c.id.desc())
 )
-#: By ix_drains_host.
-_NEWEST = Prepared(
-    sa.select(_D).where(
-        _D.c.id.in_(
-            sa.select(sa.func.max(_D.c.id))
-            .where(_D.c.host.in_(sa.bindparam('hosts', expanding=True)))
-            .group_by(_D.c.host)
-        )
-    )
-)
+#: By ix_drains_host. Purged drains are gone, and few are kept of a host.
+_NEWEST = Prepared(sa.select(_D).where(_D.c.id.in_(sa.select(sa.func.max(_D.c.id)).group_by(_D.c.host))))
 #: By the primary key.
 _LEFT = Prepared(
     sa.select(_P)
@@ -71,6 +63,33 @@ _GUESTS = Prepared(
 )
 
 
+#: By ix_migrations_source_compute and ix_migrations_dest_compute; those that are done have no end yet for their source.
+_AT = Prepared(
+    sa.select(_M.c.source_compute, _M.c.dest_compute, _M.c.status).where(
+        sa.or_(
+            _M.c.source_compute.in_(sa.bindparam('hosts', expanding=True)),
+            _M.c.dest_compute.in_(sa.bindparam('hosts', expanding=True)),
+        ),
+        sa.or_(models.IN_PROGRESS, _M.c.status == _S.DONE.value),
+    )
+)
+
+
+def migrations_at(engine: Engine, hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Return host -> the statuses of the migrations that need it.
+
+    They are in progress, or are evacuations from it that are done, so that it has to clean up.
+    """
+    found: dict[str, list[str]] = {}
+    if hosts:
+        with engine.reader() as session:
+            for row in session.execute(_AT, {'hosts': [*hosts]}):
+                needed = [row.source_compute] if row.status == _S.DONE else [row.source_compute, row.dest_compute]
+                for host in {one for one in needed if one in hosts}:
+                    found.setdefault(host, []).append(row.status)
+    return found
+
+
 def failures(engine: Engine, now: datetime.datetime) -> list[Migration]:
     """Return the newest failure of each guest that has not moved since, the newest first."""
     given = {'requested': now - BEFORE, 'ended': now - WITHIN}
@@ -78,12 +97,10 @@ def failures(engine: Engine, now: datetime.datetime) -> list[Migration]:
         return [models.migration(row) for row in session.execute(_FAILURES, given)]
 
 
-def newest_drains(engine: Engine, hosts: Sequence[str]) -> list[Drain]:
-    """Return the newest drain of each of some hosts."""
-    if not hosts:
-        return []
+def newest_drains(engine: Engine) -> list[Drain]:
+    """Return the newest drain of each host."""
     with engine.reader() as session:
-        return [models.of_row(Drain, row) for row in session.execute(_NEWEST, {'hosts': [*hosts]})]
+        return [models.of_row(Drain, row) for row in session.execute(_NEWEST)]
 
 
 def members_left(engine: Engine, uuids: Sequence[str]) -> list[tuple[str, Member]]:

@@ -113,6 +113,10 @@ class Asked:
                 words += [option, path]
         return shlex.join(words)
 
+    def typed(self, line: str) -> str:
+        """Return a command as it can be typed here: ours with the same configuration files."""
+        return base.printable(line.replace(PROG, self.command, 1) if line.startswith(f'{PROG} ') else line)
+
     def placement(self) -> PlacementClient:
         """Return the client of Placement.
 

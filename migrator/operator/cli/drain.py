@@ -146,18 +146,20 @@ def show(asked: Asked, how_to_retry: Callable[[Drain], str] | None = None) -> in
     else:
         now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
         expected = command.expected(whole.document(now))
-        text = '\n'.join([*_head(drain, members), expected, _table(members, places, moving, now)])
+        lines = [*_head(drain, members), expected, _table(members, places, moving, now)]
         for one in members:
             # In the column they are wrapped, so that they could not be copied.
-            text = '\n'.join([text, *_commands(asked, one.reason if not one.ended else None)])
+            found = [*_commands(asked, one)] if not one.ended else []
+            lines += [command.printable(f'{one.name}:'), *found] if found else []
+        text = '\n'.join(lines)
     asked.answer(document(asked, drain), text)
     return command.RIGHT
 
 
-def _commands(asked: Asked, reason: str | None) -> Iterator[str]:
-    """Yield the commands in a reason, each as it can be typed here."""
-    for one in remedies.commands_in(reason or ''):
-        yield f'    {one.replace(PROG, asked.command, 1) if one.startswith(PROG) else one}'
+def _commands(asked: Asked, member: Member) -> Iterator[str]:
+    """Yield the commands that help a guest. Its reason may have words of a user, and so any command."""
+    for one in remedies.commands_in(member.remedy or ''):
+        yield f'    {asked.typed(one)}'
 
 
 def _ended(
@@ -167,7 +169,7 @@ def _ended(
     left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     for one in left:
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
-        yield from _commands(asked, one.reason)
+        yield from _commands(asked, one)
     # After a restore the last checks are those from before it.
     for check in drain.checks if drain.direction == Direction.AWAY else ():
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')

@@ -19,26 +19,26 @@ def run(asked: Asked) -> int:
     from migrator.views import attention
 
     found = attention.documents(asked.database, asked.conf.conductor.lease)
-    asked.answer({'attention': found, 'count': len(found)}, '\n'.join(_text(found)))
+    asked.answer({'attention': found, 'count': len(found)}, '\n'.join(_text(asked, found)))
     return command.WRONG if found else command.RIGHT
 
 
-def _text(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _text(asked: Asked, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not found:
         yield 'Nothing needs an operator.'
         return
-    yield f'{len(found)} need{"s" if len(found) == 1 else ""} an operator.'
+    yield f'{base.count(len(found), "thing")} need{"s" if len(found) == 1 else ""} an operator.'
     width = max(40, shutil.get_terminal_size().columns)
     for one in found:
-        since = '' if one['since'] is None else f' ({command.moment(one["since"])} UTC)'
+        since = '' if one['since'] is None else f' (since {command.moment(one["since"])} UTC)'
         yield ''
         yield from _wrapped(f'{one["title"]}{since}', width)
         yield from _wrapped(one['text'], width, '  ')
         # A command is not wrapped, so that it can be copied.
-        yield from (f'    {line}' for line in one['commands'])
+        yield from (f'    {asked.typed(line)}' for line in one['commands'])
         if one['otherwise'] is not None:
             yield from _wrapped(one['otherwise']['text'], width, '  ')
-            yield from (f'    {line}' for line in one['otherwise']['commands'])
+            yield from (f'    {asked.typed(line)}' for line in one['otherwise']['commands'])
 
 
 def _wrapped(text: str, width: int, indent: str = '') -> list[str]:

@@ -15,6 +15,7 @@ from migrator.api.own import answers
 from migrator.db import models
 from migrator.db.sql import watching
 from migrator.objects import remedies
+from migrator.objects.difference import Difference
 from migrator.views import attention
 from tests.functional.faults import faults
 from tests.reasons import stuck_for
@@ -145,7 +146,7 @@ def test_failed_migration_stays_until_the_guest_has_moved(site):
     assert site.cloud.live_migrate(guest).status_int == 202
     site.cloud.wait()
     line = site.lines()['migration-failed']
-    assert line['title'] == 'Failed: the live migration of one, which is still on host1'
+    assert line['title'] == 'Failed: the live migration of one, which the database has on host1'
     see, again = line['commands']
     site.type(again)  # it fails again: the newest failure is shown, and only that
     site.cloud.wait()
@@ -251,12 +252,81 @@ def test_stuck_migration_and_blocked_cleanup(site):
     site.cloud.simulation.run_until(lambda: 'no-conductor' in site.lines(), 900)
 
 
+def test_words_of_a_user_are_no_command(site):
+    guest = site.cloud.boot('one', 'host1')
+    evil = f'see openstack server delete --force {guest.uuid}. Then migrator-manage drain cancel host1'
+    site.cloud.boot('other', 'host1', memory_mb=8192)
+    path, body = f'/servers/{guest.uuid}/action', {'lock': {'locked_reason': evil}}
+    assert site.cloud.request('POST', path, body, token='demo:demo').status_int == 202
+    uuid = site.drain()
+    site.cloud.simulation.run_until(lambda: 'guest-blocked' in site.lines())
+    assert site.lines()['guest-blocked']['commands'] == [f'openstack server unlock {guest.uuid}']
+    typed = [line for line in site.operator.observed('drain', 'show', uuid).splitlines() if line.startswith('    ')]
+    assert typed == [f'    openstack server unlock {guest.uuid}']
+
+
+def test_paused_drain_waits_for_an_operator(site):
+    site.cloud.boot('one', 'host1', memory_mb=8192)
+    uuid = site.drain()
+    site.operator.observed('drain', 'pause', uuid)
+    (resume,) = site.lines()['drain-paused']['commands']
+    site.type(resume)
+    assert site.lines() == {}
+
+
+def test_restore_that_has_not_brought_all_guests_back(site):
+    guest = site.cloud.boot('one', 'host1')
+    uuid = site.drain()
+    site.until_ended(uuid)
+    site.cloud.database.instances.update(guest.uuid, locked_by='owner')
+    site.operator.observed('drain', 'restore', uuid)
+    site.until_ended(uuid)
+    assert site.kinds() == ['drain-incomplete']
+    line = site.lines()['drain-incomplete']
+    _see, restore = line['commands']
+    assert (line['title'], restore) == ('Incomplete: the restore of host1', 'migrator-manage drain restore host1')
+    site.cloud.database.instances.update(guest.uuid, locked_by=None)
+    site.type(restore)
+    site.until_ended(uuid)
+    assert site.lines() == {}
+
+
+def test_machine_that_was_refused(site):
+    old = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    (service,) = site.cloud.database.services.list('nova-compute', 'host2')
+    site.cloud.database.services.update(service.id, refused_at=old, refused_host='host2', refused_identity='x')
+    line = site.lines()['host-refused']
+    assert line['commands'] == ['migrator-manage service list --host host2']
+    assert 'came as host2' in line['text']
+
+
+def test_dead_host_that_only_a_resize_needs(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.ask('POST', f'/servers/{guest.uuid}/action', {'migrate': None})
+    site.cloud.simulation.run_until(lambda: site.cloud.database.migrations.list()[0].status == 'finished')
+    site.cloud.kill('host1')
+    site.cloud.simulation.run_until(lambda: 'host-down' in site.lines(), 900)
+    assert '1 migration that need the host' in site.lines()['host-down']['text']
+
+
+def test_guests_that_are_elsewhere_are_not_evacuated(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.set_service('host1', forced_down=True)
+    site.cloud.database.differences.replace(
+        [Difference(instance_uuid=guest.uuid, name='one', host='host1', kind='moved', seen={'host2': 'running'})]
+    )
+    site.set(models.SERVICES, down_since=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+    line = site.lines()['forced-down']
+    assert 'evacuate' not in line['text']
+    assert 'on another host' in line['text']
+
+
 def test_guest_that_is_on_no_host(site):
     guest = site.cloud.boot('one', 'host1')
     site.cloud.world.hypervisors['host1'].remove(guest.uuid, 'an operator')
     site.cloud.simulation.advance(240)
     line = site.lines()['difference']
-    assert (line['title'], line['failed']) == ('Not as in the database: one is on no host', False)
+    assert (line['title'], line['failed']) == ('Not as in the database: one is on no host', True)
 
 
 def test_text_is_wrapped_and_commands_are_not(site, monkeypatch):
@@ -270,7 +340,7 @@ def test_text_is_wrapped_and_commands_are_not(site, monkeypatch):
     status, out = site.operator.status('status')
     assert status == 1
     lines = out.splitlines()
-    assert lines[0] == '1 needs an operator.'
+    assert lines[0] == '1 thing needs an operator.'
     assert '\x1b' not in out
     for line in lines:
         assert len(line) <= 60 or line.startswith('    ')

@@ -3,12 +3,14 @@
 // What the page can request: each act asks first, in the page itself, and sends its request once.
 // What is shown may be old, so an act reads its noun again before it sends, and refuses if the status is another one.
 
-import {Refused, get, plural, send} from './api.js';
+import {Refused, get, plural, send, session} from './api.js';
 import {$, make, setText} from './rows.js';
 
 let enabled = false; // as [api] page_acts says
 let others = async () => []; // what is in progress, in sentences
 let done = () => {};
+let sending = false; // the question stays until its answer is known
+let clicks = 0; // only the newest click asks
 
 /** Let the acts be offered. `inProgress` returns what else is in progress; `after` is called when one was sent. */
 export async function enableActs(inProgress, after) {
@@ -27,12 +29,17 @@ export function act(label, name, question) {
   if (!enabled) return [];
   const button = make('button', {type: 'button', 'aria-label': `${label}: ${name}`, 'aria-haspopup': 'dialog'}, label);
   button.addEventListener('click', async () => {
+    clicks += 1;
+    const [mine, user] = [clicks, session()];
+    let asked;
     try {
-      const asked = await question();
-      ask({...asked, lines: [...asked.lines, ...await others()]});
+      asked = await question();
+      asked = {...asked, lines: [...asked.lines, ...await others()]};
     } catch (error) {
-      ask({title: `${label}: ${name}`, lines: [], button: null, refused: error.message});
+      asked = {title: `${label}: ${name}`, lines: [], button: null, refused: error.message};
     }
+    // A question that comes late must not take the place of another one under the cursor.
+    if (mine === clicks && user === session() && !$('question').open) ask(asked);
   });
   return [button];
 }
@@ -64,6 +71,8 @@ export function ask({title, lines, button, changed, send: request, refused}) {
   say(refused ?? '');
   busy(false);
   yes.onclick = async () => {
+    if (sending) return;
+    sending = true;
     busy(true);
     say('One moment …', false);
     let isSent = false;
@@ -81,11 +90,13 @@ export function ask({title, lines, button, changed, send: request, refused}) {
       yes.hidden = true;
       setText(no, 'Close');
     }
+    sending = false;
     busy(false);
     done();
   };
   no.onclick = () => dialog.close();
-  if (!dialog.open) dialog.showModal();
+  dialog.oncancel = (event) => { if (sending) event.preventDefault(); };
+  dialog.showModal();
   no.focus();
 }
 
@@ -98,7 +109,7 @@ const OF_DRAIN = {
   pause: ['Pause', 'The drain requests no further migrations. Those in progress go on.'],
   resume: ['Resume', 'The drain requests migrations again.'],
   cancel: ['Cancel', 'This aborts its migrations that do not run yet, and enables the host if the drain has disabled it.'],
-  restore: ['Restore', 'This enables the host, and brings back the guests that the drain has moved.'],
+  restore: ['Restore', 'This enables the host if the drain has disabled it, and brings back the guests that the drain has moved.'],
   retry: ['Retry', 'This begins a new drain with the same request, for the guests that are left.'],
 };
 
@@ -179,7 +190,8 @@ export function actsOfMigration(one) {
 // --- hosts -----------------------------------------------------------------------------------------------------------
 
 async function guestsOf(host) {
-  const {servers} = await get('../../v2.1/servers/detail', {all_tenants: 1, host});
+  const {servers, servers_links: more} = await get('../../v2.1/servers/detail', {all_tenants: 1, host});
+  if (more) throw new Refused(-2, `${host} has more than ${servers.length} guests. Evacuate them by commands.`);
   return servers.map(({id, name}) => ({id, name}));
 }
 
@@ -194,14 +206,15 @@ async function questionOfEvacuation(name) {
     ],
     button: `${name} is fenced: evacuate ${plural(guests.length, 'guest')}`,
     changed: async () => {
-      const {attention} = await get('attention', {limit: 1000});
-      const line = attention.find((one) => one.kind === 'forced-down' && one.host === name);
-      if (!line?.failed) return `${name} reports again, is not forced down any more, or has no guest left`;
+      const {services: [service]} = await get('services', {host: name, binary: 'nova-compute'});
+      if (!service?.forced_down) return `${name} is not forced down any more`;
+      if (service.last_seen_up !== null && service.down_since === null) return `${name} reports again`;
       return (await guestsOf(name)).map(({id}) => id).sort().join() === ids ? null : `${name} has other guests`;
     },
     send: async () => {
-      const [refused, lost] = [[], []];
+      const [refused, lost, user] = [[], [], session()];
       for (const {id, name: guest} of guests) {
+        if (user !== session()) throw new Refused(-1, 'The token was forgotten meanwhile.');
         try {
           await send('POST', `../../v2.1/servers/${id}/action`, {evacuate: {}});
         } catch (error) {

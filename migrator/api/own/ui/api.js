@@ -5,9 +5,16 @@
 export const ROOT = new URL('.', document.baseURI);
 
 let token = null;
+let tokens = 0; // how often another one was entered, or forgotten
 let lag = 0; // milliseconds by which the clock of the API is ahead of this browser's
 
-export function setToken(text) { token = text; }
+export function setToken(text) {
+  token = text;
+  tokens += 1;
+}
+
+/** A number that changes with the token: what one user has begun must not go on as another. */
+export const session = () => tokens;
 
 export const hasToken = () => token !== null;
 

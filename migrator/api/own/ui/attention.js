@@ -34,7 +34,14 @@ const rows = new Rows($('trouble-list'), null,
 
 /** Load and show the lines, and return them. `turned` is called when the operator wants other ones. */
 export async function loadAttention(turned) {
-  const {attention, count} = await get('attention', {limit: MOST});
+  let answer;
+  try {
+    answer = await get('attention', {limit: MOST});
+  } catch (error) {
+    $('trouble-none').hidden = true; // it is not known now
+    throw error;
+  }
+  const {attention, count} = answer;
   first = Math.min(first, Math.max(0, attention.length - 1));
   first -= first % LINES;
   rows.show(attention.slice(first, first + LINES), (line) => line.id);
@@ -66,5 +73,7 @@ function showPages(element, length, turned) {
 
 export function forgetAttention() {
   first = 0;
+  $('trouble-none').hidden = true;
+  setText($('trouble-title'), 'Attention');
   rows.show([], String);
 }

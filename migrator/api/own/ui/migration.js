@@ -15,6 +15,7 @@ export function progress(one) {
   if (!total) return '';
   const share = Math.floor(100 * (1 - (left ?? total) / total));
   const at = performance.now();
+  if (seen.size > 2000) seen.clear();
   const before = seen.get(one.uuid);
   let rate = before?.rate ?? null;
   if (!before || copied !== before.copied) {
@@ -55,4 +56,16 @@ export async function loadMigration(uuid) {
     box.replaceChildren(command(`migrator-manage migration show ${one.uuid}`));
     box.dataset.of = one.uuid;
   }
+}
+
+/** Forget everything that the token has shown. */
+export function forgetMigrations() {
+  seen.clear();
+  events.show([], String);
+  for (const name of ['waits', 'next', 'acts', 'commands']) {
+    $(`migration-${name}`).replaceChildren();
+    delete $(`migration-${name}`).dataset.of;
+  }
+  for (const name of ['title', 'where', 'status']) setText($(`migration-${name}`), '');
+  $('migration').hidden = true;
 }

@@ -25,8 +25,12 @@ function wanted() {
 
 const planOf = async (body) => (await send('POST', 'drains', {...body, dry_run: true})).plan;
 
+let plans = 0; // only the newest one is shown
+
 async function showPlan(event) {
   event.preventDefault();
+  plans += 1;
+  const mine = plans;
   const body = wanted();
   const said = $('plan-said');
   $('plan').hidden = true;
@@ -34,6 +38,7 @@ async function showPlan(event) {
   setText(said, `Planning the drain of ${body.host} …`);
   try {
     const plan = await planOf(body);
+    if (mine !== plans) return;
     setText(said, `${plan.can_move} of ${plural(plan.guests.length, 'guest')} can move.`
       + (plan.expected_seconds ? ` Expected to take ${span(plan.expected_seconds.p50 * 1000)}.` : '')
       + ' “Room at” is one of the hosts that have room; each guest is placed when it moves.');
@@ -41,7 +46,7 @@ async function showPlan(event) {
     $('plan-start').replaceChildren(...act('Start the drain', plan.host, () => question(body, plan)));
     $('plan').hidden = false;
   } catch (error) {
-    setText(said, error.message);
+    if (mine === plans && error.status !== -1) setText(said, error.message);
   }
 }
 
@@ -70,6 +75,8 @@ export async function offerHosts() {
 }
 
 export function forgetPlan() {
+  plans += 1;
+  $('plan-start').replaceChildren();
   $('plan-form').reset();
   $('plan').hidden = $('plan-said').hidden = true;
   $('host-names').replaceChildren();

@@ -7,7 +7,7 @@ import {actsOfDrain, enableActs} from './acts.js';
 import {Refused, band, clock, get, hasToken, nextEvent, now, parse, plural, setToken, size, span} from './api.js';
 import {forgetAttention, loadAttention} from './attention.js';
 import {ENDED, PHASES, WORDS, axisOf, draw, marksOf, phasesOf, shapes, showAxis, showLegend} from './bars.js';
-import {loadMigration, progress} from './migration.js';
+import {forgetMigrations, loadMigration, progress} from './migration.js';
 import {forgetPlan, offerHosts} from './plan.js';
 import {$, Pages, Rows, cells, make, setText, showActs, status} from './rows.js';
 
@@ -422,7 +422,12 @@ function go(place) {
 function arrive() {
   const [, kind, text] = /^#(drain|migration|host)=(.+)$/.exec(location.hash) ?? [];
   if (!kind || !hasToken()) return;
-  const name = decodeURIComponent(text);
+  let name;
+  try {
+    name = decodeURIComponent(text);
+  } catch {
+    return; // it is no address of this page
+  }
   if (kind === 'drain') {
     Object.assign(ask, {drain: name, filter: ''});
     guestPages.first();
@@ -470,7 +475,9 @@ function forget(message) {
   for (const rows of [drainRows, guestRows, hostRows, migrationRows]) rows.show([], String);
   forgetAttention();
   forgetPlan();
-  loadMigration(null);
+  forgetMigrations();
+  for (const id of ['guests-acts', 'guests-title', 'guests-about', 'guests-end', 'question-lines']) $(id).replaceChildren();
+  delete $('guests-acts').dataset.of;
   if ($('question').open) $('question').close();
   for (const pages of [drainPages, guestPages, hostPages, migrationPages]) pages.first();
   $('news-list').replaceChildren();
@@ -497,9 +504,10 @@ $('token-form').addEventListener('submit', async (event) => {
     return;
   }
   complain('');
+  await enableActs(inProgress, refresh); // before anything is filled that has buttons
+  if (!hasToken()) return;
   signedIn(true);
   $('main').focus();
-  await enableActs(inProgress, refresh);
   offerHosts().catch(() => {}); // without it the names are typed
   arrive();
   refresh();
