@@ -15,12 +15,13 @@ from migrator.db.api import Database
 from migrator.db.saga_log import Notified
 from migrator.db.schema import sync
 from migrator.db.slots import Bounds
-from migrator.db.sql import columns
+from migrator.db.sql import attention, columns
 from migrator.db.sql.watching import watch
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, protocol
 from tests.unit.db import conftest
 
 ENDED, GUESTS, IN_PROGRESS, HOSTS, OTHERS = 100_000, 2_000, 40, 20, 10_000
+DAY = datetime.timedelta(days=1)
 BOOT = '00000000-0000-4000-8000-000000000000'
 #: More rows than any of the statements needs, and far fewer than there are.
 MOST = 4_000
@@ -62,6 +63,9 @@ OPERATIONS = {
     'places in the queue': lambda database: database.places(Bounds(), [database.migrations.get('p7')]),
     'a look for notifications': lambda database: Notified(database.engine).look(86400.0),
     'notifications to send': lambda database: Notified(database.engine).unsent(100),
+    'failures': lambda database: attention.failures(database.engine, minutes_ago(database) + 31 * DAY),
+    'what needs a host': lambda database: attention.migrations_at(database.engine, ['host7']),
+    'guests of a host': lambda database: attention.guests_at(database.engine, ['host7']),
     'a service is deleted': lambda database: database.services.delete(database.services.get_compute('host9')),
 }
 
