@@ -28,7 +28,8 @@ running migrations, and waiting ones keep their order.
 )
 DEFAULT_OPTS = [
     _LIMIT,
-    cfg.HostAddressOpt(
+    # As in nova: unlike a host name of the internet, it may have an underscore.
+    cfg.HostDomainOpt(
         'host',
         sample_default='<current hostname>',
         default=socket.gethostname(),

@@ -29,6 +29,19 @@ def test_every_option_has_a_valid_default(tmp_path: pathlib.Path) -> None:
     assert compute.live_migration_timeout(conf) == compute.Timeout(per_gib=800, action='abort')
 
 
+@pytest.mark.parametrize(
+    ('value', 'is_right'), [('node_1.site', True), ('10.0.0.1', True), ('a b', False), ('a/b', False)]
+)
+def test_name_of_a_host_is_one_that_nova_allows(tmp_path: pathlib.Path, value: str, is_right: bool) -> None:
+    conf = read(tmp_path / 'host.conf', f'[DEFAULT]\nhost = {value}\n')
+    if is_right:
+        compute.check(conf)
+        assert conf.host == value
+    else:
+        with pytest.raises(exception.ConfigurationError, match=r'\[DEFAULT\] host'):
+            compute.check(conf)
+
+
 @pytest.mark.parametrize('value', ['0', '-1', 'two', '1.5'])
 def test_invalid_limit_is_refused_with_name_and_accepted_values(tmp_path: pathlib.Path, value: str) -> None:
     conf = read(tmp_path / 'wrong.conf', f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
