@@ -95,6 +95,9 @@ def _make_transport(make: Callable[..., Any], conf: Any, url: str | None, option
         return make(conf, url)
     except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as error:
         reason = ' '.join(str(error).split())
+    except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError):
+        named, shown = option or '[DEFAULT] transport_url', '***'
+        raise exception.ConfigurationError(option=named, value=shown, detail=f'{values.DOLLAR}.') from None
     except cfg.Error:
         raise
     except ValueError:

@@ -97,6 +97,12 @@ def _given(conf: cfg.ConfigOpts, group: str | None, opt: cfg.Opt) -> str:
     return found[-1]
 
 
+#: What an unknown name after a $ means, which oslo.config takes for another option.
+DOLLAR = 'it has a $ that begins the name of no option: write $$ for a $ that stands for itself'
+
+
 def _reason(error: Exception) -> str:
+    if isinstance(error, (cfg.TemplateSubstitutionError, cfg.NoSuchOptError)):  # the option itself is known
+        return DOLLAR
     # oslo.config: "Value for option NAME from LocationInfo(...) is not valid: REASON"
     return ' '.join(str(error).split()).rpartition('is not valid: ')[2]

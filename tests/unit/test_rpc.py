@@ -336,6 +336,22 @@ def test_transport_without_url_comes_from_the_configuration(tmp_path):
     transport.cleanup()
 
 
+def test_dollar_in_a_password_is_an_error_that_says_how_to_write_it(tmp_path):
+    file = tmp_path / 'migrator.conf'
+    for written, is_right in (('rabbit://u:hu$sh@h/', False), ('fake://u:hu$$sh@h/', True)):
+        file.write_text(f'[DEFAULT]\ntransport_url = {written}\n')
+        conf = cfg.ConfigOpts()
+        conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
+        if is_right:
+            rpc.get_transport(conf).cleanup()
+            continue
+        with pytest.raises(
+            exception.ConfigurationError, match=r'\[DEFAULT\] transport_url.*write \$\$ for a \$'
+        ) as raised:
+            rpc.get_transport(conf)
+        assert 'hu' not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ('url', 'words'),
     [
