@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from urllib import parse
 
@@ -35,10 +37,9 @@ def prepare(path: pathlib.Path) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(_opened(path, 0))
     except OSError as error:
-        detail = f'{error.strerror or error}. Name another file.'
-        raise exception.ConfigurationError(option='--state', value=str(path), detail=detail) from None
+        raise _refusal(path, error) from None
 
 
 @contextlib.contextmanager
@@ -48,9 +49,14 @@ def locked(path: pathlib.Path) -> Iterator[int | None]:
     The lock ends with its process, however that ends.
 
     :returns: yields None; or the pid of the process that holds it already.
+    :raises migrator.exception.ConfigurationError: there is something else than a lock file of this user.
     """
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # Its directory may be one in which others can make files, such as a link to a file of this user.
+            file = _opened(path, os.O_NOFOLLOW, mine=True)
+        except OSError as error:
+            raise _refusal(path, error) from None
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,6 +82,27 @@ def holder(path: pathlib.Path) -> int | None:
         return None
     with locked(path) as pid:
         return pid
+
+
+def _opened(path: pathlib.Path, flags: int, mine: bool = False) -> int:
+    """Return a regular file, which is created if there is none, opened to be read and written.
+
+    :param mine: whether it has to belong to this user.
+    :raises OSError: it cannot be opened, or is something else.
+    """
+    # Without the last flag the opening of a pipe could wait for its other end.
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600)
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and (found.st_uid == os.geteuid() or not mine):
+        return file
+    os.close(file)
+    what = 'It belongs to another user' if stat.S_ISREG(found.st_mode) else 'It is no regular file'
+    raise OSError(errno.EINVAL, what)
+
+
+def _refusal(path: pathlib.Path, error: OSError) -> exception.ConfigurationError:
+    reason = 'It is a symbolic link' if error.errno == errno.ELOOP else error.strerror or str(error)
+    return exception.ConfigurationError(option='--state', value=str(path), detail=f'{reason}. Name another file.')
 
 
 def _pid(file: int) -> int:
