@@ -28,6 +28,12 @@ class RequestContext(oslo_context.context.RequestContext):
 
     traceparent: str | None = None
 
+    def to_policy_values(self) -> Any:
+        """Return what a policy may compare, as in nova also ``is_admin``."""
+        found = super().to_policy_values()
+        found['is_admin'] = self.is_admin
+        return found
+
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form that travels with a message, without the token."""
         traced = {'traceparent': self.traceparent} if self.traceparent is not None else {}

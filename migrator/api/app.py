@@ -41,8 +41,11 @@ def make_app(
     :param sagas: those of the conductors, for the page of a migration; empty: there are no migrations.
     :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
     :param enforcer: the policies; None: those of the configuration.
+    :raises migrator.exception.ConfigurationError: the file of policies is not valid.
     """
-    enforcer = enforcer or policies.make_enforcer(conf)
+    if enforcer is None:
+        enforcer = policies.make_enforcer(conf)
+        enforcer.load_rules()  # so that a wrong file is an error of the start, and not of each request
     services = Services(conf, database, conductor_api, threads, sagas, enforcer, Streams(threads))
 
     # A request passes these from the bottom to the top.

@@ -2,6 +2,7 @@
 
 """The policies: nova's names, and the default of each."""
 
+import os
 import pathlib
 import re
 
@@ -10,7 +11,7 @@ from oslo_config import cfg
 from oslo_policy import opts as oslo_policy_opts
 from oslo_policy import policy
 
-from migrator import context
+from migrator import context, exception
 from migrator.api import policies
 
 ADMIN, MANAGER, MEMBER, READER = 'admin', 'manager', 'member', 'reader'
@@ -140,6 +141,40 @@ def test_policy_file_with_novas_names_works(tmp_path):
     assert made.authorize('os_compute_api:os-migrate-server:migrate_live', target, who(READER))
     assert not made.authorize('os_compute_api:os-migrate-server:migrate_live', target, who(READER, 'red'))
     assert made.authorize('os_compute_api:os-services:list', target, who(READER, 'red'))
+
+
+def test_older_default_of_nova_for_administrators_works(tmp_path):
+    made = enforcer(tmp_path, '"admin_api": "is_admin:True"\n"os_compute_api:os-services:list": "rule:admin_api"\n')
+    admin, other = who(READER), who(ADMIN)
+    admin.is_admin, other.is_admin = True, False
+    assert made.authorize('os_compute_api:os-services:list', {}, admin)
+    assert not made.authorize('os_compute_api:os-services:list', {}, other)
+
+
+WRONG = ['a: [', '- a\n- b\n', '42', '"os_compute_api:servers:index": 5', '\x00\x01']
+
+
+@pytest.mark.parametrize('text', WRONG)
+def test_file_that_is_none_of_policies_is_an_error_at_once(tmp_path, text):
+    made = enforcer(tmp_path, text)
+    with pytest.raises(exception.ConfigurationError, match=r'\[oslo_policy\] policy_file.*policy.yaml.*correct it'):
+        made.load_rules()
+
+
+@pytest.mark.parametrize('text', WRONG)
+def test_rules_stay_if_their_file_becomes_none_of_policies(tmp_path, text, caplog):
+    made, target = enforcer(tmp_path, '"os_compute_api:servers:index": "!"\n'), {'project_id': 'blue'}
+    assert not made.authorize('os_compute_api:servers:index', target, who(ADMIN))
+    file = tmp_path / 'policy.yaml'
+    file.write_text(text)
+    os.utime(file, (2e9, 2e9))
+    for _ in range(2):
+        assert not made.authorize('os_compute_api:servers:index', target, who(ADMIN))
+        assert made.authorize('os_compute_api:servers:show', target, who(READER))
+    assert [record.levelname for record in caplog.records] == ['ERROR']
+    file.write_text('"os_compute_api:servers:index": "@"\n')
+    os.utime(file, (2.1e9, 2.1e9))
+    assert made.authorize('os_compute_api:servers:index', target, who(READER))
 
 
 def test_enforcer_for_the_generators_has_every_policy():
