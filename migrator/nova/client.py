@@ -374,6 +374,8 @@ def _as_ours(what: str) -> Iterator[None]:
         exceptions.AuthPluginException,
     ) as error:
         raise errors.NovaUnauthorized(reason=public(error)) from error
+    except exceptions.SSLError as error:
+        raise errors.NovaUntrusted(reason=f'{what}: {public(error)}'.rstrip('.')) from error
     except (exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
         raise errors.NovaUnreachable(reason=f'{what}: {public(error)}'.rstrip('.')) from error
 

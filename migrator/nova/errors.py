@@ -16,6 +16,15 @@ class NovaUnreachable(exception.ServiceUnreachable):
     )
 
 
+class NovaUntrusted(NovaUnreachable):
+    """The TLS certificate of Nova or Keystone cannot be verified."""
+
+    msg_fmt = (
+        'The TLS certificate is not trusted ({reason}): name its CA by --os-cacert, OS_CACERT, or cacert in '
+        'clouds.yaml; in migrator.conf by cafile in the section [nova].'
+    )
+
+
 class NovaUnauthorized(NovaUnreachable):
     """Nova or Keystone does not accept the credentials, or Nova's policy does not allow the request."""
 

@@ -49,6 +49,8 @@ class Client:
         try:
             url = self._url(path)
             response = self._adapter.request(url, method, params=query, raise_exc=False, timeout=TIMEOUT, **more)
+        except exceptions.SSLError as error:
+            raise errors.ApiUntrusted(url=url, reason=exception.message_of(error)) from None
         except (exceptions.ConnectionError, exceptions.DiscoveryFailure, exceptions.HttpServerError) as error:
             raise errors.ApiUnreachable(url=url, reason=_reason_of(error)) from None
         except exceptions.ClientException as error:

@@ -15,6 +15,15 @@ class ApiUnreachable(exception.ServiceUnreachable):
     )
 
 
+class ApiUntrusted(ApiUnreachable):
+    """The TLS certificate of the REST API or of the identity service cannot be verified."""
+
+    msg_fmt = (
+        'The request to {url} failed, since its TLS certificate is not trusted ({reason}): name its CA by OS_CACERT, '
+        'or by cacert in clouds.yaml.'
+    )
+
+
 class ApiRefused(exception.MigratorException):
     """The REST API refuses the request, or the cloud has no such API."""
 

@@ -64,6 +64,7 @@ def test_answer_that_is_not_json_is_not_nova(fake):
     ('raised', 'kind'),
     [
         (exceptions.ConnectTimeout('late'), errors.NovaUnreachable),
+        (exceptions.SSLError('certificate verify failed'), errors.NovaUntrusted),
         (exceptions.EndpointNotFound('none'), errors.NovaUnreachable),
         (exceptions.Unauthorized('no'), errors.NovaUnauthorized),
         (OSError('broken'), errors.NovaUnreachable),

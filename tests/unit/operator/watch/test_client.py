@@ -8,7 +8,7 @@ import socket
 import types
 
 import pytest
-from keystoneauth1 import noauth, session
+from keystoneauth1 import exceptions, noauth, session
 from oslo_config import cfg
 
 from migrator import exception
@@ -120,6 +120,17 @@ def test_closed_port_is_unreachable(server, asked):
         asked.get('/drains/1')
     said = f'The request to {server.url}/migrator/v1/drains/1 failed: Connection refused. Check that the service runs'
     assert str(raised.value).startswith(said)
+
+
+def test_certificate_that_is_not_trusted_is_said_to_be_that(asked, monkeypatch):
+    def request(*_words, **_more):
+        raise exceptions.SSLError('certificate verify failed')
+
+    monkeypatch.setattr(asked._adapter, 'request', request)
+    with pytest.raises(
+        errors.ApiUnreachable, match=r'not trusted \(SSLError: certificate verify failed\): name its CA'
+    ):
+        asked.get('/drains/1')
 
 
 def test_api_that_accepts_and_does_not_answer_is_unreachable(monkeypatch, tmp_path):
