@@ -428,5 +428,6 @@ def _options(conf: cfg.ConfigOpts) -> Options:
         post_max_attempts=conf.conductor.post_max_attempts,
         bounds=None if bounds == slots.Bounds() else bounds,
         resizes_here=conf.allow_resize_to_same_host,
+        confirm_window=conf.resize_confirm_window,
         lease=conf.conductor.lease,
     )

@@ -17,10 +17,13 @@ from migrator.conductor import cleanups, definitions, runner, takeover
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext, Tools
+from migrator.context import RequestContext
+from migrator.db import actions
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.db.slots import Bounds
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, protocol
+from migrator.objects.instance import RESIZED
 from migrator.objects.reasons import WaitKind
 
 LOG = logging.getLogger(__name__)
@@ -166,10 +169,40 @@ def sweep(
         if concerned and (subject.ledger.wake_at is None or subject.ledger.wake_at <= now):
             runs.wake(subject.row.uuid, reread=subject.row.stuck_kind is not None)
     runs.look_after(tools.options.service_down_time / 2)
+    if tools.options.confirm_window:
+        _confirm_old(tools, runs)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
         definitions.fetch_all(tools, pool)
     cleanups.complete_all(tools, pool, cleaned)
+
+
+#: The user of a request that no user has made.
+SERVICE_USER = 'migrator'
+
+
+def _confirm_old(tools: Tools, runs: runner.Runner) -> None:
+    """Confirm what has waited for its user for longer than ``resize_confirm_window``."""
+    waiting_ = [subject.row for subject in runs.held() if subject.row.is_undecided]
+    if not waiting_:
+        return
+    now, services = tools.database.services.now(), tools.database.services
+    up = {one.host for one in services.list(COMPUTE_BINARY) if one.is_up(now, tools.options.lease)}
+    for row in waiting_:
+        age = (now - row.updated_at).total_seconds() if row.updated_at is not None else 0.0
+        if age < tools.options.confirm_window or not up.issuperset(row.hosts):
+            continue
+        guest = tools.database.instances.find(row.instance_uuid)
+        if guest is None or guest.locked or guest.task_state is not None or guest.vm_state != RESIZED:
+            continue
+        context = RequestContext(user_id=SERVICE_USER, project_id=row.project_id, is_admin=True, overwrite=False)
+        try:
+            tools.database.requests.request_decision(context, row, actions.CONFIRM_RESIZE)
+        except exception.InvalidMigrationState:
+            continue  # its user was faster
+        found = {'migration': row.uuid, 'age': age}
+        LOG.info('Confirming migration %(migration)s, which has waited for its user for %(age)d s', found)
+        runs.wake(row.uuid, reread=True)
 
 
 def _adopt(uuids: Sequence[str], adopt: Callable[[Sequence[str]], None]) -> None:

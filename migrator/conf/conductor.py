@@ -26,6 +26,16 @@ default_opts: list[cfg.Opt] = [
         'same value.',
     ),
     cfg.IntOpt(
+        'resize_confirm_window',
+        default=0,
+        min=0,
+        mutable=True,
+        help='Seconds after which a conductor confirms a resize or a cold migration that waits for its user, as in '
+        'nova; 0: never. It confirms nothing while the guest is locked or has another task, or while a host of it is '
+        'down. The request is recorded as one of the service. A change while the service runs (SIGHUP) applies from '
+        'the next sweep on. All conductors must have the same value.',
+    ),
+    cfg.IntOpt(
         'service_down_time',
         default=60,
         min=1,

@@ -445,3 +445,55 @@ def test_a_guest_that_was_paused_is_written_as_running_once_it_is_started(cloud)
     cloud.wait()
     assert cloud.world.active_on(instance.uuid) == ['host1']
     assert cloud.database.instances.get(instance.uuid).power_state == 1
+
+
+WINDOW = 'resize_confirm_window'
+
+
+@pytest.mark.cloud(options={WINDOW: 120})
+def test_what_its_user_forgets_is_confirmed_after_the_window(cloud):
+    instance = cloud.boot('one', 'host1')
+    migration = finish(cloud, instance)
+    cloud.simulation.advance(100)
+    assert newest(cloud, instance).status == 'finished'
+    cloud.wait()
+    assert newest(cloud, instance).status == 'confirmed'
+    assert state.host_of(cloud, instance) == migration.dest_compute
+    response = cloud.request('GET', f'/servers/{instance.uuid}/os-instance-actions')
+    (confirmed, _migrate) = response.json['instanceActions']
+    assert (confirmed['action'], confirmed['user_id']) == (CONFIRM, 'migrator')
+    assert is_clean(cloud)
+
+
+@pytest.mark.breaks('I15', reason='the test writes the task of another user itself')
+@pytest.mark.cloud(options={WINDOW: 60})
+@pytest.mark.parametrize('why', ['locked', 'busy', 'source is away', 'reverted'])
+def test_window_waits_for_what_forbids_a_confirmation(cloud, why):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance)
+    match why:
+        case 'locked':
+            cloud.database.instances.update(instance.uuid, locked_by='owner')
+        case 'busy':
+            cloud.database.instances.update(instance.uuid, task_state='powering-off')
+        case 'source is away':
+            cloud.kill('host1')
+        case _:
+            assert act(cloud, instance, REVERT) == 202
+    cloud.simulation.advance(300)
+    assert newest(cloud, instance).status == ('reverted' if why == 'reverted' else 'finished')
+    if why != 'reverted':
+        cloud.database.instances.update(instance.uuid, locked_by=None, task_state=None)
+        if why == 'source is away':
+            cloud.start_compute('host1')
+        cloud.simulation.advance(120)
+        assert newest(cloud, instance).status == 'confirmed'
+
+
+def test_without_the_window_nothing_is_confirmed(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance)
+    cloud.simulation.advance(3600)
+    assert newest(cloud, instance).status == 'finished'
+    assert act(cloud, instance, CONFIRM) == 204
+    cloud.wait()

@@ -69,7 +69,7 @@ def test_drain_is_shown_from_its_first_guest_to_its_end(tmp_path, page):
         plan = {row[0]: row[1:] for row in page.rows('#plan-rows tr')}
         assert plan[locked['name']][0] == '! cannot move'
         page.press('#plan-start button')
-        assert page.text('#question-title') == 'Drain host1'
+        page.wait(lambda: page.text('#question-title') == 'Drain host1')
         assert f'what is in the way is mended: {locked["name"]}.' in page.text('#question-lines')
         assert 'In progress now: no drain; 0 migrations.' in page.text('#question-lines')
         page.press('#question-yes')

@@ -52,6 +52,7 @@ def test_state_that_has_changed_since_it_was_shown_is_refused(site, page):
     page.sign_in('admin')
     page.wait(lambda: page.text('#guests-acts button'))
     page.press('#guests-acts button[aria-label^="Cancel"]')
+    page.wait(lambda: page.text('#question-yes'))
     site.database.drains.request(uuid_, 'pause', 'another operator')
     page.press('#question-yes')
     page.wait(
@@ -80,6 +81,7 @@ def test_refusal_is_shown_in_the_words_of_the_api_and_not_sent_again(site, page,
     page.wait(lambda: page.text('#guests-acts button'))
     answer, site.answer = site.answer, refusing
     page.press('#guests-acts button[aria-label^="Pause"]')
+    page.wait(lambda: page.text('#question-yes'))
     page.press('#question-yes')
     page.wait(lambda: page.text('#question-said') == words)
     assert len(posts(site, '/action')) == 1

@@ -54,6 +54,7 @@ class Options:
     post_max_attempts: int
     bounds: slots.Bounds | None = None
     resizes_here: bool = False
+    confirm_window: float = 0
     lease: float = 0
 
 
