@@ -161,6 +161,27 @@ def test_option_hides_every_button_that_acts(site, page):
     assert page.text('#plan-form') == page.text('#guests-acts') == page.text('#trouble-list .acts') == ''
 
 
+def test_many_lines_are_shown_in_pages_and_read_as_far_as_they_are_shown(site, page):
+    site.migration()
+    site.copy(120)
+    site.drain()
+    with site.database.engine.writer() as session:
+        session.execute(sa.update(drains.MEMBERS).values(status='blocked', reason='It is locked.'))
+    page.open(f'{site.url}{PAGE}')
+    assert page.run('return document.activeElement.id') == 'token'
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#trouble-pages span') == '1 to 50 of 120')
+    assert len(page.driver.find_elements('css selector', '#trouble-list > li')) == 50
+    page.press('#trouble-pages button:last-child')
+    page.wait(lambda: page.text('#trouble-pages span') == '51 to 100 of 120')
+    page.press('#trouble-pages button:last-child')
+    page.wait(lambda: len(page.driver.find_elements('css selector', '#trouble-list > li')) == 20)
+    asked = [path for path in site.requests if path.startswith('/migrator/v1/attention')]
+    assert {path.rpartition('=')[2] for path in asked} == {'50', '100', '150'}
+    assert page.driver.title == '(120) migrator'
+    assert page.text('#news-list') == ''
+
+
 MARKUP = '<img src=x onerror=alert(1)>'
 
 

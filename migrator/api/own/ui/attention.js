@@ -7,7 +7,6 @@ import {clock, get, parse, plural} from './api.js';
 import {$, Rows, command, make, setClass, setText} from './rows.js';
 
 const LINES = 50; // shown at a time
-const MOST = 1000; // read at a time
 
 let first = 0; // of the lines that are shown
 
@@ -32,29 +31,32 @@ const rows = new Rows($('trouble-list'), null,
     showCommands(last, line.otherwise?.commands ?? []);
   });
 
-/** Load and show the lines, and return them. `turned` is called when the operator wants other ones. */
+/** Load and show the lines, and return all of them, or null if they are too many to be all known. `turned` is called when the operator wants other ones. */
 export async function loadAttention(turned) {
   let answer;
   try {
-    answer = await get('attention', {limit: MOST});
+    answer = await get('attention', {limit: first + LINES});
   } catch (error) {
     $('trouble-none').hidden = true; // it is not known now
     throw error;
   }
   const {attention, count} = answer;
-  first = Math.min(first, Math.max(0, attention.length - 1));
-  first -= first % LINES;
-  rows.show(attention.slice(first, first + LINES), (line) => line.id);
+  if (first >= attention.length && first > 0) { // they were mended, or are more than the API gives at once
+    first = 0;
+    return loadAttention(turned);
+  }
+  rows.show(attention.slice(first), (line) => line.id);
   const pages = $('trouble-pages');
-  pages.hidden = attention.length <= LINES;
-  if (!pages.hidden) showPages(pages, attention.length, turned);
+  pages.hidden = count <= LINES;
+  if (!pages.hidden) showPages(pages, count, turned);
+  const hidden = Math.max(0, Math.min(count, first + LINES) - attention.length);
   const note = $('trouble-note');
-  setText(note, count > attention.length ? `${plural(count - attention.length, 'further line')}: migrator-manage status` : '');
-  note.hidden = count <= attention.length;
+  setText(note, hidden ? `${plural(hidden, 'line')} more: migrator-manage status` : '');
+  note.hidden = !hidden;
   $('trouble-none').hidden = count > 0;
   setText($('trouble-title'), count ? `Attention (${count})` : 'Attention');
   document.title = count ? `(${count}) migrator` : 'migrator';
-  return attention;
+  return count <= LINES ? attention : null;
 }
 
 function showPages(element, length, turned) {

@@ -279,6 +279,10 @@ function newsOfDrains(drains) {
 }
 
 function newsOfTrouble(found) {
+  if (found === null) {
+    seen.trouble = null; // which of them are new is not known
+    return;
+  }
   const titles = new Map(found.map(({id, title}) => [id, title]));
   if (seen.trouble !== null) {
     for (const [key, title] of titles) if (!seen.trouble.has(key)) news(`${title}.`);
