@@ -27,6 +27,8 @@ from migrator.demo.options import PREFIX, PROG, USAGE, VERBS
 RIGHT, WRONG, UNREACHABLE = 0, 1, 3
 #: The socket in the directory of a demo.
 SOCKET = 'rehearsal.socket'
+#: The only conductor of the cloud, which kill and revive take too.
+CONDUCTOR = 'conductor1'
 #: The greatest length of a request or an answer, in bytes.
 _LONGEST = 4096
 #: Seconds that a command waits for its answer.
@@ -65,7 +67,7 @@ def _make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar='VERB', required=True, dest='verb')
     for verb, help_ in VERBS.items():
         one = verbs.add_parser(verb, help=help_, description=help_, allow_abbrev=False)
-        one.add_argument('host', metavar='HOST', help='such as host1')
+        one.add_argument('host', metavar='HOST', help=f'such as host1; kill and revive take {CONDUCTOR} too')
         one.add_argument('--state', metavar='DIRECTORY', help='the directory of the demo, if several are served')
         if verb == 'kill':
             one.add_argument('--power', action='store_true', help='also cut the power, which ends its guests')
@@ -145,8 +147,10 @@ class Stage:
         verb, host = words.get('verb'), words.get('host')
         if verb not in verbs or not isinstance(host, str):
             raise ValueError('this demo is another version of migrator')
+        if host == CONDUCTOR and verb in ('kill', 'revive'):
+            return self._conductor(verb == 'revive')
         if host not in self._links:
-            raise ValueError(f'there is no host {host[:80]!r}: the hosts are {", ".join(self._links)}')
+            raise ValueError(f'there is no host {host[:80]!r}: the hosts are {", ".join(self._links)}, and {CONDUCTOR}')
         return verbs[verb](host, **{name: value for name, value in words.items() if name not in ('verb', 'host')})
 
     def _kill(self, host: str, power: bool = False) -> str:
@@ -168,6 +172,18 @@ class Stage:
             self._off.discard(host)
         self._cloud.start_compute(host)
         return f'{host} has power, and its compute service runs.'
+
+    def _conductor(self, revive: bool) -> str:
+        conductors = self._cloud.conductors
+        if revive:
+            if CONDUCTOR in conductors:
+                raise ValueError(f'{CONDUCTOR} is not dead')
+            self._cloud.start_conductor(CONDUCTOR)
+            return f'{CONDUCTOR} runs.'
+        if CONDUCTOR not in conductors:
+            raise ValueError(f'{CONDUCTOR} is dead already')
+        conductors.pop(CONDUCTOR).stop()
+        return f'{CONDUCTOR} has ended. Copies go on, and nothing else does.'
 
     def _slow(self, host: str, factor: float) -> str:
         link = self._links[host] / factor

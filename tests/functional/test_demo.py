@@ -311,6 +311,10 @@ def test_served_cloud_is_broken_and_mended_by_the_commands(tmp_path):
         assert f'openstack server migrate --live-migration {guest}' in failed['commands']
         send('POST', f'/v2.1/servers/{guest}/action', body)
         assert lines() == {}
+        breaks('kill', 'conductor1')
+        assert 'fence none' in lines('no-conductor')['no-conductor']['text']
+        breaks('revive', 'conductor1')
+        assert lines() == {}
         assert 'Its guests go on' in breaks('kill', 'host2')
         assert 'host2 is dead already' in breaks('kill', 'host2', status=1)
         down = lines('host-down')['host-down']
