@@ -53,6 +53,21 @@ def test_policy_of_the_page_allows_nothing_from_elsewhere(world, path):
     assert response.headers['Referrer-Policy'] == 'no-referrer'
 
 
+def test_policy_of_the_page_is_this_one_byte_for_byte(world):
+    assert get(world, PAGE).headers['Content-Security-Policy'] == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+@pytest.mark.parametrize('is_on', [True, False])
+def test_whether_the_page_acts_is_an_option(world, is_on):
+    world.conf.set_override('page_acts', is_on, group='api')
+    response = get(world, f'{PAGE}/settings.json')
+    assert (response.status_int, response.json) == (200, {'acts': is_on})
+    assert policy_of(response)['default-src'] == "'none'"
+
+
 @pytest.mark.parametrize('path', FILES)
 def test_copy_of_a_browser_is_confirmed_and_a_changed_file_is_sent(world, path):
     first = get(world, path)
