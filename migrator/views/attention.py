@@ -52,6 +52,7 @@ _ORDER = {kind: place for place, kind in enumerate(Attention)}
 class _Seen:
     """One look at everything on which a line depends.
 
+    :ivar is_blind: whether no conductor receives reports, so that a host may be up that was down then.
     :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
     :ivar needed: host -> the statuses of the migrations that need it, for the same hosts.
     :ivar elsewhere: the guest and the host in the database of each difference that shows it on another host.
@@ -60,6 +61,7 @@ class _Seen:
 
     now: datetime.datetime
     lease: float
+    is_blind: bool
     services: Mapping[str, Service]
     drains: Mapping[str, Drain]
     differences: Sequence[Difference]
@@ -107,9 +109,11 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     noted = [host for host, one in services.items() if one.disabled or not one.is_up(now, lease)]
     uuids = sorted({one.instance_uuid for one in (*stuck, *failed)})
     differing = differences.present(database)
+    unreported = why_no_reports(database.conductors.list(), now)
     seen = _Seen(
         now=now,
         lease=lease,
+        is_blind=unreported is not None,
         services=services,
         drains=in_progress,
         differences=differing,
@@ -118,7 +122,8 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
     )
-    yield from _without_conductor(database, now)
+    if unreported is not None:
+        yield _without_conductor(unreported)
     yield from (_of_stuck(one, seen) for one in stuck)
     yield from map(_of_difference, seen.differences)
     for service in services.values():
@@ -145,7 +150,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
                 _A.CLEANUP_BLOCKED,
                 f'{cleanup.id}',
                 f'Blocked: a cleanup of {cleanup.host}',
-                f'{cleanup.blocked_because} It does not run until it is retried.',
+                f'{cleanup.blocked_because} The cleanup does not run until it is retried.',
                 [remedies.command(Kind.RETRY_CLEANUP, cleanup=cleanup.id)],
                 since=cleanup.created_at,
                 host=cleanup.host,
@@ -157,14 +162,12 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
 # --- one function for each source of lines ---------------------------------------------------------------------------
 
 
-def _without_conductor(database: Database, now: datetime.datetime) -> Iterator[dict[str, Any]]:
-    why = why_no_reports(database.conductors.list(), now)
-    if why is not None:
-        text = (
-            'Requests are kept. A copy in progress goes on, and nothing else does. Each host is shown as at its last '
-            'report: fence none, and declare none down. Start a conductor, or repair the message broker.'
-        )
-        yield _line(_A.NO_CONDUCTOR, '', f'Conductors: {why}', text, [remedies.command(Kind.SEE_SERVICES)])
+def _without_conductor(why: str) -> dict[str, Any]:
+    text = (
+        'Requests are kept. A copy in progress goes on, and nothing else does. Each host is shown as at its last '
+        'report: fence none, and declare none down. Start a conductor, or repair the message broker.'
+    )
+    return _line(_A.NO_CONDUCTOR, '', f'Conductors: {why}', text, [remedies.command(Kind.SEE_SERVICES)])
 
 
 def _of_stuck(one: Migration, seen: _Seen) -> dict[str, Any]:
@@ -182,9 +185,8 @@ def _of_stuck(one: Migration, seen: _Seen) -> dict[str, Any]:
         _A.STUCK,
         one.uuid,
         f'Stuck: {guest}, {one.status}, {one.source_compute} to {to}',
-        one.stuck_reason or '',
+        _sentence(one.stuck_reason or 'no reason was recorded'),
         [show, retry],
-        since=one.updated_at,
         otherwise=otherwise,
         **_of_guest(one, seen),
     )
@@ -236,11 +238,13 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
         )  # fmt: skip
     elif not service.is_up(seen.now, seen.lease) and (guests or needed or host in seen.drains):
         was = 'does not run' if service.last_seen_up is None else 'does not report'
-        may = ' They may still run.' if guests else ''
-        text = f'Its compute service {was}. {holds}{may} Start its compute service. Only '
-        text += remedies.offer(Kind.DECLARE_DOWN, look, host=host)
-        commands = [*see, remedies.command(Kind.DECLARE_DOWN, look, host=host)]
-        yield _line(_A.HOST_DOWN, host, f'Down: {host}', f'{text}.', commands, since=service.down_since, host=host)
+        may = f' {"It" if guests == 1 else "They"} may still run.' if guests else ''
+        text = f'Its compute service {was}. {holds}{may} Start its compute service.'
+        declare = '' if seen.is_blind else remedies.offer(Kind.DECLARE_DOWN, look, host=host)
+        if declare:
+            text += f' Only {declare}.'
+        commands = [*see, *remedies.commands_in(declare)]
+        yield _line(_A.HOST_DOWN, host, f'Down: {host}', text, commands, since=service.down_since, host=host)
     if service.refused_at is not None:
         text = (
             f'A machine that came as {service.refused_host} was refused, since the identity or the name is that of '

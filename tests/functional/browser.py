@@ -78,9 +78,9 @@ class Browser:
         field.clear()
         field.send_keys(text)
 
-    def use_width(self, pixels: int) -> None:
-        """Make the window as narrow as that of a telephone."""
-        metrics = {'width': pixels, 'height': 900, 'deviceScaleFactor': 1, 'mobile': True}
+    def use_width(self, pixels: int, height: int = 900) -> None:
+        """Make the window as narrow as that of a telephone, for example."""
+        metrics = {'width': pixels, 'height': height, 'deviceScaleFactor': 1, 'mobile': True}
         self.driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', metrics)
 
     def press(self, selector: str) -> None:

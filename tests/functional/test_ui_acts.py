@@ -2,14 +2,18 @@
 
 """What the page at ``/migrator/v1/ui`` requests, where its links lead, and its narrow form."""
 
+import os
 import uuid
 
 import pytest
 import sqlalchemy as sa
 
 from migrator.db import drains, models
-from migrator.objects import COMPUTE_BINARY
+from migrator.db.sql import columns
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
 from migrator.objects.difference import Difference
+from migrator.objects.drain import Drain, Member
+from migrator.views.attention import Attention
 from tests.functional.pages import PAGE, page, site
 from tests.reasons import stuck_for, waiting_for
 
@@ -224,6 +228,101 @@ def test_markup_in_any_name_runs_nothing(site, page):
     assert page.run("return document.querySelectorAll('img, script:not([src])').length") == 0
     assert uuid_ in page.run('return document.body.outerHTML')
     page.logged()
+
+
+def need_everything(site):
+    """Write rows of which each kind of line needs an operator."""
+    database, ago = site.database, sa.literal_column("datetime('now', '-20 minutes')")
+    one = site.migration()
+    site.copy(9)
+    guests = database.instances.list()
+    for host in ('host3', 'host4', 'host5', 'host6', 'host7', 'host8'):
+        database.services.report(host, COMPUTE_BINARY, CURRENT_VERSION, str(uuid.uuid4()))
+    with database.engine.writer() as session:
+        session.execute(sa.update(models.MIGRATIONS).values(in_progress_instance_uuid=None, status='completed'))
+
+    def put(guest, host, **fields):
+        (row,) = database.migrations.list({'instance_uuid': guest.uuid})
+        site.change(row.uuid, source_compute=host, **fields)
+        with database.engine.writer() as session:
+            session.execute(sa.update(models.INSTANCES).where(models.INSTANCES.c.uuid == guest.uuid).values(host=host))
+
+    def write(host, **values):
+        with database.engine.writer() as session:
+            session.execute(sa.update(models.SERVICES).where(models.SERVICES.c.host == host).values(**values))
+
+    def drain(host, status, members=(), **fields):
+        made = Drain(uuid=str(uuid.uuid4()), host=host)
+        database.drains.accept(made)
+        database.drains.adopt('a conductor', made.uuid)
+        row = database.drains.get(made.uuid)
+        ended = {'ended_at': columns.now()} if status in ('incomplete', 'completed') else {}
+        database.drains.write(row, {'status': status, **ended, **fields}, members, [])
+
+    stuck, failed, down, dead, left, *others = guests
+    put(
+        stuck, 'host1', status='running', in_progress_instance_uuid=stuck.uuid, **stuck_for('no host reports the guest')
+    )
+    put(failed, 'host1', status='failed', failure='the disk of host2 is full')
+    put(down, 'host3')
+    put(dead, 'host4')
+    put(left, 'host5')
+    write('host3', down_since=ago)
+    write('host4', down_since=ago, forced_down=True)
+    write('host2', refused_at=ago, refused_host='host2', refused_identity='another')
+    members = [
+        Member(
+            instance_uuid=guest.uuid,
+            name=f'web-{number}',
+            position=number,
+            source='host6',
+            status=status,
+            reason=reason,
+        )
+        for number, (guest, status, reason) in enumerate(
+            [(others[0], 'failed', 'It has failed 3 times.'), (others[1], 'blocked', 'It is locked by its owner.')], 1
+        )
+    ]
+    drain('host6', 'running', members, paused=True)
+    drain('host5', 'incomplete', checks=[{'what': 'guests in the database', 'left': ['vm-4']}])
+    drain('host7', 'completed')
+    moved = Difference(instance_uuid=others[2].uuid, name='db-1', host='host1', kind='moved', seen={'host8': 'running'})
+    database.differences.replace([moved])
+    with database.engine.writer() as session:
+        cleanup = {
+            'host': 'host8',
+            'migration_uuid': one.uuid,
+            'instance_uuid': one.instance_uuid,
+            'input': {},
+            'epoch': 1,
+        }
+        cleanup |= {
+            'step': 'post_live_migration_at_source',
+            'reason': 'away',
+            'blocked_because': 'The guest may run there.',
+        }
+        session.execute(sa.insert(models.CLEANUPS).values(**cleanup))
+        session.execute(sa.delete(models.Base.metadata.tables['conductors']))
+
+
+@pytest.mark.parametrize(('scheme', 'width'), [('light', 1280), ('dark', 1280), ('light', 400), ('dark', 400)])
+def test_each_kind_of_line_is_shown_and_has_its_commands(site, page, scheme, width):
+    need_everything(site)
+    page.use_colours(scheme)
+    page.use_width(width, 2700)
+    page.open(f'{site.url}{PAGE}')
+    page.sign_in('admin')
+    page.wait(lambda: page.text('#trouble-title') == f'Attention ({len(Attention)})')
+    keys = page.run("return [...document.querySelectorAll('#trouble-list > li')].map((one) => one.dataset.key)")
+    assert {key.partition(' ')[0] for key in keys} == {kind.value for kind in Attention}
+    bare = page.run("""
+        return [...document.querySelectorAll('#trouble-list > li')].filter((one) => !one.querySelector('code'))
+            .map((one) => one.dataset.key)
+    """)
+    assert bare == []
+    assert page.run('return document.documentElement.scrollWidth') <= width
+    if os.environ.get('MIGRATOR_SCREENSHOTS') and width == 1280:
+        page.keep_picture('#trouble', f'attention-{scheme}')
 
 
 @pytest.mark.parametrize('scheme', ['light', 'dark'])

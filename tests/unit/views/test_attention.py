@@ -224,7 +224,7 @@ def test_stuck_migration_and_blocked_cleanup(site):
     site.set(models.MIGRATIONS, **stuck_for('no host reports it'))
     (row,) = site.cloud.database.migrations.list()
     line = site.lines()['stuck']
-    assert line['text'].startswith('no host reports it')
+    assert line['text'].startswith('No host reports it')
     assert line['commands'] == [
         f'migrator-manage migration show {row.uuid}',
         f'migrator-manage migration retry {row.uuid}',

@@ -236,7 +236,7 @@ export function actsOfLine(line) {
       questionOfRetry((await get(`migrations/${line.migration_uuid}`)).migration)));
   }
   if (line.kind === 'forced-down' && line.failed) return act('Evacuate', line.host, () => questionOfEvacuation(line.host));
-  const names = {'drain-incomplete': ['retry', 'restore'], 'host-disabled': ['restore']}[line.kind] ?? [];
+  const names = {'drain-incomplete': ['retry', 'restore'], 'drain-paused': ['resume'], 'host-disabled': ['restore']}[line.kind] ?? [];
   return names.flatMap((name) => act(OF_DRAIN[name][0], `the drain of ${line.host}`, async () => (
     questionOfDrain(name, (await get(path(line.drain_uuid))).drain))));
 }
