@@ -269,81 +269,123 @@ def test_port_in_use_is_reported_in_one_line_before_a_cloud_starts(tmp_path, opt
     assert commands.left_behind(tmp_path) == []
 
 
-def test_served_cloud_is_broken_and_mended_by_the_commands(tmp_path):
-    def breaks(*words, status=0):
-        ended = commands.demo(tmp_path, *words)
-        assert ended.returncode == status, ended.stderr
-        return ended.stdout + ended.stderr
+class Rehearsal:
+    """A served cloud that its commands break."""
 
-    def send(method, path, body=None):
-        headers = {'X-Auth-Token': 'admin', 'OpenStack-API-Version': 'compute 2.80'}
-        answer = requests.request(method, f'{url}{path}', json=body, headers=headers, timeout=commands.PATIENCE)
+    def __init__(self, tmp_path, served):
+        self._tmp_path, self.url = tmp_path, served.url('Compute API').removesuffix('/v2.1')
+
+    def breaks(self, *words, status=0):
+        return breaks(self._tmp_path, *words, status=status)
+
+    def send(self, method, path, body=None, token='admin'):
+        headers = {'X-Auth-Token': token, 'OpenStack-API-Version': 'compute 2.80'}
+        answer = requests.request(method, f'{self.url}{path}', json=body, headers=headers, timeout=commands.PATIENCE)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
-    def lines(*kinds):
-        """Wait until these kinds need an operator, and return them."""
+    def act(self, guest, action, arguments=None, token='admin'):
+        self.send('POST', f'/v2.1/servers/{guest}/action', {action: arguments}, token)
+
+    def until(self, condition):
         for _ in range(commands.PATIENCE * 5):
-            found = {one['kind']: one for one in send('GET', '/migrator/v1/attention')['attention']}
-            if sorted(found) == sorted(kinds):
+            if found := condition():
                 return found
             time.sleep(0.2)
-        raise AssertionError(f'{found} need an operator')
+        raise AssertionError(self.send('GET', '/migrator/v1/attention'))
 
-    def running(host):
-        servers = send('GET', '/v2.1/servers/detail?all_tenants=1')['servers']
+    def lines(self, *kinds):
+        """Wait until these kinds need an operator, and return them."""
+
+        def found():
+            shown = {one['kind']: one for one in self.send('GET', '/migrator/v1/attention')['attention']}
+            return {'': None, **shown} if sorted(shown) == sorted(kinds) else None
+
+        return self.until(found)
+
+    def running(self, host):
+        servers = self.send('GET', '/v2.1/servers/detail?all_tenants=1')['servers']
         return [one['id'] for one in servers if one['OS-EXT-SRV-ATTR:host'] == host]
 
-    assert '0 demos of yours are served' in breaks('kill', 'host2', status=3)
+    def force_down(self, host, value):
+        (service,) = self.send('GET', f'/v2.1/os-services?host={host}')['services']
+        self.send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': value})
+
+
+def breaks(tmp_path, *words, status=0):
+    ended = commands.demo(tmp_path, *words)
+    assert ended.returncode == status, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def rehearsal(tmp_path):
     with commands.Served(tmp_path, *SMALL) as served:
-        url = served.url('Compute API').removesuffix('/v2.1')
+        yield Rehearsal(tmp_path, served)
+        assert served.stop() == 0
+        assert 'Traceback' not in served.said
+
+
+def test_commands_need_a_demo_and_only_its_user_may_use_them(tmp_path):
+    assert '0 demos of yours are served' in breaks(tmp_path, 'kill', 'host2', status=3)
+    with commands.Served(tmp_path, *SMALL):
         (path,) = (tmp_path / 'tmp').glob(f'{options.PREFIX}*/rehearsal.socket')
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert 'the hosts are host1, host2, host3' in breaks('slow', 'host9', '2', status=1)
-        assert lines() == {}
-        breaks('fail', 'host1', '1')
-        guest = running('host1')[0]
-        body = {'os-migrateLive': {'host': 'host2', 'block_migration': 'auto'}}
-        send('POST', f'/v2.1/servers/{guest}/action', body)
-        failed = lines('migration-failed')['migration-failed']
-        assert 'could not move the guest. Try it again' in failed['text']
-        assert f'openstack server migrate --live-migration {guest}' in failed['commands']
-        send('POST', f'/v2.1/servers/{guest}/action', body)
-        assert lines() == {}
-        breaks('kill', 'conductor1')
-        assert 'fence none' in lines('no-conductor')['no-conductor']['text']
-        breaks('revive', 'conductor1')
-        assert lines() == {}
-        assert 'Its guests go on' in breaks('kill', 'host2')
-        assert 'host2 is dead already' in breaks('kill', 'host2', status=1)
-        down = lines('host-down')['host-down']
-        assert 'They may still run.' in down['text']
-        breaks('revive', 'host2')
-        assert lines() == {}
-        breaks('kill', 'host3', '--power')
-        lines('host-down')
-        (service,) = send('GET', '/v2.1/os-services?host=host3')['services']
-        send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': True})
-        assert lines('forced-down')['forced-down']['failed']
-        for one in running('host3'):
-            send('POST', f'/v2.1/servers/{one}/action', {'evacuate': {}})
-        for _ in range(commands.PATIENCE * 5):
-            if not running('host3'):
-                break
-            time.sleep(0.2)
-        breaks('revive', 'host3')
-        for _ in range(commands.PATIENCE * 5):
-            if 'back' in lines('forced-down')['forced-down']['title']:
-                break
-            time.sleep(0.2)
-        # The host first removes what was evacuated from it.
-        for _ in range(commands.PATIENCE * 5):
-            cleanups = send('GET', '/migrator/v1/cleanups?host=host3')['cleanups']
-            if not cleanups and not send('GET', '/migrator/v1/migrations?status=done')['migrations']:
-                break
-            time.sleep(0.2)
-        send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': False})
-        assert lines() == {}
-        assert served.stop() == 0
-        assert 'Traceback' not in served.said
+        assert 'the hosts are host1, host2, host3' in breaks(tmp_path, 'slow', 'host9', '2', status=1)
+
+
+def test_services_and_hosts_of_a_served_cloud_die_and_come_back(rehearsal):
+    lines, breaks, running = rehearsal.lines, rehearsal.breaks, rehearsal.running
+    breaks('kill', 'conductor1')
+    assert 'fence none' in lines('no-conductor')['no-conductor']['text']
+    breaks('revive', 'conductor1')
+    lines()
+    assert 'Its guests go on' in breaks('kill', 'host2')
+    assert 'host2 is dead already' in breaks('kill', 'host2', status=1)
+    assert 'may still run.' in lines('host-down')['host-down']['text']
+    breaks('revive', 'host2')
+    lines()
+    breaks('kill', 'host3', '--power')
+    lines('host-down')
+    rehearsal.force_down('host3', True)
+    assert lines('forced-down')['forced-down']['failed']
+    for one in running('host3'):
+        rehearsal.act(one, 'evacuate', {})
+    rehearsal.until(lambda: not running('host3'))
+    breaks('revive', 'host3')
+    rehearsal.until(lambda: 'back' in lines('forced-down')['forced-down']['title'])
+    # The host first removes what was evacuated from it.
+    rehearsal.until(lambda: not rehearsal.send('GET', '/migrator/v1/cleanups?host=host3')['cleanups'])
+    rehearsal.until(lambda: not rehearsal.send('GET', '/migrator/v1/migrations?status=done')['migrations'])
+    rehearsal.force_down('host3', False)
+    lines()
+
+
+def test_drain_of_a_served_cloud_meets_what_an_operator_has_to_mend(rehearsal):
+    send, lines = rehearsal.send, rehearsal.lines
+    moves, stays = rehearsal.running('host1')
+    rehearsal.breaks('fail', 'host1', '1')
+    rehearsal.act(moves, 'os-migrateLive', {'host': 'host2', 'block_migration': 'auto'})
+    failed = lines('migration-failed')['migration-failed']
+    assert 'could not move the guest. Try it again' in failed['text']
+    assert f'openstack server migrate --live-migration {moves}' in failed['commands']
+    rehearsal.act(stays, 'lock', token='demo:demo')
+    rehearsal.breaks('slow', 'host1', '1000')
+    drain = f'/migrator/v1/drains/{send("POST", "/migrator/v1/drains", {"host": "host1"})["drain"]["uuid"]}'
+    # The failure before is that of no drain, so it stays until the guest has moved.
+    blocked = lines('migration-failed', 'guest-blocked')['guest-blocked']
+    assert blocked['commands'] == [f'openstack server unlock {stays}']
+    send('POST', f'{drain}/action', {'pause': None})
+    paused = lines('migration-failed', 'guest-blocked', 'drain-paused')['drain-paused']
+    assert paused['commands'] == ['migrator-manage drain resume host1']
+    send('POST', f'{drain}/action', {'resume': None})
+    rehearsal.breaks('slow', 'host1', '1')
+    incomplete = lines('drain-incomplete')['drain-incomplete']
+    assert 'migrator-manage drain retry host1' in incomplete['commands']
+    rehearsal.act(stays, 'unlock', token='demo:demo')
+    again = send('POST', f'{drain}/action', {'retry': None})['drain']['uuid']
+    assert 'migrator-manage drain restore host1' in lines('host-disabled')['host-disabled']['commands']
+    send('POST', f'/migrator/v1/drains/{again}/action', {'restore': None})
+    rehearsal.until(lambda: sorted(rehearsal.running('host1')) == sorted([moves, stays]))
+    lines()
