@@ -118,6 +118,19 @@ def test_migration_is_found_by_its_guest_shown_and_aborted(site, page):
     assert page.run('return location.hash') == ''
 
 
+@pytest.mark.parametrize('link', ['drain=host1', 'drain={drain}', 'migration=vm-0', 'migration={migration}'])
+def test_links_name_things_as_the_commands_do(site, page, link):
+    one = site.migration()
+    place = link.format(drain=site.drain()[:8], migration=one.uuid[:8])
+    page.open(f'{site.url}{PAGE}#{place}')
+    page.sign_in('admin')
+    if link.startswith('drain'):
+        page.wait(lambda: page.text('#guests-title') == 'Guests of the drain of host1')
+        page.wait(lambda: [row[0] for row in page.rows('#guest-rows tr')] == ['vm-0'])
+    else:
+        page.wait(lambda: page.text('#migration-title') == 'Live migration of vm-0')
+
+
 def test_host_leads_to_its_migrations_and_those_that_ended_are_shown(site, page):
     one = site.migration()
     page.open(f'{site.url}{PAGE}')

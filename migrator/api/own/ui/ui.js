@@ -92,10 +92,11 @@ async function loadDrains() {
   drainRows.show(drains.map((drain) => ({drain, chosen: drain.uuid === ask.drain})), ({drain}) => drain.uuid);
   drainPages.show(ended.drains_links);
   if (going.drains_links) note('drains', `More than ${PAGE} drains are in progress: these are the newest.`);
-  // A link may lead to a drain that is on no page.
+  // A link may name a drain by its host or its beginning, or one that is on no page.
   if (!['none', null].includes(ask.drain) && !drains.some((drain) => drain.uuid === ask.drain)) {
-    const found = await get(`drains/${encodeURIComponent(ask.drain)}`);
-    drains.push(found.drain);
+    const {drain: found} = await get(`drains/${encodeURIComponent(ask.drain)}`);
+    ask.drain = found.uuid;
+    if (!drains.some((drain) => drain.uuid === found.uuid)) drains.push(found);
   }
   newsOfDrains(drains);
   return drains;
