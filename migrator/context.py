@@ -30,9 +30,8 @@ class RequestContext(oslo_context.context.RequestContext):
 
     def to_policy_values(self) -> Any:
         """Return what a policy may compare, as in nova also ``is_admin``."""
-        found = super().to_policy_values()
-        found['is_admin'] = self.is_admin
-        return found
+        # A dict of its own: that of oslo.context warns of each key that is added to it.
+        return {**super().to_policy_values(), 'is_admin': bool(self.is_admin)}
 
     def to_primitive(self) -> dict[str, Any]:
         """Return the JSON-safe form that travels with a message, without the token."""
