@@ -35,6 +35,9 @@ MIGRATE = 'migrate'
 RESIZE = 'resize'
 CONFIRM_RESIZE = 'confirmResize'
 REVERT_RESIZE = 'revertResize'
+LOCK = 'lock'
+UNLOCK = 'unlock'
+RESET_STATE = 'resetState'
 
 #: The task_state of an instance, as in nova, while its cold migration is being reverted.
 REVERTING = 'resize_reverting'
@@ -52,6 +55,7 @@ _WAITS_FOR_USER = sa.and_(
     _M.c.status == _S.FINISHED.value, _M.c.confirm_requested_at.is_(None), _M.c.revert_requested_at.is_(None)
 )
 _INSERT = Prepared(sa.insert(_T))
+_INSERT_DONE = Prepared(sa.insert(_T).values(finish_time=columns.now()))
 
 SUCCESS = 'Success'
 ERROR = 'Error'
@@ -78,6 +82,13 @@ def start(session: Any, context: RequestContext, action: str, instance_uuid: str
     row = {'action': action, 'instance_uuid': instance_uuid, 'migration_uuid': migration_uuid}
     row |= {'request_id': context.request_id, 'user_id': context.user_id, 'project_id': context.project_id}
     session.execute(_INSERT, row)
+
+
+def record(session: Any, context: RequestContext, action: str, instance_uuid: str) -> None:
+    """Write an action that ends within its transaction, and moves no guest."""
+    row = {'action': action, 'instance_uuid': instance_uuid, 'migration_uuid': None, 'result': SUCCESS}
+    row |= {'request_id': context.request_id, 'user_id': context.user_id, 'project_id': context.project_id}
+    session.execute(_INSERT_DONE, row)
 
 
 def finish(session: Any, migration_uuid: str, messages: Mapping[str, str | None]) -> None:

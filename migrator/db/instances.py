@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import cleanups, models
+from migrator.context import RequestContext
+from migrator.db import actions, cleanups, models
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
@@ -163,14 +164,28 @@ class Instances:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
     @retried
-    def reset_state(self, uuid: str, vm_state: str) -> None:
-        """Set an instance's vm_state and clear its task_state, as an administrator requests.
+    def set_lock(self, context: RequestContext, uuid: str, locked_by: str | None, reason: str | None = None) -> None:
+        """Lock or unlock an instance, and record that as an action of a user.
+
+        :param locked_by: ``owner`` or ``admin``; None: the instance is unlocked.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
+        """
+        with self._engine.writer() as session:
+            change = sa.update(_T).where(_T.c.uuid == uuid).values(locked_by=locked_by, locked_reason=reason)
+            if not session.execute(change).rowcount:
+                raise exception.InstanceNotFound(instance_uuid=uuid)
+            actions.record(session, context, actions.UNLOCK if locked_by is None else actions.LOCK, uuid)
+
+    @retried
+    def reset_state(self, context: RequestContext, uuid: str, vm_state: str) -> None:
+        """Set an instance's vm_state, clear its task_state, and record that as an action of a user.
 
         :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
         :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
             self._change(session, uuid, sa.update(_T).values(vm_state=vm_state, task_state=None))
+            actions.record(session, context, actions.RESET_STATE, uuid)
 
     @retried
     def begin_delete(self, uuid: str) -> None:

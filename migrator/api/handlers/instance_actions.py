@@ -13,7 +13,7 @@ from migrator.api import common
 from migrator.api.handlers import migrations
 from migrator.api.policies.nova import ACTIONS_DETAILS, ACTIONS_EVENTS, ACTIONS_LIST, ACTIONS_SHOW
 from migrator.api.request import Request, answer
-from migrator.db.actions import EVACUATE, LIVE_MIGRATION, MIGRATE, RESIZE, Action
+from migrator.db.actions import EVACUATE, LIVE_MIGRATION, LOCK, MIGRATE, RESET_STATE, RESIZE, UNLOCK, Action
 from migrator.objects import Instance, Migration, times
 from migrator.objects.steps import AT_DESTINATION, AT_SOURCE
 
@@ -24,6 +24,8 @@ _WHOLE = {
     MIGRATE: 'conductor_migrate_server',
     RESIZE: 'conductor_migrate_server',
 }
+#: The same of an action that ends within its request. That of a reset has no event.
+_AT_ONCE = {LOCK: 'api_lock', UNLOCK: 'api_unlock'}
 _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 
@@ -78,8 +80,10 @@ def _views(request: Request, instance: Instance, found: list[Action]) -> list[di
 
 def _events(request: Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
     """Return the events of an action, the newest first, as nova does."""
+    if action.action == RESET_STATE:
+        return []
     whole = {
-        'event': _WHOLE.get(action.action, f'conductor_{action.action}'),
+        'event': (_WHOLE | _AT_ONCE).get(action.action, f'conductor_{action.action}'),
         'start_time': action.start_time,
         'finish_time': action.finish_time,
         'result': action.result,

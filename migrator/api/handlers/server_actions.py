@@ -41,11 +41,9 @@ def lock(request: Request, server_id: str) -> webob.Response:
     is_owner = instance.project_id == request.context.project_id
     # An owner must not replace an administrator's lock, because the owner could then remove it.
     if not (instance.locked and is_owner):
-        request.services.database.instances.update(
-            instance.uuid,
-            locked_by='owner' if is_owner else 'admin',
-            locked_reason=given.get('locked_reason') if given and request.since(73) else None,
-        )
+        reason = given.get('locked_reason') if given and request.since(73) else None
+        by = 'owner' if is_owner else 'admin'
+        request.services.database.instances.set_lock(request.context, instance.uuid, by, reason)
     return accepted()
 
 
@@ -57,7 +55,7 @@ def unlock(request: Request, server_id: str) -> webob.Response:
     is_owner = instance.project_id == request.context.project_id
     if instance.locked and instance.locked_by != ('owner' if is_owner else 'admin'):
         request.authorize(UNLOCK_OVERRIDE, common.target(instance))
-    request.services.database.instances.update(instance.uuid, locked_by=None, locked_reason=None)
+    request.services.database.instances.set_lock(request.context, instance.uuid, None)
     return accepted()
 
 
@@ -66,7 +64,7 @@ def reset_state(request: Request, server_id: str) -> webob.Response:
     wanted = schemas.body(request, server_actions.RESET_STATE)['os-resetState']
     instance = common.get_instance(request, server_id)
     request.authorize(RESET_STATE, common.target(instance))
-    request.services.database.instances.reset_state(instance.uuid, wanted['state'])
+    request.services.database.instances.reset_state(request.context, instance.uuid, wanted['state'])
     return accepted()
 
 

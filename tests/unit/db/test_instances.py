@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from migrator import exception
+from migrator.context import admin_context
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Flavor
 from tests.unit.db import conftest
 
@@ -123,10 +124,11 @@ def test_reset_of_an_unknown_instance_or_during_a_migration_is_refused(scene: Sc
     stored = scene.instance()
     scene.migration(stored)
     with pytest.raises(exception.MigrationInProgress):
-        scene.database.instances.reset_state(stored.uuid, 'error')
+        scene.database.instances.reset_state(admin_context(), stored.uuid, 'error')
     assert scene.database.instances.get(stored.uuid).vm_state == 'active'
+    assert 'resetState' not in {one.action for one in scene.database.actions.list(stored.uuid)}
     with pytest.raises(exception.InstanceNotFound):
-        scene.database.instances.reset_state(scene.uuid(), 'error')
+        scene.database.instances.reset_state(admin_context(), scene.uuid(), 'error')
 
 
 def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:

@@ -4,6 +4,27 @@
 
 import pytest
 
+from migrator.api.handlers import server_actions
+
+#: Server action -> the instance action that nova 34 records for it.
+RECORDED = {
+    'os-migrateLive': 'live-migration',
+    'evacuate': 'evacuate',
+    'migrate': 'migrate',
+    'resize': 'resize',
+    'confirmResize': 'confirmResize',
+    'revertResize': 'revertResize',
+    'lock': 'lock',
+    'unlock': 'unlock',
+    'os-resetState': 'resetState',
+}
+#: Those that end within their request, with their bodies, and nova's events.
+AT_ONCE = {
+    'lock': (None, ['api_lock']),
+    'unlock': (None, ['api_unlock']),
+    'os-resetState': ({'state': 'error'}, []),
+}
+
 
 def act(world, guest, body, version='2.80', token='admin'):
     return world.ask('POST', f'/servers/{guest.uuid}/action', body, version=version, token=token)
@@ -160,3 +181,27 @@ def test_only_an_administrator_may_reset_a_state(roles):
     roles.refuses(denied, 403, 'forbidden', 'os_compute_api:os-admin-actions:reset_state', since=before)
     roles.refuses(reset(roles, guest, 'error', token='manager:eve:red'), 404, 'itemNotFound', guest.uuid, since=before)
     assert reset(roles, guest, 'error', token='admin:root:admin').status_int == 202
+
+
+def test_each_action_that_is_served_has_an_action_of_nova():
+    assert set(server_actions.ACTIONS) == set(RECORDED)
+
+
+@pytest.mark.parametrize('name', AT_ONCE)
+def test_action_that_ends_at_once_is_recorded_with_its_user(world, name):
+    arguments, events = AT_ONCE[name]
+    guest = world.guest(project='blue')
+    response = act(world, guest, {name: arguments}, token='admin:red')
+    assert response.status_int == 202
+    (found,) = world.get(f'/servers/{guest.uuid}/os-instance-actions')['instanceActions']
+    assert (found['action'], found['user_id'], found['project_id']) == (RECORDED[name], 'admin', 'red')
+    assert found['request_id'] == response.headers['X-Compute-Request-Id']
+    shown = world.get(f'/servers/{guest.uuid}/os-instance-actions/{found["request_id"]}')['instanceAction']
+    assert [one['event'] for one in shown['events']] == events
+    assert {one['result'] for one in shown['events']} <= {'Success'}
+
+
+def test_lock_of_an_owner_that_changes_nothing_is_not_recorded(world):
+    guest = world.guest(project='blue', locked_by='admin')
+    assert act(world, guest, {'lock': None}, token='ada:blue').status_int == 202
+    assert world.get(f'/servers/{guest.uuid}/os-instance-actions')['instanceActions'] == []
