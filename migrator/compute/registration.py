@@ -173,7 +173,10 @@ class Registration:
                     raise
                 # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
-                    LOG.warning('This host is not registered yet, trying again: %s', exception.message_of(error))
+                    LOG.warning(
+                        'This host is not registered yet, trying again. That is normal until a conductor runs: %s',
+                        exception.message_of(error),
+                    )
                 pause = CALL_AGAIN
                 continue
             with self._lock:
