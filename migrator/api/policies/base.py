@@ -37,10 +37,13 @@ RULES = [
 ]
 
 
-def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
+def rule(
+    name: str, check: str, description: str, *operations: str, older: policy.DeprecatedRule | None = None
+) -> policy.DocumentedRuleDefault:
     """Return a documented rule.
 
     :param operations: the operations that it covers, each as ``METHOD /path``.
+    :param older: the rule that nova had for them before. A policy file may have its name.
     """
     parts = [operation.split(' ', 1) for operation in operations]
     return policy.DocumentedRuleDefault(
@@ -49,4 +52,5 @@ def rule(name: str, check: str, description: str, *operations: str) -> policy.Do
         description=description,
         operations=[{'method': method, 'path': path} for method, path in parts],
         scope_types=['project'],
+        deprecated_rule=older,
     )

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from oslo_policy import policy
+
+from migrator.api.policies import base
 from migrator.api.policies.base import (
     ADMIN,
     ANYONE,
     PROJECT_MANAGER_OR_ADMIN,
     PROJECT_MEMBER_OR_ADMIN,
     PROJECT_READER_OR_ADMIN,
-    rule,
 )
 
 # --- availability zones ----------------------------------------------------------------------------------------------
@@ -100,6 +102,37 @@ EXTENDED_ATTRIBUTES = 'os_compute_api:os-extended-server-attributes'
 SERVICES_LIST = 'os_compute_api:os-services:list'
 SERVICES_UPDATE = 'os_compute_api:os-services:update'
 SERVICES_DELETE = 'os_compute_api:os-services:delete'
+
+# --- older names, which nova still honours in a policy file ----------------------------------------------------------
+
+
+def _older(name: str, check: str, since: str) -> policy.DeprecatedRule:
+    reason = 'It was split into one rule for each operation.'
+    return policy.DeprecatedRule(name, check, deprecated_reason=reason, deprecated_since=since)
+
+
+_SERVICES = _older('os_compute_api:os-services', 'rule:admin_api', '21.0.0')
+_HYPERVISORS = _older('os_compute_api:os-hypervisors', 'rule:admin_api', '21.0.0')
+_ACTIONS = _older('os_compute_api:os-instance-actions', 'rule:admin_or_owner', '21.0.0')
+#: Rule -> the older one, as in nova 34.
+OLDER = {
+    **dict.fromkeys((SERVICES_LIST, SERVICES_UPDATE, SERVICES_DELETE), _SERVICES),
+    **dict.fromkeys(
+        (HYPERVISORS_LIST, HYPERVISORS_LIST_DETAIL, HYPERVISORS_STATISTICS, HYPERVISORS_SHOW), _HYPERVISORS
+    ),
+    **dict.fromkeys((HYPERVISORS_UPTIME, HYPERVISORS_SEARCH, HYPERVISORS_SERVERS), _HYPERVISORS),
+    **dict.fromkeys((ACTIONS_LIST, ACTIONS_SHOW), _ACTIONS),
+    # An override of these let a user name the host, or see it, before there was a rule for that.
+    MIGRATE_LIVE_HOST: _older(MIGRATE_LIVE, ADMIN, '32.0.0'),
+    **dict.fromkeys((MIGRATIONS_INDEX_ALL_PROJECTS, MIGRATIONS_INDEX_HOST), _older(MIGRATIONS_INDEX, ADMIN, '32.0.0')),
+    SERVER_MIGRATIONS_INDEX_HOST: _older(SERVER_MIGRATIONS_INDEX, ADMIN, '32.0.0'),
+}
+
+
+def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
+    """Return a documented rule with the older one of nova, if there is one."""
+    return base.rule(name, check, description, *operations, older=OLDER.get(name))
+
 
 RULES = [
     rule(ZONES_LIST, ANYONE, 'List the availability zones.', 'GET /os-availability-zone'),

@@ -143,6 +143,40 @@ def test_policy_file_with_novas_names_works(tmp_path):
     assert made.authorize('os_compute_api:os-services:list', target, who(READER, 'red'))
 
 
+#: What nova 34 still honours in a policy file, by its own list of rules.
+OLDER = {
+    'os_compute_api:os-services': ['os-services:list', 'os-services:update', 'os-services:delete'],
+    'os_compute_api:os-hypervisors': [
+        f'os-hypervisors:{one}' for one in ['list', 'list-detail', 'statistics', 'show', 'uptime', 'search', 'servers']
+    ],
+    'os_compute_api:os-instance-actions': ['os-instance-actions:list', 'os-instance-actions:show'],
+    'os_compute_api:os-migrate-server:migrate_live': ['os-migrate-server:migrate_live:host'],
+    'os_compute_api:os-migrations:index': ['os-migrations:index:all_projects', 'os-migrations:index:host'],
+    'os_compute_api:servers:migrations:index': ['servers:migrations:index:host'],
+}
+
+
+def test_older_names_are_those_of_nova():
+    found = {}
+    for rule in policies.list_rules():
+        if rule.deprecated_rule is not None:
+            found.setdefault(rule.deprecated_rule.name, []).append(rule.name.removeprefix('os_compute_api:'))
+    assert {name: sorted(rules) for name, rules in found.items()} == {name: sorted(one) for name, one in OLDER.items()}
+
+
+@pytest.mark.filterwarnings('ignore:Policy')
+@pytest.mark.parametrize('old', OLDER)
+def test_older_name_of_a_rule_counts_until_the_newer_one_is_given(tmp_path, old):
+    newer, target = [f'os_compute_api:{one}' for one in OLDER[old]], {'project_id': 'blue'}
+    made = enforcer(tmp_path, f'"{old}": "role:member"\n')
+    for name in newer:
+        assert made.authorize(name, target, who(MEMBER))
+        assert not made.authorize(name, target, who(READER))
+    (tmp_path / 'both').mkdir()
+    made = enforcer(tmp_path / 'both', f'"{old}": "role:member"\n"{newer[0]}": "!"\n')
+    assert not made.authorize(newer[0], target, who(ADMIN))
+
+
 def test_older_default_of_nova_for_administrators_works(tmp_path):
     made = enforcer(tmp_path, '"admin_api": "is_admin:True"\n"os_compute_api:os-services:list": "rule:admin_api"\n')
     admin, other = who(READER), who(ADMIN)
