@@ -158,7 +158,7 @@ class Migration(Listed, Base):
     abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
     abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(columns.Text(255))
 
-    downtime: orm.Mapped[float | None] = orm.mapped_column(sa.Float(53))
+    downtime: orm.Mapped[float | None] = orm.mapped_column(sa.Double())
     memory_total: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
     memory_processed: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
     memory_remaining: orm.Mapped[int | None] = orm.mapped_column(columns.Whole(64))
