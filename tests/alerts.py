@@ -74,6 +74,7 @@ BUSY = {
     'migrator_slots_limit{instance="c", bound="cluster"}': '4+0x200',
     'migrator_slots_limit{instance="c", bound="inbound"}': '2+0x200',
     'migrator_drains{instance="c", status="running"}': '1+0x200',
+    'migrator_attention{instance="a", kind="guest-blocked"}': '1+0x200',
     'migrator_drains_ended_total{instance="c", status="completed"}': '0+1x200',
     'migrator_migrations_ended_total{instance="c", type="live-migration", status="failed"}': '0+1x200',
     'migrator_next_attempts_total{instance="c"}': '0+1x200',
