@@ -78,8 +78,11 @@ class _Seen:
             elsewhere = any(home == host for _guest, home in self.elsewhere)
         else:
             elsewhere = (guest, host) in self.elsewhere
-        # What is not looked for here stays forbidden.
-        return {Reading.HOST_REPORTS: reports, Reading.HOST_DOWN: not reports, Reading.ELSEWHERE: elsewhere}
+        look = {Reading.HOST_DOWN: not reports, Reading.ELSEWHERE: elsewhere}
+        if not self.is_blind:
+            look[Reading.HOST_REPORTS] = reports
+        # A reading that is left out forbids what depends on it.
+        return look
 
 
 def documents(database: Database, lease: float) -> list[dict[str, Any]]:
@@ -228,7 +231,7 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
         yield _line(_A.FORCED_DOWN, host, title, text, [cleanups, declare], host=host, waits=True)
     elif service.forced_down:
         evacuate = remedies.offer(Kind.EVACUATE_EACH, look) if guests else ''
-        if guests and not evacuate:
+        if guests and look[Reading.ELSEWHERE]:
             evacuate = f'Some of them are on another host: {remedies.offer(Kind.SEE_OTHERS)}.'
         back = remedies.offer(Kind.DECLARE_UP_WHEN_BACK, look, host=host)
         commands = [*see, *remedies.commands_in(evacuate), remedies.command(Kind.DECLARE_UP_WHEN_BACK, look, host=host)]
@@ -240,7 +243,7 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
         was = 'does not run' if service.last_seen_up is None else 'does not report'
         may = f' {"It" if guests == 1 else "They"} may still run.' if guests else ''
         text = f'Its compute service {was}. {holds}{may} Start its compute service.'
-        declare = '' if seen.is_blind else remedies.offer(Kind.DECLARE_DOWN, look, host=host)
+        declare = remedies.offer(Kind.DECLARE_DOWN, look, host=host)
         if declare:
             text += f' Only {declare}.'
         commands = [*see, *remedies.commands_in(declare)]

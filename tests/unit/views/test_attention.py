@@ -214,6 +214,13 @@ def test_failed_evacuation_is_offered_again_while_the_host_is_dead(site):
     assert line['commands'][1:] == [f'openstack server evacuate {guest.uuid}']
     site.set(models.SERVICES, forced_down=False, down_since=None)
     assert len(site.lines()['migration-failed']['commands']) == 1
+    site.set_service('host1', forced_down=True)
+    site.cloud.kill('conductor1')  # no service reads what the host reports, if it is back
+    site.cloud.simulation.run_until(lambda: 'no-conductor' in site.lines(), 900)
+    lines = site.lines()
+    assert len(lines['migration-failed']['commands']) == 1
+    assert lines['forced-down']['commands'] == ['openstack server list --all-projects --host host1']
+    assert 'another host' not in lines['forced-down']['text']
 
 
 def test_stuck_migration_and_blocked_cleanup(site):
