@@ -140,7 +140,7 @@ def test_wrong_token_is_refused_and_no_token_is_kept(site, page):
 
 def test_stuck_migration_is_shown_with_its_commands_and_as_text(site, page):
     one = site.migration()
-    reason = 'both hosts have the guest <img src=x onerror=alert(1)>'
+    reason = 'Both hosts have the guest <img src=x onerror=alert(1)>'
     site.change(one.uuid, status='running', **stuck_for(reason))
     page.open(f'{site.url}{PAGE}')
     page.sign_in('admin')
@@ -170,7 +170,7 @@ def test_last_known_state_stays_while_the_api_is_away(site, page):
     page.wait(lambda: page.text('#error').startswith('The API does not answer'))
     assert 'Below is the last known state.' in page.text('#error')
     assert page.rows('#migration-rows tr')[0][0] == 'vm-0'
-    assert 'host2 does not report' in page.text('#trouble-list')
+    assert 'Host2 does not report' in page.text('#trouble-list')
     host, port = site.server.url.removeprefix('http://').split(':')
     site.server = http_server.listen(site.app, host, int(port))
     page.wait(lambda: page.text('#error') == '')
