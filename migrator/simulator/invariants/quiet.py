@@ -54,7 +54,8 @@ def power(world: World) -> Iterator[str]:
             continue  # I2 reports a missing guest
         evacuated_to = _evacuated_to(world, instance)
         wanted = _set_from_outside(world, instance, evacuated_to)
-        wanted = wanted or cold_migrations.power(world, instance, evacuated_to)
+        if instance.vm_state != 'error':  # of one that was abandoned, and whose evacuation failed, it tells nothing
+            wanted = wanted or cold_migrations.power(world, instance, evacuated_to)
         wanted = wanted or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
         restores = guest.state == GuestState.CUTOVER or cold_migrations.is_restored_later(world, instance)
