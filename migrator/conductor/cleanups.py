@@ -126,7 +126,7 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str) -> bool:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
-    if held.step in RESTORING and (_has_no_place(tools, held) or _runs_elsewhere(tools, held)):
+    if held.step in RESTORING and (_has_no_place(tools, held) or _runs_elsewhere(tools, held) is not None):
         tools.database.cleanups.let_go(held)
         return False
     answer = _send(tools, held, boot_id)
@@ -198,11 +198,12 @@ def _has_no_place(tools: Tools, held: Cleanup) -> bool:
     return True
 
 
-def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
-    """Return whether another host runs a guest that a cleanup would restore, and block the cleanup then.
+def _runs_elsewhere(tools: Tools, held: Cleanup) -> str | None:
+    """Return where else a guest runs that a cleanup would restore, or None if nowhere.
 
     The destination of its migration is asked, and each host that was last known to have the guest. One that does not
-    answer decides nothing: the migration has found out before that its destination does not run the guest.
+    answer decides nothing: the migration has found out before that its destination does not run the guest. If another
+    cleanup is going to end each of those copies, this one waits for it; else it is blocked.
     """
     uuid, known = held.instance_uuid, tools.database.differences.known(held.instance_uuid)
     with contextlib.suppress(exception.MigrationNotFound):
@@ -213,14 +214,19 @@ def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
         if runs_on:
             there = ' and '.join(runs_on)
             why = f'{held.step} would restore the guest at {held.host}, but it is active on {there}'
+            others = tools.database.cleanups.list(instance_uuid=uuid)
+            if {*runs_on} <= {one.host for one in others if one.may_end_copy and one.blocked_because is None}:
+                why = f'{why}, where the deferred cleanup has to end it first'
+                tools.database.cleanups.note_failure(held, why)
+                return why
             remedy = (
                 f'Look which copy is right. If it is that on {there}: '
                 f'{remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}, then remove what is left at {held.host}. If not, '
                 'shut it off there. Then retry the cleanup.'
             )
             _block(tools, held, f'{why}. {remedy}')
-            return True
-    return False
+            return why
+    return None
 
 
 def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | None:
@@ -297,9 +303,11 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     if wait.next_try > m.tools.threads.clock.monotonic():
         m.ledger.wake_by(wait.next_try)
         return cleanup.reason
-    if cleanup.step in RESTORING and _runs_elsewhere(m.tools, cleanup):
-        m.ledger.wake_now()  # it is blocked, which the next run reports
-        return ''
+    elsewhere = _runs_elsewhere(m.tools, cleanup) if cleanup.step in RESTORING else None
+    if elsewhere is not None:  # if it is blocked, the next run reports that
+        wait.tries += 1
+        hosts.back_off(m, wait)
+        return elsewhere
     intent = log.StepRecord(cleanup.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
     data = _migrate_data(cleanup)
     outcome = hosts.carry_out(m, m.source, cleanup.step, intent, instance=m.guest, migrate_data=data)

@@ -159,6 +159,28 @@ def test_returning_source_restores_nothing_that_the_destination_runs(cloud):
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
+def test_a_reverted_guest_is_started_after_the_copy_of_its_fenced_destination_has_ended(cloud):
+    instance = boot(cloud, 'one', 'host1')
+    action = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    migration_requests.until(cloud, lambda: state.migration(cloud, instance)['status'] == 'finished')
+    state.kill(cloud, 'host2')  # its service alone: the guest runs on
+    assert cloud.request('POST', action, {'revertResize': None}).status_int == 202
+    stall = faults(cloud, 'host1').stall('revert_migration_at_source', sticky=True)
+    cloud.simulation.advance(2 * MINUTE)
+    state.force_down(cloud, 'host2')
+    cloud.simulation.run_until(stall.reached.is_set, timeout=2 * MINUTE)
+    state.kill(cloud, 'host1')
+    cloud.wait()
+    faults(cloud, 'host1').clear()
+    left = {one.step for one in cloud.database.cleanups.list()}
+    assert left == {'revert_migration_at_source', 'revert_migration_at_destination'}
+    cloud.start_compute('host1')
+    cloud.start_compute('host2')
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=5 * MINUTE)
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+
+
 @pytest.mark.parametrize('phase', [None, 'live_migration'])
 def test_guest_that_another_host_runs_is_not_declared_lost(cloud, phase):
     instance = boot(cloud, 'one', 'host1')
