@@ -28,11 +28,27 @@ _OWN_PARTS = frozenset({*hypervisor.PARTS[:2], 'guest'})
 
 
 def _settled(world: World) -> Iterator[Instance]:
-    """Yield the instances without a migration in progress whose newest migration did not end in error."""
+    """Yield the instances without a migration in progress whose newest migration did not end in error.
+
+    One that failed afterwards, such as the evacuation of a guest in error, has left the guest as it was.
+    """
     for instance in world.instances.values():
-        migration = world.newest(instance.uuid)
-        if migration is None or (migration.ended and migration.status != _S.ERROR):
+        newest = world.newest(instance.uuid)
+        if newest is None or (
+            newest.ended
+            and _S.ERROR
+            not in (
+                newest.status,
+                instance.vm_state == 'error' and _decisive(world, instance),
+            )
+        ):
             yield instance
+
+
+def _decisive(world: World, instance: Instance) -> str | None:
+    """Return the status of an instance's newest migration that neither failed nor was cancelled."""
+    mine = [one.status for one in world.migrations.values() if one.instance_uuid == instance.uuid]
+    return next((one for one in reversed(mine) if one not in (_S.FAILED, _S.CANCELLED)), None)
 
 
 def power(world: World) -> Iterator[str]:
@@ -44,18 +60,14 @@ def power(world: World) -> Iterator[str]:
     """
     for instance in _settled(world):
         if instance.vm_state == 'error' and world.newest(instance.uuid) is not None:
-            # A migration that failed, such as the evacuation of a guest in error, has left the vm_state as it was.
-            mine = [one.status for one in world.migrations.values() if one.instance_uuid == instance.uuid]
-            if next((one for one in reversed(mine) if one not in (_S.FAILED, _S.CANCELLED)), None) != _S.ERROR:
-                yield f'instance {instance.uuid} is in error, but its last migration is not'
+            yield f'instance {instance.uuid} is in error, but its last migration is not'
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
             continue  # I2 reports a missing guest
         evacuated_to = _evacuated_to(world, instance)
         wanted = _set_from_outside(world, instance, evacuated_to)
-        if instance.vm_state != 'error':  # of one that was abandoned, and whose evacuation failed, it tells nothing
-            wanted = wanted or cold_migrations.power(world, instance, evacuated_to)
+        wanted = wanted or cold_migrations.power(world, instance, evacuated_to)
         wanted = wanted or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
         restores = guest.state == GuestState.CUTOVER or cold_migrations.is_restored_later(world, instance)
