@@ -271,7 +271,7 @@ class TooManyQueued(Forbidden):
     """The queue of the source host is full."""
 
     msg_fmt = (
-        'Host {host} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is '
+        '{which} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is '
         '{limit}): wait for some to end, or abort some.'
     )
 

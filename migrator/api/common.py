@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Shared parts of the handlers: a server's owner, times, links, pages, and hiding of host names."""
+"""Shared parts of the handlers: a server's owner, times, links, pages, and the hidden names of hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import hashlib
 import re
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from oslo_utils import uuidutils
@@ -129,27 +128,3 @@ def next_link(request: Request, name: str, size: int | None, markers: list[str])
 def host_id(project_id: str, host: str | None) -> str:
     """Return nova's obfuscated name of a host, which differs between projects."""
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
-
-
-def without_hosts(request: Request, instance_uuid: str, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
-    """Return a server's texts with ``<host>`` for each host's name, unless the caller may see hosts.
-
-    :param allowed: whether the caller may see hosts.
-    """
-    if allowed or not any(texts):
-        return list(texts)
-    database = request.services.database
-    names = {*database.services.hosts_in('\n'.join(text for text in texts if text))}
-    # The service of a host that the server has left may be deleted.
-    for one in database.migrations.list({'instance_uuid': instance_uuid}):
-        names |= {one.source_compute, one.dest_compute or one.source_compute}
-    return [text and mask(text, names) for text in texts]
-
-
-def mask(text: str, names: Iterable[str]) -> str:
-    """Return a text with ``<host>`` for each of these names."""
-    longest_first = sorted(names, key=len, reverse=True)
-    if not longest_first:
-        return text
-    either = '|'.join(re.escape(name) for name in longest_first)
-    return re.sub(rf'(?<![\w.-])(?:{either})(?![\w-])', '<host>', text)

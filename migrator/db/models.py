@@ -134,6 +134,7 @@ class Migration(Listed, Base):
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     running_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     failure: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
+    failure_kind: orm.Mapped[str | None] = orm.mapped_column(columns.Text(32))
     stuck_kind: orm.Mapped[str | None] = orm.mapped_column(columns.Text(32))
     stuck_hosts: orm.Mapped[list[Any] | None] = orm.mapped_column()
     stuck_words: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()

@@ -250,13 +250,6 @@ class Services:
         with self._engine.reader() as session:
             return set(session.execute(_FORCED_DOWN).scalars())
 
-    def hosts_in(self, text: str) -> builtins.list[str]:
-        """Return the compute hosts whose names may occur in a text."""
-        # An underscore in a name matches any character, so a host may be returned that does not occur.
-        query = sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, sa.literal(text, sa.Text).contains(_T.c.host))
-        with self._engine.reader() as session:
-            return builtins.list(session.execute(query).scalars())
-
     @retried
     def update(self, service_id: int, **values: Any) -> None:
         """Change the columns that an operator may change: disabled, disabled_reason, forced_down.

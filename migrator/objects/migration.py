@@ -216,6 +216,7 @@ class Migration(base.Versioned):
     queued_at: datetime.datetime | None = None
     running_at: datetime.datetime | None = None
     failure: str | None = None
+    failure_kind: str | None = None
     #: Why it is stuck, and what it waits for (:mod:`migrator.objects.reasons`).
     stuck_kind: str | None = None
     stuck_hosts: list[str] | None = None

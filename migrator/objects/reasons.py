@@ -91,6 +91,15 @@ class StuckKind(enum.StrEnum):
     OTHER_ERRORS = 'other-errors'
 
 
+class FailureKind(enum.StrEnum):
+    """Why a migration has failed, as far as its tenant may know (:mod:`migrator.api.tenants`)."""
+
+    NO_VALID_HOST = 'no-valid-host'
+    #: A host did not answer.
+    HOST_AWAY = 'host-away'
+    GUEST_LOST = 'guest-lost'
+
+
 #: Kind of a wait -> what is waited for. ``{hosts}`` are the hosts that it concerns.
 WAITS: Mapping[str, str] = MappingProxyType(
     {

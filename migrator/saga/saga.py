@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from migrator.objects.reasons import Reason
+from migrator.objects.reasons import FailureKind, Reason
 from migrator.saga import log
 
 S = TypeVar('S')
@@ -62,10 +62,12 @@ class Failed:
     """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga.
 
     :ivar unanswered: whether a host did not answer, which says nothing about the subject.
+    :ivar kind: its kind, if it is one that the subject's owner may know.
     """
 
     reason: str
     unanswered: bool = False
+    kind: FailureKind | None = None
 
 
 @dataclasses.dataclass(frozen=True)

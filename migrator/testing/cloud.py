@@ -121,14 +121,15 @@ class Cloud(Client):
         # Without it a handler does not know the context of its call.
         return made if self.tracer_for(name) is None else logs.with_context(made)
 
-    def start_api(self) -> Any:
+    def start_api(self, enforcer: Any = None) -> Any:
         """Start the REST API, or start it again after it was killed.
 
+        :param enforcer: its policies; None: the defaults.
         :returns: its WSGI application.
         """
         threads = self.threads_for('api')
         conductor = ConductorAPI(self.rpc_for('api', 'api:api'))
-        enforcer = self.backend.enforcer()
+        enforcer = enforcer or self.backend.enforcer()
         self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads, sagas(), enforcer=enforcer)
         return self.app
 

@@ -117,8 +117,12 @@ class FaultyAdapter:
         return None
 
 
+#: What the errors say.
+DETAIL = 'planned by the test'
+
+
 def _answer(status: int, code: str) -> requests.Response:
-    error = {'status': status, 'title': 'planned by the test', 'detail': 'planned by the test', 'code': code}
+    error = {'status': status, 'title': DETAIL, 'detail': DETAIL, 'code': code}
     return _json(status, {'errors': [error]})
 
 

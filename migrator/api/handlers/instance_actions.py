@@ -9,7 +9,7 @@ from typing import Any
 import webob
 
 from migrator import exception
-from migrator.api import common
+from migrator.api import common, tenants
 from migrator.api.handlers import migrations
 from migrator.api.policies.nova import ACTIONS_DETAILS, ACTIONS_EVENTS, ACTIONS_LIST, ACTIONS_SHOW
 from migrator.api.request import Request, answer
@@ -51,16 +51,20 @@ def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     instance = common.get_instance(request, server_id)
     request.authorize(ACTIONS_SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)
-    view = _views(request, instance, [action])[0]
+    (view,) = _views(request, instance, [action])
     everything = request.can(ACTIONS_EVENTS, common.target(instance))
     if everything or request.since(51):
-        view['events'] = [_event(request, instance, event, everything) for event in _events(request, instance, action)]
+        events = _events(request, instance, action)
+        if not request.can(ACTIONS_DETAILS, common.target(instance)):
+            events = [
+                event | {'traceback': event['traceback'] and (view['message'] or tenants.GENERAL)} for event in events
+            ]
+        view['events'] = [_event(request, instance, event, everything) for event in events]
     return answer({'instanceAction': view})
 
 
 def _views(request: Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
-    may_see = request.can(ACTIONS_EVENTS, common.target(instance))
-    messages = common.without_hosts(request, instance.uuid, [action.message for action in found], may_see)
+    messages = _messages(request, instance, found)
     views = []
     for action, message in zip(found, messages, strict=True):
         view = {
@@ -76,6 +80,16 @@ def _views(request: Request, instance: Instance, found: list[Action]) -> list[di
             view['updated_at'] = times.iso(action.finish_time or action.start_time)
         views.append(view)
     return views
+
+
+def _messages(request: Request, instance: Instance, found: list[Action]) -> list[str | None]:
+    """Return why each action has failed, as far as the caller may know it."""
+    if request.can(ACTIONS_DETAILS, common.target(instance)) or not any(action.message for action in found):
+        return [action.message for action in found]
+    moves = {one.uuid: one for one in request.services.database.migrations.list({'instance_uuid': instance.uuid})}
+    return [
+        action.message and tenants.failure(moves.get(action.migration_uuid or ''), action.action) for action in found
+    ]
 
 
 def _events(request: Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
@@ -132,5 +146,5 @@ def _event(request: Request, instance: Instance, event: dict[str, Any], everythi
         if everything:
             view['host'] = event['host']
     if request.since(84) and request.can(ACTIONS_DETAILS, common.target(instance)):
-        (view['details'],) = common.without_hosts(request, instance.uuid, [event['traceback']], everything)
+        view['details'] = event['traceback']
     return view

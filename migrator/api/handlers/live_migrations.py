@@ -11,8 +11,8 @@ import webob
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.api import common, schemas
-from migrator.api.policies.nova import MIGRATE_LIVE, MIGRATE_LIVE_HOST, SERVER_MIGRATIONS_INDEX_HOST
+from migrator.api import common, schemas, tenants
+from migrator.api.policies.nova import ACTIONS_DETAILS, MIGRATE_LIVE, MIGRATE_LIVE_HOST, SERVER_MIGRATIONS_INDEX_HOST
 from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 from migrator.db import actions
@@ -101,10 +101,9 @@ def _check_destination(request: Request, instance: Instance, host: str | None, f
 def _check_queue(request: Request, instance: Instance, queued: int) -> None:
     limit = request.services.conf.api.max_queued_live_migrations
     if queued >= limit:
-        error = exception.TooManyQueued(host=instance.host, queued=queued, limit=limit)
-        if request.can(SERVER_MIGRATIONS_INDEX_HOST, common.target(instance)):
-            raise error
-        raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
+        may_see = request.can(SERVER_MIGRATIONS_INDEX_HOST, common.target(instance))
+        which = f'Host {instance.host}' if may_see else 'The host of the server'
+        raise exception.TooManyQueued(which=which, queued=queued, limit=limit)
 
 
 def new_migration(request: Request, instance: Instance, host: str | None, lowest: int, **more: Any) -> Migration:
@@ -184,8 +183,8 @@ def _is_decided(request: Request, migration: Migration) -> bool:
         )
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
-        may_see = request.can(SERVER_MIGRATIONS_INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
-        (reason,) = common.without_hosts(request, row.instance_uuid, [row.failure], may_see)
-        raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
+        may_see = request.can(ACTIONS_DETAILS, {'project_id': row.project_id, 'user_id': row.user_id})
+        reason = row.failure or f'The live migration ended {row.status}.'
+        raise exception.MigrationPreCheckError(reason if may_see else tenants.failure(row))
     # A wait for a slot may last long, and the checks begin only afterwards.
     return row.checked_at is not None or row.ended or row.waits_for_slot

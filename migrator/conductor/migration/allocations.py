@@ -20,7 +20,7 @@ from migrator.conductor.migration import destinations, hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db.slots import Allowance, Bounds, Request, Waiter
 from migrator.objects import Strategy
-from migrator.objects.reasons import Reason, StuckKind, WaitKind
+from migrator.objects.reasons import FailureKind, Reason, StuckKind, WaitKind
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
 from migrator.saga.saga import Done, Failed, Parked, Stuck, Verdict
@@ -68,7 +68,8 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
-        return Failed(str(error))
+        no_host = isinstance(error, exception.NoValidHost)
+        return Failed(str(error), kind=FailureKind.NO_VALID_HOST if no_host else None)
     m.set(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
     # The check that follows the move has no intent that could read the boots.
     m.read_boots()

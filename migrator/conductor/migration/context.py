@@ -31,7 +31,7 @@ from migrator.db.conductors import Owned
 from migrator.db.migrations import Write
 from migrator.db.sql import columns
 from migrator.objects import ENDS, Guest, Migration, MigrationStatus, Outcome, Service, instance, protocol, reasons
-from migrator.objects.reasons import Reason
+from migrator.objects.reasons import FailureKind, Reason
 from migrator.placement_client.allocations import SharedReadings, Writer
 from migrator.placement_client.candidates import SharedCandidates
 from migrator.placement_client.client import PlacementClient
@@ -366,6 +366,7 @@ class MigrationContext:
             if outcome == Outcome.BACK:
                 lost = _reason_of([record for record in records if record.facts.lost])
                 fields.setdefault('failure', lost or self.abort_reason or _reason_of(records))
+                fields.setdefault('failure_kind', FailureKind.GUEST_LOST.value if lost else _kind_of(self.failure))
                 if self.row.abort_requested_at is not None:
                     fields.setdefault('abort_status', self.row.abort_status or Status.CANCELLED.value)
         ends = fields.get('status') in ENDS
@@ -536,6 +537,13 @@ def _newest_stuck(entries: Sequence[log.Entry]) -> log.Entry | None:
     """Return the newest entry that the migration is stuck, or is no longer stuck."""
     kinds = (log.EntryKind.STUCK, log.EntryKind.UNSTUCK)
     return next((one for one in reversed(entries) if one.kind in kinds), None)
+
+
+def _kind_of(failure: Failed | None) -> str | None:
+    """Return the kind of a failure, as far as a tenant may know it."""
+    if failure is None:
+        return None
+    return failure.kind or (FailureKind.HOST_AWAY.value if failure.unanswered else None)
 
 
 def _reason_of(records: Sequence[log.StepRecord]) -> str | None:

@@ -26,24 +26,6 @@ def test_times_are_in_utc_whatever_zone_they_come_in():
     assert times.iso(None) is None
 
 
-@pytest.mark.parametrize(
-    ('text', 'masked'),
-    [
-        ('host1 is full', '<host> is full'),
-        ('host1: full; host10.example.org: down', '<host>: full; <host>: down'),
-        ('ghost1 and host1a are not hosts of ours', 'ghost1 and host1a are not hosts of ours'),
-        ('on host1.', 'on <host>.'),
-        ("'host1'", "'<host>'"),
-    ],
-)
-def test_names_of_hosts_are_masked_and_nothing_else(text, masked):
-    assert common.mask(text, ['host1', 'host10.example.org']) == masked
-
-
-def test_without_any_host_a_text_stays_as_it_is():
-    assert common.mask('text', []) == 'text'
-
-
 def test_the_next_page_keeps_every_parameter_but_the_marker(make_request):
     request = make_request('/v2.1/servers?limit=2&name=a%26b&marker=old&status=A&status=B')
     (link,) = common.next_link(request, 'servers_links', 2, ['one', 'two'])['servers_links']

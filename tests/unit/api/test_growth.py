@@ -68,9 +68,3 @@ def test_the_lowest_version_and_the_requested_host_take_one_statement_each(crowd
     world = crowded(FEW)
     of_services = [text for text in cost(world, migrate(world, host='dest')).statements if 'FROM services' in text]
     assert len(of_services) == 2
-
-
-def test_only_hosts_that_a_text_names_are_read_to_mask_it(crowded):
-    world = crowded(MANY)
-    services = world.database.services
-    assert services.hosts_in('host dest is full; more123.example.org is down') == ['dest', 'more12', 'more123']
