@@ -24,7 +24,7 @@ Future = concurrent.futures.Future
 
 
 class LiveMigrationQueue:
-    """A first-in first-out queue with a bounded number of slots, whose waiting entries can be cancelled.
+    """A queue in the order of requests, with a bounded number of slots and entries that can be cancelled.
 
     :param host: the name of this host, for messages.
     :param executor: runs the entries that have a slot.
@@ -66,15 +66,16 @@ class LiveMigrationQueue:
         """Keep the downtime of a guest that has left; see :class:`migrator.virt.driver.Reporting`."""
         self.downtimes[instance_uuid] = downtime
 
-    def submit(self, migration_uuid: str, function: Callable[..., Any], /, *args: Any) -> None:
+    def submit(self, migration_uuid: str, place: int, function: Callable[..., Any], /, *args: Any) -> None:
         """Queue ``function(*args)``, which must first call :meth:`take`.
 
+        :param place: the place of the migration's request among all; one with a higher place waits behind it.
         :raises migrator.exception.QueueClosed: the service is stopping.
         """
         with self._lock:
             if self._closed:
                 raise exception.QueueClosed(host=self._host)
-            self._waiting[migration_uuid] = self._executor.submit(function, *args)
+            self._waiting[migration_uuid] = self._executor.submit_at(place, function, *args)
 
     def attach(self, function: Callable[..., Any], /, *args: Any) -> None:
         """Give a slot to a job that was found running, at once and even above the limit."""

@@ -116,7 +116,8 @@ class StepRunner:
                     entry = Entry.QUEUED if command.step == LIVE_MIGRATION else Entry.NONE
                     # Interned, because every message has its own copy of the name.
                     step = sys.intern(command.step)
-                    work = Work(command.migration_uuid, command.instance_uuid, step, command.epoch, body, entry, packed)
+                    of = (command.migration_uuid, command.instance_uuid, step, command.epoch)
+                    work = Work(*of, body, entry, command.place, packed)
                     record.guest.pending.append(work)
                     try:
                         if record.guest.next() is work:
@@ -376,7 +377,7 @@ class StepRunner:
             return self.pool.submit
         job = self.inherited.take(work) if self.inherited.jobs else None
         if job is None:
-            return functools.partial(self.queue.submit, work.uuid)
+            return functools.partial(self.queue.submit, work.uuid, work.place)
         # The job already holds a slot. In the queue the live migration would wait for its own job.
         work.entry, work.started = Entry.STARTED, True
         work.body = functools.partial(work.body, inherited=job)

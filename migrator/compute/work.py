@@ -63,6 +63,7 @@ class Work(driver.CancelToken):
 
     :ivar epoch: the newest epoch in which a conductor requested the work.
     :ivar body: called with the work when it runs; returns the result or a :class:`WorkEnd`.
+    :ivar place: the place of the migration's request among all.
     :ivar packed: the arguments of a live migration; see :func:`pack`.
     :ivar traceparent: the span of the conductor's step, if it is traced.
     :ivar begun: whether the work is no longer pending behind other work of the guest.
@@ -76,6 +77,7 @@ class Work(driver.CancelToken):
     epoch: int
     body: Callable[..., Any]
     entry: str
+    place: int = 0
     packed: bytes = b''
     request_id: str | None = dataclasses.field(default_factory=_request_id)
     traceparent: str | None = dataclasses.field(default_factory=_traceparent)

@@ -331,7 +331,7 @@ def _named(subjects: list[MigrationContext]) -> list[MigrationContext]:
         if one.row.status == MigrationStatus.QUEUED and one.row.wait_kind is None and waiting.lasts(one)
     ]
     # The host takes them from its queue in this order.
-    queued.sort(key=lambda one: (one.row.queued_at.timestamp() if one.row.queued_at else 0.0, one.row.id))
+    queued.sort(key=lambda one: one.row.id)
     others = sorted(queued[_FIRST_QUEUED:], key=lambda one: one.replies.received_at)
     unnamed = {one.row.uuid for one in others[_OTHER_QUEUED:]}
     return [one for one in subjects if one.row.uuid not in unnamed]

@@ -140,7 +140,7 @@ class ConductorEvents:
         return bool(self._rpc.call(admin_context(), self._any, 'compute_answers', timeout=timeout, host=host))
 
     def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
-        """Report to any conductor that this host has started; return its assignments in queued_at order."""
+        """Report to any conductor that this host has started; return its assignments in the order of requests."""
         context, timeout = admin_context(), self._timeout
         found: list[Any] = self._rpc.call(context, self._any, 'compute_started', timeout=timeout, report=report)
         return found

@@ -95,7 +95,8 @@ def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds:
 def compute_started(tools: Tools, report: protocol.HostReport) -> tuple[list[protocol.Assignment], list[str]]:
     """Store a host's new boot, and raise the epoch of every migration in progress at the host.
 
-    :returns: the host's assignments in queued_at order, and the uuids of the migrations whose owners must be woken.
+    :returns: the host's assignments in the order of requests, and the uuids of the migrations whose owners must be
+        woken.
     :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
     :raises migrator.exception.MachineRefused: another machine has the name of the host, or this machine has another
         name. Only the refusal was recorded.

@@ -109,7 +109,7 @@ _NAMED = Prepared(
     sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
     .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
     .where(*_NAMES_HOST)
-    .order_by(_T.c.queued_at, _T.c.id)
+    .order_by(_T.c.id)
 )
 _LISTING = models.Listing(
     _T,
@@ -451,7 +451,7 @@ class Migrations:
 
         :param replaces: the boot_id that was registered when the host called, or None. The registered boot may also be
             the new one already.
-        :returns: those migrations, in queued_at order.
+        :returns: those migrations, in the order of their requests.
         :raises migrator.exception.BootReplaced: another boot is registered by now; nothing was changed.
         :raises migrator.exception.MachineRefused: another machine has the name; nothing was changed.
         """

@@ -232,16 +232,16 @@ def of_host(outlook: Outlook, leaving: Iterable[Migration], sizes: Mapping[str, 
     }
 
 
+_LATEST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+
+
 def _order(one: Migration) -> tuple[int, int, datetime.datetime, int]:
     """Return the sort key of a migration at its source: first what runs, then its queue, then by priority."""
     if one.status in MOVING:
-        rank, at = 0, one.running_at
-    elif one.status == _S.QUEUED:
-        rank, at = 1, one.queued_at
-    else:
-        rank, at = 2 + (one.status == _S.ACCEPTED), None
-    priority = -one.priority if at is None else 0
-    return rank, priority, at or one.created_at or datetime.datetime.max.replace(tzinfo=datetime.UTC), one.id
+        return 0, 0, one.running_at or one.created_at or _LATEST, one.id
+    if one.status == _S.QUEUED:
+        return 1, 0, _LATEST, one.id
+    return 2 + (one.status == _S.ACCEPTED), -one.priority, one.created_at or _LATEST, one.id
 
 
 def _why_unknown(one: Migration) -> str | None:

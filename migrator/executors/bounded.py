@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import importlib.metadata
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -62,13 +63,15 @@ class _Future(concurrent.futures.Future[Any]):
     """A small Future, because thousands may wait. It logs an error that no caller has read.
 
     :param pool: the name of its executor.
+    :param place: its item waits behind those of its own and of lower places.
     :ivar submitted_at: when its item was submitted, in monotonic seconds.
     """
 
     _unread: BaseException | None = None
 
-    def __init__(self, threads: Threads, pool: str) -> None:
+    def __init__(self, threads: Threads, pool: str, place: float = 0) -> None:
         super().__init__()
+        self.place = place
         self._threads = threads
         self._pool = pool
         self.submitted_at = threads.clock.monotonic()
@@ -174,13 +177,15 @@ def _release(distribution: str) -> str:
 
 
 _Item = tuple[_Future, _Call]
+#: The place of what starts at once, and waits only while no thread can be started.
+_FIRST = -math.inf
 
 
 class BoundedExecutor(concurrent.futures.Executor):
-    """A first-in-first-out queue above any executor, with a variable bound and cancellable items.
+    """A queue above any executor, with a variable bound and cancellable items.
 
     Items wait here, and never in the executor. The executor runs only workers, each of which takes waiting items until
-    none is left. An idle queue has no worker.
+    none is left. An idle queue has no worker. Items are taken by their places, and within a place first in, first out.
 
     If the executor refuses a worker, for example because no thread can be started, no item is lost. It waits for a
     worker that becomes free, for the next submit, or for :meth:`start_waiting`, which the owner calls periodically.
@@ -231,10 +236,10 @@ class BoundedExecutor(concurrent.futures.Executor):
         return len(self._waiting)
 
     def oldest_wait(self) -> float:
-        """Return the seconds for which the first item has waited; 0 if none waits."""
+        """Return the seconds for which the item has waited that was submitted first; 0 if none waits."""
         with self._lock:
-            first = next(iter(self._waiting), None)
-            return self._threads.clock.monotonic() - first.submitted_at if first is not None else 0.0
+            now = self._threads.clock.monotonic()
+            return now - min((future.submitted_at for future in self._waiting), default=now)
 
     def stalled_for(self) -> float:
         """Return the seconds for which items have waited without a running worker or a thread for one."""
@@ -247,27 +252,40 @@ class BoundedExecutor(concurrent.futures.Executor):
 
         :raises RuntimeError: the queue has been shut down.
         """
-        return self._submit((fn, args, kwargs or None), above_bound=False)
+        return self._submit((fn, args, kwargs or None))
+
+    def submit_at(
+        self, place: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Queue ``fn(*args, **kwargs)`` before items of higher places; that of :meth:`submit` is 0.
+
+        :raises RuntimeError: the queue has been shut down.
+        """
+        return self._submit((fn, args, kwargs or None), place)
 
     def submit_now(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Start ``fn(*args, **kwargs)`` at once, above the bound if necessary. It takes a slot like any other.
 
         This is for work that runs already, such as a job that outlived the service which started it.
         """
-        return self._submit((fn, args, kwargs or None), above_bound=True)
+        return self._submit((fn, args, kwargs or None), _FIRST)
 
-    def _submit(self, call: _Call, above_bound: bool) -> _Future:
-        future = _Future(self._threads, self._name)
+    def _submit(self, call: _Call, place: float = 0) -> _Future:
+        future = _Future(self._threads, self._name, place)
         future.add_done_callback(self._forget)
         with self._lock:
             if self._closed:
                 raise RuntimeError(f'pool {self._name} accepts no new work: it has been shut down')
-            if not above_bound or not self._start_worker((future, call)):
-                self._waiting[future] = call
-                if above_bound:
-                    self._waiting.move_to_end(future, last=False)
+            if place != _FIRST or not self._start_worker((future, call)):
+                self._wait(future, call)
                 self._start_workers()
         return future
+
+    def _wait(self, future: _Future, call: _Call) -> None:
+        behind = list(itertools.takewhile(lambda one: one.place > future.place, reversed(self._waiting)))
+        self._waiting[future] = call
+        for one in reversed(behind):
+            self._waiting.move_to_end(one)
 
     def start_waiting(self) -> None:
         """Start waiting items as far as the bound allows, after a worker could not be started."""

@@ -134,6 +134,7 @@ class Command(base.Versioned):
     :ivar owner: the conductor's id.
     :ivar reply_to: the conductor's server name, for events.
     :ivar boot_id: the boot of the host that the command is meant for; any other boot refuses it.
+    :ivar place: the id of the migration, which is the place of its request among all; 0: it has none.
     """
 
     migration_uuid: str
@@ -144,11 +145,12 @@ class Command(base.Versioned):
     reply_to: str
     boot_id: str
     tenure: int = 0
+    place: int = 0
 
     @property
     def is_odd(self) -> bool:
-        """Whether its epoch or its tenure is outside of the range that a database can store."""
-        return not (0 <= self.epoch <= STORABLE and 0 <= self.tenure <= STORABLE)
+        """Whether its epoch, its tenure or its place is outside of the range that a database can store."""
+        return not all(0 <= number <= STORABLE for number in (self.epoch, self.tenure, self.place))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,7 +321,7 @@ class EventClient(Protocol):
         """
 
     def compute_started(self, report: HostReport) -> list[Assignment]:
-        """Report to any conductor that this host has started. Return its assignments in queued_at order.
+        """Report to any conductor that this host has started. Return its assignments in the order of requests.
 
         :raises migrator.exception.MachineRefused: another machine has this name, or this machine has another one.
         :raises migrator.exception.ServiceUnreachable: no conductor answered; call again.

@@ -193,7 +193,9 @@ class Monitor:
         compute = self.cloud.computes.get(effect.host)
         if compute is not None:
             running = len(self.cloud.world.hypervisors[effect.host].jobs)
-            for what in self._queues.check_start(compute, running, self._rows.migrations_of(effect.instance_uuid)):
+            rows = self._rows.migrations.values()
+            mine = [one for one in rows if one.instance_uuid == effect.instance_uuid]
+            for what in self._queues.check_start(compute, running, mine, {one.uuid: one.id for one in rows}):
                 self._note(APART, what)
 
     # --- a look ------------------------------------------------------------------------------------------------------

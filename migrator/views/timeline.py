@@ -152,7 +152,6 @@ def gather(database: Database, migration: Migration, lease: float, sagas: Sagas)
     instance = database.instances.find(migration.instance_uuid)
     entries = database.migrations.read_log(migration.uuid)
     leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
-    mine = (migration.queued_at, migration.id)
     waiting = [one for one in leaving if one.status == Status.QUEUED]
     return Facts(
         now=database.services.now(),
@@ -174,7 +173,7 @@ def gather(database: Database, migration: Migration, lease: float, sagas: Sagas)
         boots=database.conductors.list(),
         lease=lease,
         saga=sagas[migration.task],
-        before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
+        before=sum(one.id < migration.id for one in waiting),
         running=sum(1 for one in leaving if one.status in _RUNNING),
         seen={} if instance is None else database.differences.seen(instance.uuid),
         is_defined=instance is not None and bool(database.definitions.get(instance.uuid, instance.host)),

@@ -420,6 +420,27 @@ def test_restart_keeps_the_order_of_the_queue_and_the_slot_of_a_running_migratio
         assert state.migration(cloud, instance)['status'] == 'completed'
 
 
+@pytest.mark.parametrize('restarts', [False, True])
+def test_the_queue_has_the_order_of_requests_whichever_was_prepared_first(cloud, restarts):
+    instances = [cloud.boot(f'vm{number}', 'host1') for number in range(4)]
+    hypervisor(cloud, 'host1').faults.stall('copying', sticky=True)
+    slow = hypervisor(cloud, 'host2').faults.stall('pre_live_migration', instance_uuid=instances[1].uuid)
+    for instance in instances:
+        assert cloud.live_migrate(instance, 'host2').status_int == 202
+        cloud.simulation.advance(1)
+    assert (jobs(cloud), len(cloud.waiting()['host1'])) == (1, 2), 'the second one is being prepared'
+    slow.release()
+    cloud.simulation.advance(5)
+    assert len(cloud.waiting()['host1']) == 3
+    if restarts:
+        state.kill(cloud, 'host1')
+        state.restart(cloud, 'host1')
+        cloud.simulation.advance(5)
+    migration_requests.go_on(cloud)
+    cloud.wait(LONG)
+    assert order(cloud, instances) == [0, 1, 2, 3]
+
+
 def test_a_service_that_comes_back_with_a_lower_limit_starts_nothing_until_there_is_room(cloud):
     cloud.set_option('host1', 'max_concurrent_live_migrations', 3)
     instances = many(cloud, 6)

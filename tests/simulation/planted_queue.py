@@ -71,9 +71,9 @@ def entry_is_stored_after_its_work_was_submitted() -> Iterator[object]:
     Here, too, the Future is stored when its work has been submitted, under no lock.
     """
 
-    def naive(self: Any, migration_uuid: str, function: Any, /, *args: Any) -> None:
+    def naive(self: Any, migration_uuid: str, place: int, function: Any, /, *args: Any) -> None:
         self._waiting[migration_uuid] = live_migration_queue.Future()
-        future = self._executor.submit(function, *args)
+        future = self._executor.submit_at(place, function, *args)
         with self._lock:
             pass  # where a worker may get on
         self._waiting[migration_uuid] = future
@@ -86,7 +86,7 @@ def entry_is_stored_after_its_work_was_submitted() -> Iterator[object]:
 def limit_of_moves_is_ignored() -> Iterator[object]:
     """Every move gets its slot at once."""
 
-    def at_once(self: Any, migration_uuid: str, function: Any, /, *args: Any) -> None:
+    def at_once(self: Any, migration_uuid: str, _place: int, function: Any, /, *args: Any) -> None:
         self._waiting[migration_uuid] = self._executor.submit_now(function, *args)
 
     with patched(_Queue, 'submit', at_once) as there:
@@ -111,27 +111,25 @@ def job_of_an_earlier_boot_has_no_slot() -> Iterator[object]:
 @SHELF.plant('I10', 'restart with a queue')
 def queue_is_last_in_first_out() -> Iterator[object]:
     """What came last into the queue gets the next slot."""
-    submit = executors.BoundedExecutor._submit
+    wait = executors.BoundedExecutor._wait
 
-    def upside_down(self: Any, call: Any, above_bound: bool) -> Any:
-        future = submit(self, call, above_bound)
-        if future in self._waiting:
-            self._waiting.move_to_end(future, last=False)
-        return future
+    def upside_down(self: Any, future: Any, call: Any) -> None:
+        wait(self, future, call)
+        self._waiting.move_to_end(future, last=False)
 
-    with patched(executors.BoundedExecutor, '_submit', upside_down) as there:
+    with patched(executors.BoundedExecutor, '_wait', upside_down) as there:
         yield there
 
 
-@SHELF.plant('I10', 'restart with a queue')
-def restart_turns_the_queue_around() -> Iterator[object]:
-    """What waited when its host was killed is queued again in the reverse order."""
-    begin_boot = migrations.Migrations.begin_boot
+@SHELF.plant('I10', 'seed 750012', 'seed 750034')
+def queue_has_the_order_of_arrival() -> Iterator[object]:
+    """What was prepared first gets the next slot, although another one was requested earlier."""
+    submit = _Queue.submit
 
-    def reverse(self: Any, *given: Any) -> Any:
-        return begin_boot(self, *given)[::-1]
+    def by_arrival(self: Any, migration_uuid: str, _place: int, function: Any, /, *args: Any) -> None:
+        submit(self, migration_uuid, 0, function, *args)
 
-    with patched(migrations.Migrations, 'begin_boot', reverse) as there:
+    with patched(_Queue, 'submit', by_arrival) as there:
         yield there
 
 

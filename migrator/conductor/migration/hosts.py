@@ -47,6 +47,7 @@ def header(row: Migration, step: str, owner: str, reply_to: str, boot_id: str) -
         reply_to=reply_to,
         boot_id=boot_id,
         tenure=row.tenure,
+        place=row.id,
     )
 
 

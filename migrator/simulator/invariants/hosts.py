@@ -25,7 +25,7 @@ def bound(world: World) -> Iterator[str]:
     """I10, always: no job starts while the host's running jobs, with inherited ones, reach the limit.
 
     This check uses the log of effects and the present limit. A :class:`~migrator.simulator.monitor.Monitor` uses the
-    limit at the start of the job, and checks the order of starts, too. Not checked: a restart queues by ``queued_at``.
+    limit at the start of the job, and checks that starts have the order of the requests, too.
     """
     running: collections.Counter[str] = collections.Counter()
     for effect in world.effects:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The check of the queues of the compute services: free slots and the order of arrival (I10)."""
+"""The check of the queues of the compute services: free slots and the order of requests (I10)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.compute import work
+from migrator.objects import Migration
 from migrator.simulator.reader import Host
 
 
 class Queues:
-    """The arrivals and the slots of all queues.
+    """What waits in all queues, and their slots.
 
     :ivar highest_limit: host -> the highest limit that a look has seen.
     """
 
     def __init__(self) -> None:
         self.highest_limit: dict[str, int] = {}
-        #: (boot, migration) -> its position in the order of arrival in the queue.
-        self._arrivals: dict[tuple[str, str], int] = {}
+        #: (boot, migration) -> the migrations that waited when it got its slot.
+        self._behind: dict[tuple[str, str], list[str]] = {}
         #: (boot, migration) -> the limit at the time it got its slot, if the limit was lowered since.
         self._slots: dict[tuple[str, str], int] = {}
 
     def look(self, hosts: Mapping[str, Host]) -> None:
-        """Note the arrivals since the last look."""
+        """Note the limits."""
         for name, host in hosts.items():
             self.highest_limit[name] = max(host.limit, self.highest_limit.get(name, 0))
-            for uuid in host.waiting:
-                self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
 
     def watch(self, compute: Any) -> None:
-        """Note each change of the limit of a compute service's queue."""
-        resize = compute._runner.queue.resize
+        """Note each change of the limit of a compute service's queue, and each slot that it gives."""
+        executor = compute._live_migration_executor
+        resize, next_ = compute._runner.queue.resize, executor._next
 
         def resized(limit: int) -> None:
             before = compute._runner.queue.limit
             resize(limit)
             self._keep_slots(compute, before)
 
-        compute._runner.queue.resize = resized
+        def given() -> Any:
+            item = next_()
+            if item is not None:
+                self._behind[compute.boot_id, _migration(item[1])] = _waiting(executor)
+            return item
+
+        compute._runner.queue.resize, executor._next = resized, given
 
     def _keep_slots(self, compute: Any, limit: int) -> None:
         """Note the migrations that got a slot under an earlier limit, whether their jobs have started or not."""
@@ -51,21 +57,34 @@ class Queues:
                 key = (compute.boot_id, uuid)
                 self._slots[key] = max(limit, self._slots.get(key, 0))
 
-    def check_start(self, compute: Any, running: int, mine: Sequence[str]) -> Iterator[str]:
-        """Yield what is wrong at the start of a job: no slot was free, or an earlier migration waits.
+    def check_start(
+        self, compute: Any, running: int, mine: Sequence[Migration], ids: Mapping[str, int]
+    ) -> Iterator[str]:
+        """Yield what is wrong at the start of a job: no slot was free, or an earlier request waits.
 
         :param running: the number of running jobs of the host, with the new one.
-        :param mine: the migrations of the guest of the new job.
+        :param mine: the migrations of the guest of the new job, the newest last.
+        :param ids: migration -> its id, by which requests have an order.
         """
-        limit = max([compute._runner.queue.limit, *(self._slots.get((compute.boot_id, uuid), 0) for uuid in mine)])
+        limit = max([compute._runner.queue.limit, *(self._slots.get((compute.boot_id, one.uuid), 0) for one in mine)])
         if running > limit:
             yield f'{compute.host} started job number {running}, its limit is {limit}'
-        keys = [(compute.boot_id, uuid) for uuid in mine]
-        place = next((self._arrivals[key] for key in keys if key in self._arrivals), 0)
-        # A waiting migration that the last look did not see came after all that it saw.
-        latest = len(self._arrivals)
-        waiting = list(compute._waiting_live_migrations)
-        earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), latest) < place]
-        # With several slots, earlier migrations may have got one without having left the queue yet.
-        if len(earlier) >= limit:
-            yield f'{compute.host} started {mine[0]} before {", ".join(earlier)}, which arrived earlier'
+        if not mine:
+            return
+        one = mine[-1]
+        behind = self._behind.get((compute.boot_id, one.uuid))
+        # Without a slot of its own, it has taken that of whatever waits now.
+        behind = _waiting(compute._live_migration_executor) if behind is None else behind
+        earlier = [uuid for uuid in behind if ids.get(uuid, one.id) < one.id]
+        if earlier:
+            yield f'{compute.host} started {one.uuid} before {", ".join(earlier)}, which was requested earlier'
+
+
+def _waiting(executor: Any) -> list[str]:
+    return [_migration(call) for call in executor._waiting.values()]
+
+
+def _migration(call: Any) -> str:
+    _, (work_, *_), _ = call
+    uuid: str = work_.uuid
+    return uuid

@@ -111,10 +111,11 @@ class Rows:
         """Return a migration, ended or not, as it was when the table was read last."""
         return next((row.object for row in self._tables['migrations'] if row.uuid == uuid), None)
 
-    def migrations_of(self, instance_uuid: str) -> list[str]:
-        """Return the uuids of an instance's migrations that were in progress or had ended at the last look."""
+    @property
+    def migrations(self) -> Mapping[str, Migration]:
+        """The migrations that were in progress or had ended at the last look."""
         found: Mapping[str, Migration] = self.values.get('migrations', {})
-        return [one.uuid for one in found.values() if one.instance_uuid == instance_uuid]
+        return found
 
     def _add_up(self, concerned: set[str]) -> None:
         logs: dict[str, list[log.Entry]] = {uuid: [] for uuid in concerned}

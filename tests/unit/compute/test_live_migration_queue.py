@@ -33,7 +33,7 @@ class Made:
 
     def submit(self, *uuids: str) -> None:
         for uuid in uuids:
-            self.queue.submit(uuid, self.work, uuid)
+            self.queue.submit(uuid, 1, self.work, uuid)
 
 
 @pytest.fixture
@@ -54,6 +54,16 @@ def test_wait_of_the_first_waiting_entry_is_known(simulation: Simulation) -> Non
     made.go.set()
     simulation.run()
     assert made.executor.oldest_wait() == 0
+
+
+def test_an_earlier_request_waits_before_a_later_one_that_came_first(simulation: Simulation) -> None:
+    made = Made(simulation.process('alpha'))
+    for uuid, place in (('runs', 1), ('d', 5), ('b', 3), ('c', 4), ('e', 5), ('a', 2)):
+        made.queue.submit(uuid, place, made.work, uuid)
+        simulation.advance(1)
+    made.go.set()
+    simulation.run()
+    assert made.ran == ['runs', *'abcde']
 
 
 def test_cancelled_waiting_entry_never_runs(simulation: Simulation) -> None:
@@ -106,9 +116,9 @@ def test_attached_job_takes_a_slot_above_the_limit(simulation: Simulation) -> No
 class Naive(Queue):
     """The naive queue: store a placeholder, submit, then store the Future, without a lock over the three."""
 
-    def submit(self, migration_uuid: str, function: Any, /, *args: Any) -> None:
+    def submit(self, migration_uuid: str, place: int, function: Any, /, *args: Any) -> None:
         self._waiting[migration_uuid] = concurrent.futures.Future()
-        future = self._executor.submit(function, *args)
+        future = self._executor.submit_at(place, function, *args)
         self._waiting[migration_uuid] = future
 
     def take(self, migration_uuid: str) -> None:

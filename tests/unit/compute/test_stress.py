@@ -128,7 +128,7 @@ class HammeredQueue:
             # Recorded before submit(), because an abort may come first.
             self.submitted.append(uuid)
             try:
-                self.queue.submit(uuid, self._work, uuid)
+                self.queue.submit(uuid, round_, self._work, uuid)
             except exception.QueueClosed:
                 self.refused.append(uuid)
             if round_ % 4:

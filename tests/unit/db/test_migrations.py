@@ -451,12 +451,12 @@ class TestBoots:
         assert scene.database.migrations.get(outbound.uuid).owner == outbound.owner
         assert scene.database.services.get_compute('host1').boot_id == boot
 
-    def test_boot_returns_migrations_in_queue_order_with_owners_server(self, scene: Scene) -> None:
+    def test_boot_returns_migrations_in_the_order_of_requests_with_owners_server(self, scene: Scene) -> None:
         moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
         queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
         report = protocol.HostReport(host='host1', boot_id='new', version=4)
         found = scene.database.migrations.begin_boot(report, scene.database.services, None)
-        assert [one.owned.migration.uuid for one in found] == [queued[1].uuid, queued[2].uuid, queued[0].uuid]
+        assert [one.owned.migration.uuid for one in found] == [one.uuid for one in queued]
         assert {one.owner_server for one in found} == {'conductor1'}
         assert {one.owned.migration.epoch for one in found} == {2}
         assert all(one.owned.instance is not None for one in found)

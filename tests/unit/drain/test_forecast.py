@@ -205,8 +205,8 @@ def test_rate_of_the_hypervisor_bounds_the_rest(copied, remains, seconds):
 def test_queue_of_a_host_is_in_its_order_with_positions():
     rows = [
         migration(4, 'accepted', **waiting_for_slot('an inbound slot at host7: 2 of 2')),
-        migration(3, 'queued', queued_at=ago(10)),
-        migration(2, 'queued', queued_at=ago(20)),
+        migration(3, 'queued', queued_at=ago(20)),
+        migration(2, 'queued', queued_at=ago(10)),
         running(1, 5),
     ]
     places = forecast.of_host(outlook(), rows, {f'g{number}': 100 for number in range(1, 5)})

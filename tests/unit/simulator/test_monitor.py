@@ -98,11 +98,11 @@ def test_start_of_job_out_of_order_is_found(watched):
     hypervisor = watched.world.hypervisors['host1']
     assert seen(watched) == []
     with watched.world.lock:
-        # The third one gets the slot of the first, although the second arrived earlier.
+        # The third one gets the slot of the first, although the second was requested earlier.
         hypervisor.jobs[others[1].uuid] = hypervisor.jobs.pop(watched.instance.uuid)
         watched.world.record('host1', 'job started', others[1].uuid, 'host1/1')
     assert seen(watched) == ['I10']
-    assert 'which arrived earlier' in watched.monitor.violations[0].what
+    assert 'which was requested earlier' in watched.monitor.violations[0].what
 
 
 def test_slot_is_kept_after_limit_is_lowered_and_further_job_is_found(watched):
