@@ -47,6 +47,7 @@ _QUIET = (
     'cotyledon=WARN',
     'keystoneauth.identity=ERROR',
     'oslo_db.api=CRITICAL',
+    'oslo_db.sqlalchemy.exc_filters=CRITICAL',
     'oslo_service=WARN',
     'stevedore=ERROR',
 )
@@ -180,15 +181,21 @@ class OncePerOutage(logging.Filter):
         # oslo.messaging logs an outage of the broker in several wordings, for each attempt of each connection.
         if record.name == _BROKER and any(phrase in str(record.msg) for phrase in _BROKER_IS_AWAY):
             return record.name, ''
+        for one in _errors(record):
+            if isinstance(one, exception.DatabaseUnreachable):
+                # Whatever a service does needs the database, and each of its parts has words of its own.
+                return type(one).__name__, ''
         return record.name, _NUMBER.sub('#', record.getMessage())
 
     @staticmethod
     def _of_an_outage(record: logging.LogRecord) -> bool:
-        if record.name.startswith(_REPEATING):
-            return True
-        arguments = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
-        found = [*arguments, record.exc_info and record.exc_info[1]]
-        return any(isinstance(one, exception.ServiceUnreachable) for one in found)
+        return record.name.startswith(_REPEATING) or any(_errors(record))
+
+
+def _errors(record: logging.LogRecord) -> list[exception.ServiceUnreachable]:
+    arguments = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+    found = [*arguments, record.exc_info and record.exc_info[1]]
+    return [one for one in found if isinstance(one, exception.ServiceUnreachable)]
 
 
 def register(conf: cfg.ConfigOpts) -> None:

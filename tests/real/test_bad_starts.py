@@ -171,6 +171,21 @@ def test_a_database_server_that_is_away_is_named_once_and_waited_for(start):
     assert starts.HUSH not in done.stderr
 
 
+@pytest.mark.parametrize('server', ['postgresql', 'mariadb'], indirect=True)
+def test_a_database_that_becomes_read_only_is_said_once(start, server, server_url, rabbitmq, vhost):
+    common = {'database__connection': server_url, 'transport_url': rabbitmq.url(vhost)}
+    name = sa.engine.make_url(server_url).database
+    with start.running('conductor', **common) as service, start.running('compute', **common):
+        service.wait_for('Waiting for Placement')  # the host has registered
+        server.make_read_only(name)
+        service.wait_for('The database is read-only')
+        service.signal(signal.SIGTERM)  # the end of the lease cannot be written either
+        assert service.status() == 0
+        assert 'Traceback' not in service.text()
+        assert len([line for line in starts.said(service) if 'read-only' in line]) == 1
+    server.make_read_only(name, False)
+
+
 # --- Placement -------------------------------------------------------------------------------------------------------
 
 

@@ -160,9 +160,10 @@ class PostgreSQL(process.Process):
         self.administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def make_read_only(self, name: str, on: bool = True) -> None:
-        """Refuse every change of a database to new connections."""
+        """Refuse every change of a database, and end its connections, which could go on otherwise."""
         change = 'SET default_transaction_read_only = on' if on else 'RESET default_transaction_read_only'
         self.administer(f'ALTER DATABASE "{name}" {change}')
+        self.administer(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
 
     def administer(self, statement: str) -> None:
         engine = sa.create_engine(

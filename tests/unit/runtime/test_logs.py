@@ -158,6 +158,18 @@ def test_outage_noticed_by_many_migrations_is_logged_once(named):
         assert once.filter(record) is (count == 0)
 
 
+def test_outage_of_the_database_is_logged_once_whatever_notices_it():
+    once = logs.OncePerOutage(clock=lambda: 0.0)
+
+    def written(name, text, error):
+        return once.filter(logging.LogRecord(name, logging.WARNING, '', 1, text, (error,), None))
+
+    away, read_only = exception.DatabaseUnreachable(reason='it sleeps'), exception.DatabaseReadOnly(reason='standby')
+    assert written('migrator.x', 'Could not renew: %s', read_only)
+    assert not written('migrator.y', 'Could not write heartbeats: %s', read_only)
+    assert written('migrator.x', 'Could not renew: %s', away)
+
+
 def test_log_write_error_is_reported_once_while_it_lasts(log, capsys, monkeypatch):
     logger, lines = log
     (handler,) = [one for one in logging.getLogger().handlers if hasattr(one, 'baseFilename')]
