@@ -17,9 +17,11 @@ from migrator.objects.reasons import FailureKind
 
 #: Stands for each failure whose kind is not below.
 GENERAL = 'The move failed; an administrator can see why.'
-#: Nova's sentence for it.
+#: Stands for the failure of a step, after which another host may have been tried.
+STEP = 'This step failed; an administrator can see why.'
+#: Nova has the same sentence.
 NO_VALID_HOST = 'No valid host was found.'
-NOT_CANCELLED = 'The move could not be cancelled any more.'
+NOT_CANCELLED = 'The move could not be cancelled.'
 
 #: The kind of a failure, or the status with which a migration ended -> the sentence.
 SENTENCES: Mapping[str, str] = MappingProxyType(

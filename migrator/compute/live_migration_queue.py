@@ -15,6 +15,7 @@ while it is held. A thread that holds one of these locks calls no driver and sen
 from __future__ import annotations
 
 import concurrent.futures
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -69,13 +70,15 @@ class LiveMigrationQueue:
     def submit(self, migration_uuid: str, place: int, function: Callable[..., Any], /, *args: Any) -> None:
         """Queue ``function(*args)``, which must first call :meth:`take`.
 
-        :param place: the place of the migration's request among all; one with a higher place waits behind it.
+        :param place: the place of the migration's request among all; one with a higher place waits behind it. 0: it
+            is not known, and waits behind all.
         :raises migrator.exception.QueueClosed: the service is stopping.
         """
         with self._lock:
             if self._closed:
                 raise exception.QueueClosed(host=self._host)
-            self._waiting[migration_uuid] = self._executor.submit_at(place, function, *args)
+            # A conductor of an earlier commit names no place.
+            self._waiting[migration_uuid] = self._executor.submit_at(place or math.inf, function, *args)
 
     def attach(self, function: Callable[..., Any], /, *args: Any) -> None:
         """Give a slot to a job that was found running, at once and even above the limit."""
@@ -112,7 +115,7 @@ class LiveMigrationQueue:
     def close(self) -> list[str]:
         """Refuse new entries, and cancel all waiting ones.
 
-        :returns: the migration uuids of the cancelled entries, in their order.
+        :returns: the migration uuids of the cancelled entries, in the order of their arrival.
         """
         with self._lock:
             cancelled = [uuid for uuid, future in list(self._waiting.items()) if future.cancel()]

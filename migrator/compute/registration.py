@@ -199,7 +199,8 @@ class Registration:
 
     def _apply(self, assignments: Sequence[Assignment]) -> None:
         """Apply the reply: the migrations in which this host takes part, in order."""
-        for assignment in assignments:
+        # The first one may get a slot before the others are here.
+        for assignment in sorted(assignments, key=lambda one: one.command.place):
             with context.about(None, assignment.command.migration_uuid, assignment.command.instance_uuid):
                 self._apply_one(assignment)
         self.registered = True

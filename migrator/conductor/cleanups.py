@@ -126,7 +126,7 @@ def run_one(tools: Tools, cleanup: Cleanup, boot_id: str) -> bool:
         return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held) or (held.step in ENDS_COPIES and _waits_for_the_guest(tools, held)):
         return False
-    if held.step in RESTORING and (_has_no_place(tools, held) or _runs_elsewhere(tools, held) is not None):
+    if held.step in RESTORING and (_has_no_place(tools, held) or _runs_elsewhere(tools, held)):
         tools.database.cleanups.let_go(held)
         return False
     answer = _send(tools, held, boot_id)
@@ -198,12 +198,11 @@ def _has_no_place(tools: Tools, held: Cleanup) -> bool:
     return True
 
 
-def _runs_elsewhere(tools: Tools, held: Cleanup) -> str | None:
-    """Return where else a guest runs that a cleanup would restore, or None if nowhere.
+def _runs_elsewhere(tools: Tools, held: Cleanup) -> bool:
+    """Return whether another host runs a guest that a cleanup would restore, and block the cleanup then.
 
     The destination of its migration is asked, and each host that was last known to have the guest. One that does not
-    answer decides nothing: the migration has found out before that its destination does not run the guest. If another
-    cleanup is going to end each of those copies, this one waits for it; else it is blocked.
+    answer decides nothing: the migration has found out before that its destination does not run the guest.
     """
     uuid, known = held.instance_uuid, tools.database.differences.known(held.instance_uuid)
     with contextlib.suppress(exception.MigrationNotFound):
@@ -214,19 +213,14 @@ def _runs_elsewhere(tools: Tools, held: Cleanup) -> str | None:
         if runs_on:
             there = ' and '.join(runs_on)
             why = f'{held.step} would restore the guest at {held.host}, but it is active on {there}'
-            others = tools.database.cleanups.list(instance_uuid=uuid)
-            if {*runs_on} <= {one.host for one in others if one.may_end_copy and one.blocked_because is None}:
-                why = f'{why}, where the deferred cleanup has to end it first'
-                tools.database.cleanups.note_failure(held, why)
-                return why
             remedy = (
                 f'Look which copy is right. If it is that on {there}: '
                 f'{remedies.offer(remedies.Kind.RECONCILE_IF_RIGHT)}, then remove what is left at {held.host}. If not, '
                 'shut it off there. Then retry the cleanup.'
             )
             _block(tools, held, f'{why}. {remedy}')
-            return why
-    return None
+            return True
+    return False
 
 
 def _look_at_guest(tools: Tools, held: Cleanup, host: str) -> protocol.Guest | None:
@@ -303,11 +297,9 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     if wait.next_try > m.tools.threads.clock.monotonic():
         m.ledger.wake_by(wait.next_try)
         return cleanup.reason
-    elsewhere = _runs_elsewhere(m.tools, cleanup) if cleanup.step in RESTORING else None
-    if elsewhere is not None:  # if it is blocked, the next run reports that
-        wait.tries += 1
-        hosts.back_off(m, wait)
-        return elsewhere
+    if cleanup.step in RESTORING and _runs_elsewhere(m.tools, cleanup):
+        m.ledger.wake_now()  # it is blocked, which the next run reports
+        return ''
     intent = log.StepRecord(cleanup.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
     data = _migrate_data(cleanup)
     outcome = hosts.carry_out(m, m.source, cleanup.step, intent, instance=m.guest, migrate_data=data)
@@ -352,6 +344,8 @@ def take_report(tools: Tools, report: protocol.Report) -> None:
 def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.state == protocol.WorkState.DONE:
         LOG.info('Deferred cleanup is done: %s', _name(cleanup))
+        if cleanup.may_end_copy:
+            _try_restoring_again(tools, cleanup)
         tools.database.cleanups.forget(cleanup)
         return True
     if report.state == protocol.WorkState.RUNNING:
@@ -365,6 +359,17 @@ def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
         return True
     tools.database.cleanups.let_go(cleanup)
     return False
+
+
+def _try_restoring_again(tools: Tools, ended: Cleanup) -> None:
+    """Unblock what would restore a guest, since a copy of it has ended at another host.
+
+    If that copy was not the reason, it is blocked again.
+    """
+    mine = tools.database.cleanups.list(instance_uuid=ended.instance_uuid)
+    blocked = [one for one in mine if one.step in RESTORING and one.blocked_because is not None]
+    if blocked:
+        tools.database.cleanups.try_again(blocked)
 
 
 def _why_here(tools: Tools, cleanup: Cleanup) -> str:

@@ -20,10 +20,10 @@ _LIMIT = cfg.IntOpt(
     help="""
 How many live migrations may go out from this host at once.
 
-A whole number of 1 or more; default 1. Further migrations wait in status queued, first in, first out, and can be
-aborted there. Migrations that run at once share the link between the hosts, so each takes longer and the guests' memory
-changes more meanwhile. A change while the service runs (SIGHUP) raises or lowers the limit. It does not interrupt
-running migrations, and waiting ones keep their order.
+A whole number of 1 or more; default 1. Further migrations wait in status queued, in the order of their requests, and
+can be aborted there. Migrations that run at once share the link between the hosts, so each takes longer and the
+guests' memory changes more meanwhile. A change while the service runs (SIGHUP) raises or lowers the limit. It does
+not interrupt running migrations, and waiting ones keep their order.
 """,
 )
 DEFAULT_OPTS = [

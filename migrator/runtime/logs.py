@@ -184,7 +184,7 @@ class OncePerOutage(logging.Filter):
         for one in _errors(record):
             if isinstance(one, exception.DatabaseUnreachable):
                 # Whatever a service does needs the database, and each of its parts has words of its own.
-                return type(one).__name__, ''
+                return f'{type(one).__name__} {record.levelno}', _NUMBER.sub('#', str(one))
         return record.name, _NUMBER.sub('#', record.getMessage())
 
     @staticmethod

@@ -181,6 +181,34 @@ def test_a_reverted_guest_is_started_after_the_copy_of_its_fenced_destination_ha
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
+def test_a_move_to_the_host_of_such_a_copy_says_that_an_operator_is_needed(cloud):
+    """The copy is ended by no cleanup while a migration names its host."""
+    instance = boot(cloud, 'one', 'host1')
+    action = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    migration_requests.until(cloud, lambda: state.migration(cloud, instance)['status'] == 'finished')
+    state.kill(cloud, 'host2')
+    assert cloud.request('POST', action, {'revertResize': None}).status_int == 202
+    stall = faults(cloud, 'host1').stall('revert_migration_at_source', sticky=True)
+    cloud.simulation.advance(2 * MINUTE)
+    state.force_down(cloud, 'host2')
+    cloud.simulation.run_until(stall.reached.is_set, timeout=2 * MINUTE)
+    state.kill(cloud, 'host1')
+    cloud.wait()
+    faults(cloud, 'host1').clear()
+    cloud.start_compute('host1')
+    cloud.simulation.advance(3)
+    cloud.start_compute('host2')
+    assert cloud.request('POST', action, {'migrate': {'host': 'host2'}}).status_int == 202
+    cloud.simulation.advance(10 * MINUTE)
+    row = cloud.migrations(instance)[-1]
+    assert row.stuck_kind == 'blocked-cleanup'
+    by_hand(cloud, instance, 'host2', None)
+    blocked = [one for one in cloud.database.cleanups.list() if one.blocked_because is not None]
+    cloud.database.cleanups.try_again(blocked)
+    cloud.wait()
+
+
 @pytest.mark.parametrize('phase', [None, 'live_migration'])
 def test_guest_that_another_host_runs_is_not_declared_lost(cloud, phase):
     instance = boot(cloud, 'one', 'host1')

@@ -55,9 +55,12 @@ def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     everything = request.can(ACTIONS_EVENTS, common.target(instance))
     if everything or request.since(51):
         events = _events(request, instance, action)
-        if not request.can(ACTIONS_DETAILS, common.target(instance)):
+        if events and not request.can(ACTIONS_DETAILS, common.target(instance)):
+            # The oldest event is the whole action.
+            sentences = [tenants.STEP] * (len(events) - 1) + [view['message']]
             events = [
-                event | {'traceback': event['traceback'] and (view['message'] or tenants.GENERAL)} for event in events
+                event | {'traceback': event['traceback'] and sentence}
+                for event, sentence in zip(events, sentences, strict=True)
             ]
         view['events'] = [_event(request, instance, event, everything) for event in events]
     return answer({'instanceAction': view})

@@ -155,9 +155,15 @@ RULES = [
     rule(HYPERVISORS_SERVERS, ADMIN, 'List the servers of hypervisors.', 'GET /os-hypervisors/{pattern}/servers'),
     rule(ACTIONS_LIST, PROJECT_READER_OR_ADMIN, 'List actions.', 'GET /servers/{server_id}/os-instance-actions'),
     rule(ACTIONS_SHOW, PROJECT_READER_OR_ADMIN, 'Show one action, and from 2.51 its events.', _INSTANCE_ACTION),
-    rule(ACTIONS_DETAILS, ADMIN, 'Show from 2.84 on why each event of an action has failed.', _INSTANCE_ACTION),
     rule(
-        ACTIONS_EVENTS, ADMIN, "Show an action's events with their tracebacks, and from 2.62 their hosts.",
+        ACTIONS_DETAILS, ADMIN,
+        'Show why an action, and each event of it, has failed: texts of drivers, hosts and Placement, in message, '
+        'traceback and details, and in the 400 of a live migration below 2.34. Others read sentences of a table.',
+        _INSTANCE_ACTION,
+    ),
+    rule(
+        ACTIONS_EVENTS, ADMIN,
+        "Show an action's events below 2.51, whether they have failed (traceback), and from 2.62 their hosts.",
         _INSTANCE_ACTION,
     ),
     rule(MIGRATIONS_INDEX, PROJECT_MANAGER_OR_ADMIN, 'List migrations, without their hosts.', _MIGRATIONS),

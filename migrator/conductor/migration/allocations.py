@@ -68,7 +68,7 @@ def next_candidate(m: MigrationContext) -> Mapping[str, Any] | Failed | Parked:
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         return _later(m, error, 'move_allocation')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
-        no_host = isinstance(error, exception.NoValidHost)
+        no_host = type(error) is exception.NoValidHost  # its subclasses have other causes than a lack of hosts
         return Failed(str(error), kind=FailureKind.NO_VALID_HOST if no_host else None)
     m.set(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
     # The check that follows the move has no intent that could read the boots.

@@ -366,7 +366,7 @@ class MigrationContext:
             if outcome == Outcome.BACK:
                 lost = _reason_of([record for record in records if record.facts.lost])
                 fields.setdefault('failure', lost or self.abort_reason or _reason_of(records))
-                fields.setdefault('failure_kind', FailureKind.GUEST_LOST.value if lost else _kind_of(self.failure))
+                fields.setdefault('failure_kind', _kind_of(self.failure, records))
                 if self.row.abort_requested_at is not None:
                     fields.setdefault('abort_status', self.row.abort_status or Status.CANCELLED.value)
         ends = fields.get('status') in ENDS
@@ -539,11 +539,15 @@ def _newest_stuck(entries: Sequence[log.Entry]) -> log.Entry | None:
     return next((one for one in reversed(entries) if one.kind in kinds), None)
 
 
-def _kind_of(failure: Failed | None) -> str | None:
+def _kind_of(failure: Failed | None, records: Sequence[log.StepRecord]) -> str | None:
     """Return the kind of a failure, as far as a tenant may know it."""
-    if failure is None:
-        return None
-    return failure.kind or (FailureKind.HOST_AWAY.value if failure.unanswered else None)
+    if any(record.facts.lost for record in records):
+        certain = not any(record.facts.elsewhere for record in records)
+        return FailureKind.GUEST_LOST.value if certain else None
+    if failure is not None and failure.kind is not None:
+        return failure.kind.value
+    away = any(record.facts.unanswered for record in records) or (failure is not None and failure.unanswered)
+    return FailureKind.HOST_AWAY.value if away else None
 
 
 def _reason_of(records: Sequence[log.StepRecord]) -> str | None:

@@ -111,6 +111,7 @@ def choose(
     :param asked_after: use no candidates that Placement was asked for earlier.
     :raises migrator.exception.NoSlot: no host that is left has a free slot.
     :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
+    :raises migrator.exception.Invalid: the instance holds no allocation.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down, or is disabled and may not be.
     :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
@@ -165,8 +166,8 @@ class _Choice:
         found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
         held = readings.read(instance, migration.source_compute, others_follow=migration.drain is not None)
         if held.generation is None or not held.allocations:
-            raise exception.NoValidHost(
-                reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
+            raise exception.Invalid(
+                f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
             )
         if found is None:
             assert named is not None

@@ -30,7 +30,7 @@ _OWN_PARTS = frozenset({*hypervisor.PARTS[:2], 'guest'})
 def _settled(world: World) -> Iterator[Instance]:
     """Yield the instances without a migration in progress whose newest migration did not end in error.
 
-    One that failed afterwards, such as the evacuation of a guest in error, has left the guest as it was.
+    A migration that failed after such an error, such as the evacuation of a guest in error, has changed nothing.
     """
     for instance in world.instances.values():
         newest = world.newest(instance.uuid)

@@ -73,7 +73,7 @@ class Queues:
             return
         one = mine[-1]
         behind = self._behind.get((compute.boot_id, one.uuid))
-        # Without a slot of its own, it has taken that of whatever waits now.
+        # It was given no slot, so it must not be before any that waits now.
         behind = _waiting(compute._live_migration_executor) if behind is None else behind
         earlier = [uuid for uuid in behind if ids.get(uuid, one.id) < one.id]
         if earlier:
