@@ -159,7 +159,7 @@ class TestOfItsOwnChoice:
             uuid=stage.instance.uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
         )
         stages.allocations.remove(client, owner, generation=held.generation or 0)
-        assert 'heal its allocation' in why_not(stage, exception.NoValidHost)
+        assert 'heal its allocation' in why_not(stage, exception.Invalid)
 
     def test_a_placement_that_is_away_is_to_be_asked_later(self, stage: Stage) -> None:
         stage.cloud.adapter.inject(Fault.UNREACHABLE, times=9)
