@@ -221,19 +221,29 @@ def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInve
 
 
 def _ensure_traits(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
-    """Set a provider's traits if they differ from the report."""
+    """Add the traits of the report, and remove those of its own kinds that it no longer has.
+
+    All others stay: an operator has set them. A driver that reports ``HW_CPU_X86_AVX`` owns all ``HW_CPU_`` traits, and
+    one that reports none of them owns none. ``CUSTOM_`` traits are only added.
+    """
     url = f'/resource_providers/{wanted.uuid}/traits'
     found = client.read(url)
-    if set(wanted.traits) == set(found['traits']):
+    mine, there = set(wanted.traits), set(found['traits'])
+    kinds = {_kind(name) for name in mine} - {_kind(_CUSTOM)}
+    kept = mine | {name for name in there if _kind(name) not in kinds}
+    if kept == there:
         return False
-    for name in sorted(set(wanted.traits) - set(found['traits'])):
+    for name in sorted(mine - there):
         if name.startswith(_CUSTOM):
             client.put(f'/traits/{name}')
-    client.put(
-        url,
-        {'resource_provider_generation': found['resource_provider_generation'], 'traits': sorted(set(wanted.traits))},
-    )
+    generation = found['resource_provider_generation']
+    client.put(url, {'resource_provider_generation': generation, 'traits': sorted(kept)})
     return True
+
+
+def _kind(trait: str) -> str:
+    first, second, *_ = f'{trait}__'.split('_')
+    return first if first == _CUSTOM.strip('_') else f'{first}_{second}'
 
 
 def _provider_of(entry: dict[str, Any]) -> Provider:

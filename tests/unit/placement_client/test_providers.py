@@ -85,12 +85,32 @@ def test_only_what_differs_is_written(client, in_process, tree):
     assert providers.read_inventory(client, tree[1].uuid)['MEMORY_MB']['total'] == 2048
 
 
-def test_a_resource_class_and_a_trait_that_are_no_longer_reported_are_removed(client, tree):
+def test_a_resource_class_that_is_no_longer_reported_is_removed(client, tree):
     providers.ensure_tree(client, tree, sleep=never)
-    bare = [tree[0].replace(traits=[]), tree[1].replace(inventory={}), tree[2]]
+    bare = [tree[0], tree[1].replace(inventory={}), tree[2]]
     providers.ensure_tree(client, bare, sleep=never)
-    assert providers.read_traits(client, tree[0].uuid) == []
     assert providers.read_inventory(client, tree[1].uuid) == {}
+
+
+@pytest.mark.parametrize(
+    ('reported', 'left'),
+    [
+        # The driver reports traits of processors, so it owns all of them.
+        (['HW_CPU_X86_AVX'], ['CUSTOM_GOLD', 'HW_CPU_X86_AVX', 'STORAGE_DISK_SSD']),
+        (['CUSTOM_FAST'], ['CUSTOM_FAST', 'CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+        ([], ['CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+    ],
+)
+def test_traits_that_an_operator_has_set_stay(client, tree, reported, left):
+    providers.ensure_tree(client, tree, sleep=never)
+    url = f'/resource_providers/{tree[0].uuid}/traits'
+    client.put('/traits/CUSTOM_GOLD')
+    set_by_hand = ['HW_CPU_X86_VMX', 'CUSTOM_GOLD', 'STORAGE_DISK_SSD']
+    generation = client.read(url)['resource_provider_generation']
+    client.put(url, {'resource_provider_generation': generation, 'traits': set_by_hand})
+    providers.ensure_tree(client, [tree[0].replace(traits=reported), *tree[1:]], sleep=never)
+    assert providers.read_traits(client, tree[0].uuid) == left
+    assert providers.ensure_tree(client, [tree[0].replace(traits=reported), *tree[1:]], sleep=never) is False
 
 
 def test_a_renamed_host_keeps_its_provider(client):
