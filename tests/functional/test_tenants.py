@@ -160,6 +160,20 @@ def test_each_role_reads_what_it_may_know(cloud, error, tmp_path, monkeypatch):
     assert ('administrator' in read) == (error not in WITHOUT_CANARY), cloud.migrations(instance)[-1]
 
 
+def test_what_a_request_below_2_34_waits_for_is_one_of_the_sentences_too(cloud, tmp_path):
+    use_policies(cloud, tmp_path, {'os_compute_api:os-migrate-server:migrate_live': 'project_id:%(project_id)s'})
+    instance = cloud.boot('one', 'host1', project_id='blue', user_id='ada')
+    fail('check_can_live_migrate_destination')(cloud, instance)
+    body = {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}
+    response = cloud.request('POST', f'/servers/{instance.uuid}/action', body, version='2.30', token='ada:blue')
+    assert (response.status_int, SECRETS.search(response.text)) == (400, None), response.text
+    assert tenants.NO_VALID_HOST in response.text
+
+
+def test_the_stream_of_events_is_not_for_tenants(cloud):
+    assert cloud.request('GET', '/migrator/v1/events', token='ada:blue').status_int == 403
+
+
 def use_policies(cloud, tmp_path, lines):
     """Start the API again, with a policy file."""
     path = tmp_path / 'policy.yaml'
