@@ -217,9 +217,9 @@ def setup(conf: cfg.ConfigOpts) -> None:
         file = conf.log_config_append or '/'.join(filter(None, (conf.log_dir, conf.log_file)))
         option = '[DEFAULT] ' + ('log_config_append' if conf.log_config_append else 'log_file')
         raise exception.ConfigurationError(option=option, value=file, detail=f'it cannot be used: {error}.') from None
-    annotator, once = Annotator(), OncePerOutage()
+    annotator = Annotator()
     for handler in logging.getLogger().handlers:
-        handler.addFilter(once)
+        handler.addFilter(OncePerOutage())  # each has written its own lines
         handler.addFilter(annotator)
         handler.setFormatter(Redactor(handler.formatter or logging.Formatter()))
         _report_write_errors_once(handler)

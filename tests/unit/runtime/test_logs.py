@@ -170,6 +170,23 @@ def test_outage_of_the_database_is_logged_once_whatever_notices_it():
     assert written('migrator.x', 'Could not renew: %s', away)
 
 
+def test_each_handler_writes_the_line_of_an_outage(tmp_path, capsys):
+    """Such as a file and the journal."""
+    conf = cfg.ConfigOpts()
+    logs.register(conf)
+    conf(['--log-file', str(tmp_path / 'log')], project='migrator', default_config_files=[])
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    try:
+        conf.set_override('use_stderr', True)
+        logs.setup(conf)
+        logging.getLogger('migrator.test').warning('Waits: %s', exception.DatabaseUnreachable(reason='it sleeps'))
+    finally:
+        root.handlers[:], root.level = before
+    assert 'it sleeps' in (tmp_path / 'log').read_text()
+    assert 'it sleeps' in capsys.readouterr().err
+
+
 def test_log_write_error_is_reported_once_while_it_lasts(log, capsys, monkeypatch):
     logger, lines = log
     (handler,) = [one for one in logging.getLogger().handlers if hasattr(one, 'baseFilename')]
