@@ -344,9 +344,7 @@ def take_report(tools: Tools, report: protocol.Report) -> None:
 def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.state == protocol.WorkState.DONE:
         LOG.info('Deferred cleanup is done: %s', _name(cleanup))
-        if cleanup.may_end_copy:
-            _try_restoring_again(tools, cleanup)
-        tools.database.cleanups.forget(cleanup)
+        _forget(tools, cleanup)
         return True
     if report.state == protocol.WorkState.RUNNING:
         return False
@@ -361,15 +359,17 @@ def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     return False
 
 
-def _try_restoring_again(tools: Tools, ended: Cleanup) -> None:
-    """Unblock what would restore a guest, since a copy of it has ended at another host.
+def _forget(tools: Tools, cleanup: Cleanup) -> None:
+    """Delete a cleanup, and first unblock what would restore the guest, if it had a copy to end.
 
     If that copy was not the reason, it is blocked again.
     """
-    mine = tools.database.cleanups.list(instance_uuid=ended.instance_uuid)
-    blocked = [one for one in mine if one.step in RESTORING and one.blocked_because is not None]
-    if blocked:
-        tools.database.cleanups.try_again(blocked)
+    if cleanup.may_end_copy:
+        mine = tools.database.cleanups.list(instance_uuid=cleanup.instance_uuid)
+        blocked = [one for one in mine if one.step in RESTORING and one.blocked_because is not None]
+        if blocked:
+            tools.database.cleanups.try_again(blocked)
+    tools.database.cleanups.forget(cleanup)
 
 
 def _why_here(tools: Tools, cleanup: Cleanup) -> str:
@@ -396,7 +396,7 @@ def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:
         return False
     why = 'the instance has been deleted' if instance is None else f'the instance is on {instance.host} now'
     LOG.info('Deferred cleanup is not needed: %(cleanup)s: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
-    tools.database.cleanups.forget(cleanup)
+    _forget(tools, cleanup)
     return True
 
 

@@ -34,15 +34,11 @@ def _settled(world: World) -> Iterator[Instance]:
     """
     for instance in world.instances.values():
         newest = world.newest(instance.uuid)
-        if newest is None or (
-            newest.ended
-            and _S.ERROR
-            not in (
-                newest.status,
-                instance.vm_state == 'error' and _decisive(world, instance),
-            )
-        ):
+        if newest is None:
             yield instance
+        elif newest.ended and newest.status != _S.ERROR:
+            if instance.vm_state != 'error' or _decisive(world, instance) != _S.ERROR:
+                yield instance
 
 
 def _decisive(world: World, instance: Instance) -> str | None:

