@@ -37,7 +37,7 @@ from migrator.conf import api as api_conf
 from migrator.conf import conductor
 from migrator.db import models
 from migrator.db.api import Database
-from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Migration, compute_node, instance
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, ComputeNode, Migration, ProviderInventory, instance
 from tests import conformity
 
 #: After this number of requests the database is filled anew: a locked or migrating guest refuses all that follows.
@@ -222,8 +222,8 @@ class Site:
             session.execute(sa.update(table).where(table.c.status == 'accepted').values(status='running'))
 
     def _host(self, name: str, id_: str) -> None:
-        root = compute_node.ProviderInventory(uuid=id_, name=name, inventory={'VCPU': {'total': 8}})
-        node = compute_node.ComputeNode(uuid=id_, host=name, node=f'{name}.example.org', providers=[root])
+        root = ProviderInventory(uuid=id_, name=name, inventory={'VCPU': {'total': 8}})
+        node = ComputeNode(uuid=id_, host=name, node=f'{name}.example.org', providers=[root])
         services = self.database.services
         with self.database.engine.writer() as session:
             services.write_report(session, name, COMPUTE_BINARY, CURRENT_VERSION, id_)

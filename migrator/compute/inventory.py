@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import Guest, HostReport, Instance, compute_node
+from migrator.objects import ComputeNode, Guest, HostReport, Instance
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class HostInventory:
         self._querying_since: float | None = None
         #: Whether the last query failed, or has no reply for too long. That was logged then.
         self.unresponsive = False
-        self._node: compute_node.ComputeNode | None = None
+        self._node: ComputeNode | None = None
         self._identity = identity or None
 
     def report(

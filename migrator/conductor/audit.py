@@ -455,7 +455,9 @@ def home_of(database: Database, client: PlacementClient, instance: Instance) -> 
         uuid: providers.read_inventory(client, uuid) for uuid, its_root in root_of.items() if its_root == root
     }
     home: dict[str, dict[str, int]] = {}
-    for name, amount in instance.flavor.resources().items():
+    held = {name for amounts in kept.values() for name in amounts}
+    totals = instance.flavor.request.totals
+    for name, amount in next((one for one in totals if one.keys() == held), totals[0]).items():
         holders = {uuid: amounts[name] for uuid, amounts in kept.items() if amounts.get(name)}
         if sum(holders.values()) != amount:
             places = list(holders) or [uuid for uuid, inventory in inventories.items() if name in inventory]

@@ -21,6 +21,7 @@ from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration, MigrationStatus, Service, protocol, remedies
+from migrator.objects.instance import spec_problem
 from migrator.objects.remedies import Reading
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
@@ -149,6 +150,15 @@ def _adopt(database: Database, client: PlacementClient, instance: Instance, host
     except Exception:  # an error with one guest must not prevent the adoption of others
         LOG.exception('Not adopting guest %(guest)s of host %(host)s', {'guest': instance.uuid, 'host': host})
         return False
+    # It is there, whatever its service says of its flavor.
+    for key, value in instance.flavor.extra_specs.items():
+        problem = spec_problem(key, value)
+        if problem is not None:
+            LOG.warning(
+                'Guest %(guest)s of host %(host)s has the extra spec %(key)s=%(value)s, which nova would refuse: '
+                '%(problem)s. It may find no other host',
+                {'guest': instance.uuid, 'host': host, 'key': key, 'value': value, 'problem': problem},
+            )
     resources = ', '.join(f'{name} {amount}' for name, amount in instance.flavor.resources().items())
     LOG.info(
         'Adopted guest %(guest)s (%(name)s) of host %(host)s with %(resources)s',
@@ -184,8 +194,7 @@ def placed(client: PlacementClient, flavor: Flavor, root: str) -> candidates.Can
 
     :param root: uuid of the host's root provider.
     """
-    groups, policy = flavor.resource_groups(), flavor.group_policy
-    found = candidates.get_candidates(client, groups, in_tree=root, limit=1, group_policy=policy)
+    found = candidates.get_candidates(client, flavor.request, in_tree=root, limit=1)
     return found[0] if found else None
 
 
@@ -209,7 +218,7 @@ def _is_there(
     for amounts in allocation_state.normal(held.allocations).values():
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
-    if total != instance.flavor.resources():
+    if total not in instance.flavor.request.totals:
         return False
     return set(allocation_state.normal(held.allocations)) <= {one.uuid for one in providers.read_tree(client, root)}
 

@@ -29,10 +29,10 @@ from migrator.objects import (
     ENDS,
     MIGRATABLE_VM_STATES,
     OWN_TASKS,
+    ComputeNode,
     Migration,
     MigrationStatus,
     MigrationType,
-    compute_node,
     protocol,
     reasons,
 )
@@ -463,7 +463,7 @@ class Migrations:
             services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, report.limit)
             if claims:
                 machines.claim(session, report)
-            if isinstance(report.node, compute_node.ComputeNode):
+            if isinstance(report.node, ComputeNode):
                 services.write_node(session, report.node)
             session.execute(_RAISE_EPOCHS, {'at_host': report.host})
             text = f'{report.host} was started, so it is not dead.'

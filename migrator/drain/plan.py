@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from migrator import exception
 from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind
-from migrator.objects import Flavor, MigrationType
+from migrator.objects import MigrationType
 from migrator.objects.drain import Drain, Member, place
+from migrator.objects.request import Request
 
 #: The amounts of a guest or a host: provider -> resource class -> the amount.
 Amounts = Mapping[str, Mapping[str, int]]
@@ -31,46 +32,40 @@ _NAMED = 5
 class Placement(Protocol):
     """The room as a plan asks for it."""
 
-    def candidates(self, flavor: Flavor, traits: Mapping[str, str]) -> tuple[Mapping[str, Sequence[Amounts]], Amounts]:
-        """Return the candidates for a flavor, and the free amounts of their providers.
+    def candidates(self, request: Request) -> tuple[Mapping[str, Sequence[Amounts]], Amounts]:
+        """Return the candidates for a guest, and the free amounts of their providers.
 
-        :param traits: those of :attr:`Need.traits`.
         :returns: root provider -> the allocations of each candidate; and provider -> resource class -> amount.
         :raises migrator.exception.PlacementRefused: such as an unknown trait.
         """
 
-    def largest_free(self, name: str, amount: int, without: Collection[str]) -> int:
-        """Return the greatest free amount of a resource class at one provider.
+    def lacks(self, request: Request) -> Lacks:
+        """Return what the hosts lack that are no candidates."""
 
-        :param amount: an amount that is enough: if a provider has it, the result may be any that is not less.
-        :param without: the roots of the provider trees that do not count.
-        """
+
+class Lacks(Protocol):
+    """What hosts lack for a guest."""
+
+    def of(self, root: str) -> str:
+        """Return in words what the tree of a root provider lacks."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Need:
     """What a guest needs of its destination.
 
+    :ivar request: what Placement is asked for.
     :ivar only: the hosts that may receive it; None: any.
-    :ivar limits: what else restricts its hosts. Guests with equal flavors, hosts and limits share one answer.
+    :ivar limits: what else restricts its hosts. Guests with equal requests, hosts and limits share one answer.
     :ivar why_not: returns why a host is no destination for it; None: it is one.
     :ivar rank: returns the rank of a host; those with the lowest rank are taken first.
-    :ivar traits: those that it requires of each request group, in Placement's form; ``''`` is the unnumbered group.
     """
 
-    flavor: Flavor
+    request: Request
     only: Sequence[str] | None
     limits: Hashable
     why_not: Callable[[str], str | None]
     rank: Callable[[str], tuple[int, ...]] = lambda host: ()
-    traits: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def asked(self) -> Hashable:
-        """What Placement is asked for."""
-        one = self.flavor
-        specs, traits = tuple(sorted(one.extra_specs.items())), tuple(sorted(self.traits.items()))
-        return one.vcpus, one.memory_mb, one.root_gb, one.ephemeral_gb, one.swap, specs, traits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +181,7 @@ class Rooms:
         self._by_need: dict[Hashable, _Choices] = {}
 
     def _choices(self, need: Need) -> _Choices:
-        key = (need.asked, need.only and frozenset(need.only), need.limits)
+        key = (need.request, need.only and frozenset(need.only), need.limits)
         if key not in self._by_need:
             refused: dict[str, str] = {}
             usable: dict[str, Sequence[Amounts]] = {}
@@ -205,17 +200,17 @@ class Rooms:
         return self._by_need[key]
 
     def _candidates_of(self, need: Need) -> Mapping[str, Sequence[Amounts]]:
-        if need.asked not in self._candidates:
-            self._candidates[need.asked] = {}
+        if need.request not in self._candidates:
+            self._candidates[need.request] = {}
             try:
-                found, free = self._placement.candidates(need.flavor, need.traits)
+                found, free = self._placement.candidates(need.request)
             except exception.PlacementRefused as error:  # such as an unknown trait
-                self._refusals[need.asked] = error.message
+                self._refusals[need.request] = error.message
             else:
                 for provider, amounts in free.items():
                     self._free.setdefault(provider, dict(amounts))
-                self._candidates[need.asked] = found
-        return self._candidates[need.asked]
+                self._candidates[need.request] = found
+        return self._candidates[need.request]
 
     def _why_not(self, need: Need, host: str) -> str | None:
         if host in self._drained:
@@ -273,17 +268,20 @@ class Rooms:
                 f'The guests before it in the plan use the room of all {len(choices.usable)} usable hosts{short}.',
                 'Enable or add hosts, or drain fewer hosts at a time.',
             )
-        if choices.refused:
-            shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host not in self._drained]
-            more = f'; and {len(shown) - _NAMED} more' if len(shown) > _NAMED else ''
-            if shown:
-                whys = '; '.join(shown[:_NAMED]) + more
-                remedy = 'Enable one of them, start its service, or allow it as a destination; or add a host.'
-                return _no_destination(f'No host with room can take it: {whys}.', remedy)
-        if need.asked in self._refusals:
-            return _no_destination(self._refusals[need.asked], 'Correct the extra specs of its flavor.')
-        missing = self._missing(need)
-        return _no_destination(f'Placement has no room for it on another host: {missing}.', 'Free room, or add a host.')
+        if need.request in self._refusals:
+            return _no_destination(self._refusals[need.request], 'Correct the extra specs of its flavor.')
+        lacks = self._placement.lacks(need.request)
+        others = {host: root for root, host in self._hosts.items() if host not in self._drained}
+        # Those with room come first: they are the nearest to taking it.
+        shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host in others]
+        remedy = 'Enable one of them, start its service, or allow it as a destination; or add a host.'
+        if not shown:
+            remedy = 'Free room, or add a host that has what they lack.'
+        shown += [f'{host}: it {lacks.of(others[host])}' for host in sorted(others.keys() - choices.refused.keys())]
+        more = f'; and {len(shown) - _NAMED} more' if len(shown) > _NAMED else ''
+        if not shown:
+            return _no_destination('There is no other host.', 'Add a host.')
+        return _no_destination(f'No other host can take it: {"; ".join(shown[:_NAMED])}{more}.', remedy)
 
     def _short(self, usable: Iterable[Sequence[Amounts]]) -> str:
         """Return in words what the guest lacks at the host that comes nearest to having room for it."""
@@ -297,19 +295,6 @@ class Rooms:
                 if lacks and (best is None or share < best[0]):
                     best = share, ' and '.join(f'{lack} {name}' for name, lack, _ in sorted(lacks))
         return f'; the nearest is short of {best[1]}' if best is not None else ''
-
-    def _missing(self, need: Need) -> str:
-        """Return in words of which resource class no other host has enough room."""
-        wanted = need.flavor.resources()
-        drained = {root for root, host in self._hosts.items() if host in self._drained}
-        short = []
-        for name, amount in sorted(wanted.items()):
-            free = self._placement.largest_free(name, amount, drained)
-            if free < amount:
-                short.append(f'{name}: {amount} needed, and the most that a host has free is {free}')
-        together = ', '.join(f'{amount} {name}' for name, amount in sorted(wanted.items()))
-        traits = f' with the traits {", ".join(sorted(need.traits.values()))}' if need.traits else ''
-        return '; '.join(short) or f'no single host{traits} has {together} free'
 
 
 @dataclasses.dataclass

@@ -38,7 +38,7 @@ from migrator.objects import COMPUTE_BINARY
 from migrator.placement_client.client import DENIED, NOT_NOW, PlacementClient, adapter_from_conf, public
 
 #: The oldest microversion that is enough: a queued migration can be aborted. And the newest that this client knows.
-LEAST, NEWEST = (2, 65), (2, 96)
+LEAST, NEWEST = (2, 65), (2, 103)
 #: The newest microversion that shows how many guests a hypervisor runs.
 _RUNNING_VMS = (2, 87)
 #: The newest microversion with which Nova starts an evacuated guest that ran before.

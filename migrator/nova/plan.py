@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from migrator.nova.client import Nova
 from migrator.nova.engine import AT_ONCE
 from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
 from migrator.nova.resources import Server, ServerGroup
-from migrator.objects import Flavor, remedies
+from migrator.objects import remedies, request
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
@@ -34,7 +33,6 @@ from migrator.placement_client.client import PlacementClient
 INBOUND = 2
 #: Seconds for which a chooser uses what it has read.
 FRESH = 10.0
-_TRAIT_KEY = re.compile(r'^trait(?P<group>[a-zA-Z0-9_-]*):(?P<trait>[A-Z0-9_]+)$')
 #: The extra specs with this prefix are compared with the metadata of aggregates.
 _AGGREGATE_KEY = 'aggregate_instance_extra_specs:'
 #: Metadata of an aggregate whose name begins with this reserve its hosts for the projects in the value.
@@ -42,6 +40,8 @@ _TENANT_KEY = 'filter_tenant_id'
 #: The microversion that shows the zone for which a guest was requested. Its release (2024.1) is the first that moves
 #: vGPUs live.
 _SHOWS_PINNED = _MOVES_VGPU = (2, 96)
+#: The newest microversion of 2026.1 (33), the first release whose hosts have traits for the secrets of TPMs.
+_ASKS_FOR_SECRETS = (2, 103)
 _TRUE = ('1', 't', 'true', 'on', 'y', 'yes')
 
 
@@ -204,6 +204,7 @@ class Site:
     def __init__(self, nova: Nova) -> None:
         self._nova = nova
         self._moves_vgpu = nova.microversion >= _MOVES_VGPU
+        self._asks_for_secrets = nova.microversion >= _ASKS_FOR_SECRETS
         self._shows_pinned = nova.microversion >= _SHOWS_PINNED
         # Nova may keep an old record of a host: the one that reports counts.
         self._services = {one.host: one for one in sorted(nova.services(), key=lambda one: one.state == 'up')}
@@ -261,7 +262,7 @@ class Site:
         if specs.get('accel:device_profile'):
             remedy = remedies.offer(remedies.Kind.SHELVE, look, guest=server.uuid)
             return _immovable(f'it has an accelerator ({specs["accel:device_profile"]})', remedy)
-        if 'VGPU' in server.flavor.resources() and not self._moves_vgpu:
+        if 'VGPU' in server.request.total and not self._moves_vgpu:
             return _immovable('it has a vGPU, which Nova moves live from release 29 (2024.1) on', cold)
         return None
 
@@ -287,7 +288,11 @@ class Site:
 
     def need(self, drain: Drain, server: Server) -> Need:
         """Return what a guest needs of its destination."""
-        flavor, source = _requested(server), server.host or ''
+        source = server.host or ''
+        asked = server.request
+        if not self._asks_for_secrets:
+            kept = {trait for trait in asked.root_required if not trait.startswith(request.TPM_SECRETS)}
+            asked = dataclasses.replace(asked, root_required=frozenset(kept))
         group = self._groups.get(server.uuid)
         members = self._members_at(group) if group is not None else collections.Counter[str]()
         home = self._services[source].zone if source in self._services else None
@@ -314,7 +319,7 @@ class Site:
             project,
             group and (group.uuid, frozenset(members.items())),
         )
-        return Need(flavor, drain.destinations, limits, why_not, rank, _traits(flavor))
+        return Need(asked, drain.destinations, limits, why_not, rank)
 
     def _why_not_service(self, host: str, source: str) -> str | None:
         if host == source:
@@ -363,23 +368,3 @@ def _why_not_group(host: str, group: ServerGroup | None, members: Mapping[str, i
 
 def _immovable(what: str, remedy: str) -> Obstacle:
     return Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {what}.', remedy)
-
-
-def _requested(server: Server) -> Flavor:
-    """Return the flavor of a guest with the amounts that Nova requests of Placement."""
-    flavor = server.flavor
-    specs = dict(flavor.extra_specs)
-    if specs.get('hw:cpu_policy') == 'dedicated':
-        specs = {'resources:PCPU': str(flavor.vcpus), 'resources:VCPU': '0'} | specs
-    root_gb = 0 if server.is_volume_backed else flavor.root_gb
-    return dataclasses.replace(flavor, root_gb=root_gb, extra_specs=specs)
-
-
-def _traits(flavor: Flavor) -> dict[str, str]:
-    """Return the traits that a flavor requires of each request group."""
-    found: dict[str, list[str]] = collections.defaultdict(list)
-    for key, value in sorted(flavor.extra_specs.items()):
-        matched = _TRAIT_KEY.match(key)
-        if matched and value in ('required', 'forbidden'):
-            found[matched['group']].append(('!' if value == 'forbidden' else '') + matched['trait'])
-    return {group: ','.join(names) for group, names in found.items()}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator.objects import Flavor
+from migrator.objects.request import Request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Server:
     :ivar availability_zone: None: not known.
     :ivar pinned_zone: the zone that it was requested for; None: none, or not known (before 2.96).
     :ivar is_volume_backed: whether its root disk is a volume.
+    :ivar image_properties: those of its image that Nova shows; None: it shows none, before 2.98 or of a volume.
     :ivar server_groups: the ids of its server groups; only :meth:`Nova.server` shows them, from 2.71 on.
     """
 
@@ -41,9 +43,15 @@ class Server:
     availability_zone: str | None = None
     pinned_zone: str | None = None
     is_volume_backed: bool = False
+    image_properties: Mapping[str, str] | None = None
     server_groups: tuple[str, ...] = ()
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
+
+    @property
+    def request(self) -> Request:
+        """What Nova asks Placement for before the guest moves, as far as it is shown."""
+        return self.flavor.request_for(self.image_properties, self.is_volume_backed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,7 +180,7 @@ def time_of(text: str | None) -> datetime.datetime | None:
 
 def server_of(found: Mapping[str, Any]) -> Server:
     """Return a guest of an answer."""
-    flavor = found.get('flavor') or {}
+    flavor, image = found.get('flavor') or {}, found.get('image')
     return Server(
         uuid=found['id'],
         name=found.get('name') or '',
@@ -190,16 +198,21 @@ def server_of(found: Mapping[str, Any]) -> Server:
             root_gb=flavor.get('disk', 0),
             ephemeral_gb=flavor.get('ephemeral', 0),
             swap=flavor.get('swap') or 0,
-            extra_specs=flavor.get('extra_specs') or {},
+            extra_specs=_texts(flavor.get('extra_specs') or {}),
         ),
         project_id=found.get('tenant_id'),
         availability_zone=found.get('OS-EXT-AZ:availability_zone') or None,
         pinned_zone=found.get('pinned_availability_zone') or None,
-        is_volume_backed=found.get('image') == '',
+        is_volume_backed=image == '',
+        image_properties=_texts(image['properties']) if image and 'properties' in image else None,
         server_groups=tuple(found.get('server_groups') or ()),
         created_at=time_of(found.get('created')),
         updated_at=time_of(found.get('updated')),
     )
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def migration_of(found: Mapping[str, Any]) -> NovaMigration:

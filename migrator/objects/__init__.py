@@ -2,7 +2,6 @@
 
 """The data that services send to each other and store: frozen objects that travel as JSON."""
 
-from migrator.objects.compute_node import ComputeNode, ProviderInventory
 from migrator.objects.drain import Drain, Member
 from migrator.objects.instance import (
     COLD_MIGRATABLE_VM_STATES,
@@ -48,6 +47,8 @@ from migrator.objects.service import (
     COMPUTE_BINARY,
     CONDUCTOR_BINARY,
     CURRENT_VERSION,
+    ComputeNode,
+    ProviderInventory,
     Service,
 )
 

@@ -6,12 +6,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import os_resource_classes
+import os_traits
+from oslo_utils import strutils
+
 from migrator.objects import base
+from migrator.objects.request import Request, request_of
 
 #: The vm_states in which a guest can be live-migrated, as in nova.
 MIGRATABLE_VM_STATES = ('active', 'paused')
@@ -33,7 +39,62 @@ OWN_TASKS = (DELETING, RECONCILING)
 
 #: The least size, in GiB, that the memory and each copied disk of a guest counts as; nova's number.
 _LEAST = 2.0
-_RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
+#: More than any number that nova accepts is worth.
+_MOST = 1 << 256
+_MASK = re.compile(r'\^?\d+(-\d+|,\^?\d+)*')
+_GROUP = '([a-zA-Z0-9_-]{1,64})?'
+_FROM_0, _FROM_1, _WHOLE = range(_MOST), range(1, _MOST), range(-_MOST, _MOST)
+_ANY = re.compile('.*', re.DOTALL)
+#: Patterns of the extra specs that nova knows -> what their values are: the least and the greatest number, words, a
+#: pattern, or bool. Nova's own table is that of microversion 2.86; tests/real/nova/test_requests.py compares both.
+_SPECS: dict[str, range | tuple[str, ...] | re.Pattern[str] | type[bool]] = {
+    'accel:device_profile': _ANY,
+    'aggregate_instance_extra_specs:.+': _ANY,
+    r'capabilities:(cpu_info|metrics|stats|numa_topology|supported_hv_specs|pci_device_pools|nodename|pci_stats'
+    r'|supported_instances|limits|instances)(:\w+)*': _ANY,
+    'capabilities:(id|uuid|service_id|host|vcpus|memory_mb|local_gb|vcpus_used|memory_mb_used|local_gb_used'
+    '|hypervisor_type|hypervisor_version|hypervisor_hostname|free_ram_mb|free_disk_gb|current_workload|running_vms'
+    '|disk_available_least|host_ip|mapped|cpu_allocation_ratio|ram_allocation_ratio|disk_allocation_ratio'
+    '|total_usable_ram_mb|total_usable_disk_gb|disk_mb_used|free_disk_mb|vcpus_total|num_instances|num_io_ops'
+    '|failed_builds|aggregates|cell_uuid|updated)': _ANY,
+    'group_policy': ('isolate', 'none'),
+    'hide_hypervisor_id|hw:hide_hypervisor_id|hw:cpu_realtime|hw:locked_memory|hw:boot_menu|hw:pmu': bool,
+    'hw:vif_multiqueue_enabled|hw:mem_encryption|hw:virtio_packed_ring|hw:ephemeral_encryption|hw_rng:allowed': bool,
+    'hw:cpu_realtime_mask|hw:cpu_dedicated_mask': _MASK,
+    r'hw:numa_cpus.\d+': _MASK,
+    'hw:cpu_policy': ('dedicated', 'shared', 'mixed'),
+    'hw:cpu_thread_policy': ('prefer', 'isolate', 'require'),
+    'hw:emulator_threads_policy': ('isolate', 'share'),
+    'hw:mem_page_size': re.compile(r'large|small|any|\d+([kKMGT]i?)?(b|bit|B)?'),
+    r'hw:numa_nodes|hw:numa_mem.\d+|hw:cpu_(max_)?(sockets|cores|threads)': _FROM_1,
+    'hw:pci_numa_affinity_policy': ('required', 'preferred', 'legacy', 'socket'),
+    'hw:mem_encryption_model': ('amd-sev', 'amd-sev-es', 'amd-sev-snp', 'intel-tdx'),
+    'hw:pmem': re.compile('[a-zA-Z0-9_]+(,[a-zA-Z0-9_]+)*,?'),
+    'hw:serial_port_count|hw_rng:rate_(bytes|period)|hw_video:ram_max_mb': _FROM_0,
+    'hw:tpm_model': ('tpm-tis', 'tpm-crb'),
+    'hw:tpm_version': ('1.2', '2.0'),
+    'hw:tpm_secret_security': ('user', 'host', 'deployment'),
+    'hw:watchdog_action': ('none', 'pause', 'poweroff', 'reset', 'disabled'),
+    'hw:viommu_model': ('intel', 'smmuv3', 'virtio', 'auto'),
+    'hw:sound_model': ('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb', 'virtio'),
+    'hw:usb_model': ('none', 'nec-xhci', 'qemu-xhci'),
+    'hw:redirected_usb_ports': range(16),
+    'hw:ephemeral_encryption_format': ('plain', 'luks', 'luksv2'),
+    'os:secure_boot': ('disabled', 'required'),
+    'pci_passthrough:alias': re.compile(r'[^:]+:\d+(\s*,\s*[^:]+:\d+)*'),
+    'quota:(cpu|memory|disk_io|vif)_(limit|shares_share)|quota:cpu_(shares|period)': _FROM_0,
+    'quota:(disk_(read|write|total)_(bytes|iops)_sec|vif_(in|out)bound_(average|peak|burst))': _FROM_0,
+    'quota:((cpu|memory|disk_io|vif)_reservation|cpu_quota)': _WHOLE,
+    'quota:(cpu|memory|disk_io|vif)_shares_level': ('custom', 'high', 'normal', 'low'),
+    f'resources{_GROUP}:(CUSTOM_[A-Z0-9_]+|{"|".join(os_resource_classes.STANDARDS)})': _WHOLE,
+    f'trait{_GROUP}:(CUSTOM_[A-Z0-9_]+|{"|".join(os_traits.get_traits())})': ('required', 'forbidden'),
+    'vmware:(hw_version|storage_policy)': _ANY,
+}
+#: The namespaces of nova. Whatever else is in one of them is a mistake.
+_NAMESPACES = (
+    'accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|pci_passthrough|quota|vmware'
+    f'|(resources|trait){_GROUP}'
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,33 +130,71 @@ class Flavor(base.Versioned):
             amounts += [disk for disk in source.get('copied_gib', disks) if disk]
         return sum(max(_LEAST, amount) for amount in amounts)
 
-    def resource_groups(self) -> dict[str, dict[str, int]]:
-        """Return the amounts to claim by request group. The unnumbered group is ``''``.
-
-        ``resources:CLASS`` and ``resources<group>:CLASS`` in the extra specs add to the flavor's own amounts or
-        override them. An amount of 0 removes the class, as in nova's flavors.
-        """
-        disk = self.root_gb + self.ephemeral_gb + -(-self.swap // 1024)
-        groups = {'': {'VCPU': self.vcpus, 'MEMORY_MB': self.memory_mb, 'DISK_GB': disk}}
-        for key, amount in self.extra_specs.items():
-            found = _RESOURCES_KEY.match(key)
-            if found:
-                groups.setdefault(found['group'], {})[found['resource_class']] = int(amount)
-        kept = {group: {name: n for name, n in wanted.items() if n > 0} for group, wanted in groups.items()}
-        return {group: wanted for group, wanted in kept.items() if wanted}
-
     @property
-    def group_policy(self) -> str:
-        """The extra spec of this name, 'none' or 'isolate': whether numbered groups need separate providers."""
-        return self.extra_specs.get('group_policy', 'none')
+    def request(self) -> Request:
+        """What Placement is asked for before a guest moves; see :mod:`migrator.objects.request`."""
+        return self.request_for()
+
+    def request_for(self, properties: Mapping[str, str] | None = None, is_volume_backed: bool = False) -> Request:
+        """Return what Placement is asked for before a guest of an image moves.
+
+        :param properties: those of its image, as far as they are known.
+        :param is_volume_backed: whether its root disk is a volume, which takes no room on its host.
+        """
+        disk = (0 if is_volume_backed else self.root_gb) + self.ephemeral_gb + -(-self.swap // 1024)
+        specs, known = (tuple(sorted(one.items())) for one in (self.extra_specs, properties or {}))
+        return request_of(self.vcpus, self.memory_mb, disk, specs, known)
 
     def resources(self) -> dict[str, int]:
         """Return the amounts to claim by resource class, summed over the request groups."""
-        total: dict[str, int] = {}
-        for wanted in self.resource_groups().values():
-            for name, amount in wanted.items():
-                total[name] = total.get(name, 0) + amount
-        return total
+        return self.request.total
+
+
+@functools.cache
+def _patterns() -> dict[re.Pattern[str], Any]:
+    return {re.compile(pattern): values for pattern, values in _SPECS.items()}
+
+
+def spec_problem(key: str, value: str) -> str | None:
+    """Return why nova would refuse an extra spec, or None. It judges its own namespaces only.
+
+    Source: nova's validators of extra specs, which its API applies from microversion 2.86 on.
+    """
+    for pattern, values in _patterns().items():
+        if pattern.fullmatch(key):
+            return _value_problem(value, values)
+    namespace, colon, _ = key.partition(':')
+    return f'nova has no extra spec {key}' if colon and re.fullmatch(_NAMESPACES, namespace) else None
+
+
+def is_foreign(key: str) -> bool:
+    """Return whether an extra spec is none of nova's. Its meaning is not known here."""
+    return not any(pattern.fullmatch(key) for pattern in _patterns())
+
+
+def _value_problem(value: str, values: Any) -> str | None:
+    if values is bool:
+        try:
+            strutils.bool_from_string(value, strict=True)
+        except ValueError:
+            return 'the value is neither true nor false'
+    elif isinstance(values, range):
+        try:
+            number = int(value)
+        except ValueError:
+            return 'the value is not a whole number'
+        if number not in values:
+            return (
+                f'the value is less than {values.start}'
+                if number < values.start
+                else f'the value is above {values[-1]}'
+            )
+    elif isinstance(values, tuple):
+        if value not in values:
+            return f'the value is not one of {", ".join(values)}'
+    elif not values.fullmatch(value):
+        return f'the value is not of the form {values.pattern}'
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -168,7 +168,7 @@ class _Audit:
     def _judge_instance(self, instance: Instance) -> None:
         held = self._by_host(instance.uuid)
         legal = self._legal(instance)
-        if any(_matches(held, wanted) for wanted in legal):
+        if _matches_any(held, legal):
             return
         # Compare with the nearest legal state: during a migration, the side on which the instance holds something.
         wanted = max(legal, key=lambda one: len(set(one) & set(held)))
@@ -187,14 +187,18 @@ class _Audit:
         """Return the legal states of an instance, each as the amounts that it holds on each host."""
         migration = self._moving.get(instance.uuid)
         if migration is None:
-            return [{instance.host: instance.flavor.resources()}]
-        old, new = (flavor.resources() for flavor in migration.flavors(instance.flavor))
+            return [{instance.host: amounts} for amounts in instance.flavor.request.totals]
+        olds, news = (flavor.request.totals for flavor in migration.flavors(instance.flavor))
         source, destination = migration.source_compute, migration.dest_compute
         if destination is None:
-            return [{source: old}]
+            return [{source: old} for old in olds]
+        legal: list[Mapping[str, Mapping[str, int]]] = [
+            *({source: old} for old in olds),
+            *({destination: new} for new in news),
+        ]
         if migration.strategy == Strategy.DOUBLED:
-            return [{source: old}, {destination: new}, {source: old, destination: new}]
-        return [{source: old}, {destination: new}]
+            legal += [{source: old, destination: new} for old in olds for new in news]
+        return legal
 
     def _elsewhere(self, instance: Instance, held: _ByHost, wanted: Sequence[str], verdict: str) -> None:
         besides = f'where it holds {_amounts(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
@@ -252,12 +256,12 @@ class _Audit:
         instance = self._instances.get(migration.instance_uuid)
         if instance is None:
             return
-        source, flavor = migration.source_compute, migration.flavors(instance.flavor)[0].resources()
-        held = self._by_host(instance.uuid)
-        both = migration.in_progress and (_matches(held, {source: flavor}) if migration.stays else source in held)
+        source, flavor = migration.source_compute, migration.flavors(instance.flavor)[0]
+        legal, held = [{source: amounts} for amounts in flavor.request.totals], self._by_host(instance.uuid)
+        both = migration.in_progress and (_matches_any(held, legal) if migration.stays else source in held)
         # An evacuation of the strategy doubled takes the source's part over once its guest runs at the destination.
         is_owner = migration.strategy == Strategy.MIGRATION_OWNED or migration.is_evacuation
-        if is_owner and not both and _matches(self._by_host(migration.uuid), {source: flavor}):
+        if is_owner and not both and _matches_any(self._by_host(migration.uuid), legal):
             return
         for provider in self._observed.held[migration.uuid]:
             host = self._host_of.get(provider)
@@ -266,7 +270,7 @@ class _Audit:
             elif both:
                 verdict, why = DOUBLED, f'this on {source}, where instance {instance.name} holds its own'
             else:
-                verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_amounts(flavor)}'
+                verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_amounts(flavor.resources())}'
             why = f'migration {migration.id} ({migration.status}) holds {why}'
             remedy = f'wait until migration {migration.uuid} ends, or abort it, then audit again'
             remedy = remedy if migration.in_progress else _HEAL
@@ -336,6 +340,10 @@ class _Audit:
                 remedy=remedy,
             )
         )
+
+
+def _matches_any(held: _ByHost, legal: Sequence[Mapping[str, Mapping[str, int]]]) -> bool:
+    return any(_matches(held, wanted) for wanted in legal)
 
 
 def _matches(held: _ByHost, wanted: Mapping[str, Mapping[str, int]]) -> bool:

@@ -2,20 +2,20 @@
 
 """Allocation candidates: the providers on which Placement finds room for a guest.
 
-A conductor asks for them once for all guests of a flavor that leave within a few seconds. Such a list may be old: the
+A conductor asks for them once for all guests of a flavor that leave within a few seconds. What it asks for stands in
+:mod:`migrator.objects.request`. Such a list may be old: the
 write of the allocations decides. ``doc/source/decisions/0028-shared-candidates.rst`` says why.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
 from migrator import executors
-from migrator.objects import Flavor
+from migrator.objects.request import Request, for_amounts
 from migrator.placement_client import allocation_state
 from migrator.placement_client.client import PlacementClient
 
@@ -49,33 +49,27 @@ class Candidate:
 
 
 def get_candidates(
-    client: PlacementClient,
-    resource_groups: Mapping[str, Mapping[str, int]],
-    *,
-    limit: int | None = 1000,
-    in_tree: str | None = None,
-    group_policy: str = 'none',
+    client: PlacementClient, request: Request, *, limit: int | None = 1000, in_tree: str | None = None
 ) -> list[Candidate]:
-    """Return the candidates for a guest, in Placement's order.
+    """Return the candidates for a guest, in Placement's order; those of the request's fallback come last.
 
-    :param resource_groups: the amounts by request group, as :meth:`~.Flavor.resource_groups` returns them; ``''`` is
-        the unnumbered group.
-    :param limit: the maximum number of candidates; None sends no limit.
+    :param limit: the maximum number of candidates of each form of the request; None sends no limit.
     :param in_tree: uuid of a compute host's root provider; only candidates with this compute root are returned.
-    :param group_policy: 'none' or 'isolate'; sent if there is more than one numbered group.
     :returns: an empty list if there is no room.
-    :raises PlacementRefused: a resource class is unknown, or no resources are requested.
+    :raises PlacementRefused: a resource class or a trait is unknown, or no resources are requested.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    found = _candidates_of(_read(client, resource_groups, limit, group_policy, in_tree))
-    if in_tree is None:
-        return found
-    if not found:
-        # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply mixes
-        # the tree's candidates with all others, so this request has no limit that could cut them off.
-        found = _candidates_of(_read(client, resource_groups, None, group_policy, None))
-    mine = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]
-    return mine if limit is None else mine[:limit]
+    found: list[Candidate] = []
+    for form in request.forms():
+        more = _candidates_of(_read(client, form, limit, in_tree))
+        if in_tree is not None:
+            if not more:
+                # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply
+                # mixes the tree's candidates with all others, so this request has no limit that could cut them off.
+                more = _candidates_of(_read(client, form, None, None))
+            more = [candidate for candidate in more if candidate.compute_roots == (in_tree,)][:limit]
+        found += [one for one in more if form is request or one not in found]
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,38 +82,95 @@ class Room:
     client: PlacementClient
 
     def candidates(
-        self, flavor: Flavor, traits: Mapping[str, str]
+        self, request: Request
     ) -> tuple[dict[str, list[dict[str, dict[str, int]]]], dict[str, dict[str, int]]]:
-        """Return all candidates for a flavor, and the free amounts of their providers.
+        """Return all candidates for a guest, and the free amounts of their providers.
 
-        :param traits: those that each request group requires, as Placement reads them: ``A,!B`` is A without B.
         :returns: root provider -> the allocations of each candidate, and provider -> resource class -> the free amount.
         :raises PlacementRefused: such as an unknown trait.
         """
-        found = _read(self.client, flavor.resource_groups(), None, flavor.group_policy, None, traits)
-        free = {
-            uuid: {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
-            for uuid, summary in found['provider_summaries'].items()
-        }
-        by_root = by_compute_root(_candidates_of(found))
-        return {root: [one.allocations for one in there] for root, there in by_root.items()}, free
+        free: dict[str, dict[str, int]] = {}
+        by_root: dict[str, list[dict[str, dict[str, int]]]] = {}
+        for form in request.forms():
+            found = _read(self.client, form, None, None)
+            free.update({uuid: _free(one) for uuid, one in found['provider_summaries'].items()})
+            for root, there in by_compute_root(_candidates_of(found)).items():
+                known = by_root.setdefault(root, [])
+                known += [one.allocations for one in there if one.allocations not in known]
+        return by_root, free
 
-    def largest_free(self, name: str, amount: int, without: Collection[str]) -> int:
-        """Return the greatest free amount of a resource class at one provider.
+    def lacks(self, request: Request) -> Lacks:
+        """Return what the hosts lack that Placement does not offer for a guest."""
+        return read_lacks(self.client, request)
 
-        :param amount: an amount that is looked for first. If a provider has it, it is the result.
-        :param without: the roots of the provider trees that do not count.
-        """
-        for least in (amount, 1):
-            summaries = _read(self.client, {'': {name: least}}, None, 'none', None)['provider_summaries']
-            free = [
-                int(one['resources'][name]['capacity'] - one['resources'][name]['used'])
-                for uuid, one in summaries.items()
-                if name in one['resources'] and one['root_provider_uuid'] not in without
-            ]
-            if free:
-                return max(free)
-        return 0
+
+@dataclasses.dataclass(frozen=True)
+class Lacks:
+    """What hosts lack for a guest, in words.
+
+    :ivar by_root: root provider -> what its tree lacks.
+    :ivar otherwise: what all other trees lack.
+    """
+
+    by_root: Mapping[str, str]
+    otherwise: str
+
+    def of(self, root: str) -> str:
+        """Return what the tree of a root provider lacks."""
+        return self.by_root.get(root, self.otherwise)
+
+
+def read_lacks(client: PlacementClient, request: Request) -> Lacks:
+    """Return what the hosts lack for a guest, by one request of Placement.
+
+    The result is for trees without a candidate: it looks at each group by itself, not at their sum.
+
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    total = request.total
+    name = next((one for one in ('VCPU', 'PCPU', *total) if one in total), 'VCPU')
+    # The answer describes each provider of a tree in which one of this class is free.
+    summaries = _read(client, for_amounts({name: 1}), None, None)['provider_summaries']
+    trees: dict[str, list[dict[str, Any]]] = {}
+    for uuid, one in summaries.items():
+        trees.setdefault(one['root_provider_uuid'], []).append(one | {'uuid': uuid})
+    lenders = [one for tree in trees.values() for one in tree if SHARING_TRAIT in one['traits']]
+    return Lacks(
+        {root: _lack_of(request, [*tree, *lenders], root) for root, tree in trees.items()},
+        _short(name, total.get(name, 1), 0),
+    )
+
+
+def _lack_of(request: Request, tree: Sequence[dict[str, Any]], root: str) -> str:
+    missing: set[str] = set()
+    surplus: set[str] = set()
+    short: dict[str, tuple[int, int]] = {}
+    for one in tree:
+        if one['uuid'] == root:
+            missing |= request.root_required - {*one['traits']}
+    for _suffix, group in request.groups:
+        for trait in group.required:
+            if not any(trait in one['traits'] for one in tree):
+                missing.add(trait)
+        for trait in group.forbidden:
+            if all(trait in one['traits'] for one in tree if SHARING_TRAIT not in one['traits']):
+                surplus.add(trait)
+        for name, amount in group.resources:
+            free = max((_free(one).get(name, 0) for one in tree), default=0)
+            if free < amount:
+                short[name] = amount, free
+    parts = [f'lacks {", ".join(sorted(missing))}'] if missing else []
+    parts += [f'has {", ".join(sorted(surplus))}'] if surplus else []
+    parts += [_short(name, *short[name]) for name in sorted(short)]
+    return ' and '.join(parts) or 'has room for each part of the request, and not for all of them together'
+
+
+def _short(name: str, amount: int, free: int) -> str:
+    return f'has {free} of {name} free, and {amount} {"is" if amount == 1 else "are"} needed'
+
+
+def _free(summary: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(one['capacity'] - one['used']) for name, one in summary['resources'].items()}
 
 
 def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
@@ -139,24 +190,8 @@ def _candidates_of(found: Mapping[str, Any]) -> list[Candidate]:
     return [_candidate_of(request, summaries) for request in found['allocation_requests']]
 
 
-def _read(
-    client: PlacementClient,
-    resource_groups: Mapping[str, Mapping[str, int]],
-    limit: int | None,
-    group_policy: str,
-    in_tree: str | None,
-    traits: Mapping[str, str] = types.MappingProxyType({}),
-) -> dict[str, Any]:
-    query = [(f'required{group}', names) for group, names in traits.items()]
-    for group, wanted in resource_groups.items():
-        query.append((f'resources{group}', ','.join(f'{name}:{amount}' for name, amount in wanted.items())))
-        if in_tree is not None:
-            query.append((f'in_tree{group}', in_tree))
-    if len([group for group in resource_groups if group]) > 1:
-        query.append(('group_policy', group_policy))
-    if limit is not None:
-        query.append(('limit', str(limit)))
-    return client.read('/allocation_candidates?' + parse.urlencode(query))
+def _read(client: PlacementClient, request: Request, limit: int | None, in_tree: str | None) -> dict[str, Any]:
+    return client.read('/allocation_candidates?' + parse.urlencode(request.query(in_tree, limit)))
 
 
 def _candidate_of(request: dict[str, Any], summaries: dict[str, Any]) -> Candidate:
@@ -220,8 +255,10 @@ class SharedCandidates:
         self._names = names
         self._threads = threads
         self._guard = threads.lock()
-        self._locks: dict[str, executors.Lock] = {}
-        self._lists: dict[str, Candidates] = {}
+        self._locks: dict[Hashable, executors.Lock] = {}
+        self._lists: dict[Hashable, Candidates] = {}
+        #: The request -> until when it counts, and what the hosts lack for it.
+        self._lacks: dict[Request, tuple[float, Lacks]] = {}
         self._sent = 0
 
     def sent(self) -> int:
@@ -230,16 +267,16 @@ class SharedCandidates:
             return self._sent
 
     def get(
-        self, flavor: Flavor, in_tree: str | None, asked_after: int | None = None, whole: bool = False
+        self, request: Request, in_tree: str | None, asked_after: int | None = None, whole: bool = False
     ) -> Candidates:
-        """Return the candidates for a flavor, which other threads may be given as well.
+        """Return the candidates for a guest, which other threads may be given as well.
 
         :param in_tree: root provider of the only host; None: any.
         :param asked_after: return a list whose request was sent after the one with this number; None: a fresh list.
         :param whole: return a list with all candidates.
         :raises migrator.exception.PlacementUnreachable: Placement did not answer.
         """
-        key = repr((sorted(flavor.resource_groups().items()), flavor.group_policy, in_tree))
+        key = request, in_tree
         with self._guard:
             lock = self._locks.setdefault(key, self._threads.lock())
         # The other threads wait for the reply instead of asking as well.
@@ -248,19 +285,19 @@ class SharedCandidates:
             if found is not None and (found.is_whole or not whole):
                 if now < found.until if asked_after is None else asked_after < found.number:
                     return found
-            found = self._ask(flavor, in_tree, None if whole else LIMIT)
+            found = self._ask(request, in_tree, None if whole else LIMIT)
             with self._guard:
                 self._lists = {name: one for name, one in self._lists.items() if now < one.until} | {key: found}
                 # Two threads that have different locks of one list merely ask twice.
                 self._locks = {name: one for name, one in self._locks.items() if name in self._lists}
             return found
 
-    def _ask(self, flavor: Flavor, in_tree: str | None, limit: int | None) -> Candidates:
+    def _ask(self, request: Request, in_tree: str | None, limit: int | None) -> Candidates:
         with self._guard:
             self._sent += 1
             number = self._sent
-        began, groups, policy = self._threads.clock.monotonic(), flavor.resource_groups(), flavor.group_policy
-        found = get_candidates(self._client, groups, limit=limit, in_tree=in_tree, group_policy=policy)
+        began = self._threads.clock.monotonic()
+        found = get_candidates(self._client, request, limit=limit, in_tree=in_tree)
         now = self._threads.clock.monotonic()
         by_root = by_compute_root(found)
         # A choice reads all hosts of a page anyway, and orders them by the names that it has read.
@@ -272,6 +309,21 @@ class SharedCandidates:
             until=now + max(FRESH, _MULTIPLE * (now - began)),
             is_whole=limit is None or len(found) < limit,
         )
+
+    def lacks(self, request: Request) -> Lacks:
+        """Return what the hosts lack that have no candidate, as of some seconds ago at most.
+
+        :raises migrator.exception.PlacementUnreachable: Placement did not answer.
+        """
+        now = self._threads.clock.monotonic()
+        with self._guard:
+            self._lacks = {one: known for one, known in self._lacks.items() if now < known[0]}
+            known = self._lacks.get(request)
+        if known is None:
+            known = now + FRESH, read_lacks(self._client, request)
+            with self._guard:
+                self._lacks[request] = known
+        return known[1]
 
     def refused(self, allocations: allocation_state.Allocations) -> None:
         """Remove a candidate from every list, because Placement has refused its allocations."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.objects import compute_node
+from migrator.objects import ProviderInventory
 from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
 
 LOG = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def allocations_on(client: PlacementClient, provider: str) -> dict[str, dict[str
 
 def ensure_tree(
     client: PlacementClient,
-    providers: Sequence[compute_node.ProviderInventory],
+    providers: Sequence[ProviderInventory],
     *,
     sleep: Callable[[float], None],
     attempts: int = _ATTEMPTS,
@@ -175,7 +175,7 @@ def _delete_tree(client: PlacementClient, root: str) -> None:
         client.delete(f'/resource_providers/{provider.uuid}', allow=(404,))
 
 
-def _ensure_provider(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_provider(client: PlacementClient, wanted: ProviderInventory) -> bool:
     """Create a provider, or correct its name and parent."""
     found = client.read_or_none(f'/resource_providers/{wanted.uuid}')
     body = {'name': wanted.name, 'parent_provider_uuid': wanted.parent_uuid}
@@ -202,7 +202,7 @@ def _ensure_provider(client: PlacementClient, wanted: compute_node.ProviderInven
     return True
 
 
-def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_inventory(client: PlacementClient, wanted: ProviderInventory) -> bool:
     """Set a provider's inventory if it differs from the report."""
     url = f'/resource_providers/{wanted.uuid}/inventories'
     found = client.read(url)
@@ -220,7 +220,7 @@ def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInve
     return True
 
 
-def _ensure_traits(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_traits(client: PlacementClient, wanted: ProviderInventory) -> bool:
     """Add the traits of the report, and remove those of its own kinds that it no longer has.
 
     All others stay: an operator has set them. A driver that reports ``HW_CPU_X86_AVX`` owns all ``HW_CPU_`` traits, and

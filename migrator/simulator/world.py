@@ -15,7 +15,7 @@ from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
 from migrator.db.drains import Event
-from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
+from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Migration, Service
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import allocation_state
@@ -78,7 +78,7 @@ class World:
     drain_logs: Mapping[str, Sequence[Event]] = dataclasses.field(default_factory=dict)
     services: Sequence[Service]
     conductors: Sequence[ConductorBoot] = ()
-    nodes: Mapping[str, compute_node.ComputeNode]
+    nodes: Mapping[str, ComputeNode]
     actions: Sequence[Action] = ()
     providers: Mapping[str, Provider]
     hosts: Mapping[str, Host]

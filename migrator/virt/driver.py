@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node, protocol
+from migrator.objects import ComputeNode, GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.cold_migration import ColdMigration
 
 #: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
@@ -136,7 +136,7 @@ class ComputeDriver(ColdMigration, Reporting, abc.ABC):
         """
 
     @abc.abstractmethod
-    def get_node(self) -> compute_node.ComputeNode:
+    def get_node(self) -> ComputeNode:
         """Return the facts about the hypervisor, and its tree of resource providers with their inventories."""
 
     @abc.abstractmethod

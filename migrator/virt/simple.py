@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator import exception, executors
-from migrator.objects import Guest, GuestState, Instance, LiveMigrateData, compute_node, protocol
+from migrator.objects import ComputeNode, Guest, GuestState, Instance, LiveMigrateData, ProviderInventory, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict, node_uuid, state_after_evacuation
 
@@ -234,7 +234,7 @@ class SimpleDriver(EvacuatingDriver):
 
     # --- host and guests ---------------------------------------------------------------------------------------------
 
-    def get_node(self) -> compute_node.ComputeNode:
+    def get_node(self) -> ComputeNode:
         """See :meth:`driver.ComputeDriver.get_node`."""
         inventory: dict[str, dict[str, Any]] = {
             name: {
@@ -248,8 +248,8 @@ class SimpleDriver(EvacuatingDriver):
             for name, total in self._totals.items()
         }
         uuid = node_uuid(self.host)
-        root = compute_node.ProviderInventory(uuid=uuid, name=self.host, inventory=inventory)
-        return compute_node.ComputeNode(
+        root = ProviderInventory(uuid=uuid, name=self.host, inventory=inventory)
+        return ComputeNode(
             uuid=uuid, host=self.host, node=self.host, hypervisor_type=self.hypervisor_type, providers=[root]
         )
 

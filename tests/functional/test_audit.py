@@ -272,12 +272,12 @@ def test_a_guest_that_is_deleted_while_it_is_healed_does_not_come_back(cloud):
 
 
 def child(cloud, host, name):
-    """Give a host a child provider with one PCPU; return its uuid."""
+    """Give a host a child provider with one PGPU; return its uuid."""
     adapter, uuid = cloud.placement.adapter(), str(uuids.uuid4())
     version = {'OpenStack-API-Version': 'placement 1.39'}
     body = {'uuid': uuid, 'name': name, 'parent_provider_uuid': root(cloud, host)}
     assert adapter.post('/resource_providers', json=body, headers=version).status_code == 200
-    body = {'resource_provider_generation': 0, 'inventories': {'PCPU': {'total': 1}}}
+    body = {'resource_provider_generation': 0, 'inventories': {'PGPU': {'total': 1}}}
     assert adapter.put(f'/resource_providers/{uuid}/inventories', json=body, headers=version).status_code == 200
     return uuid
 
@@ -288,7 +288,7 @@ def test_right_allocation_on_a_provider_tree_is_kept(cloud, used):
     """Another device fits the allocation, and the guest uses this one."""
     instance, _ = at_rest(cloud)
     children = [child(cloud, 'host2', name) for name in ('one', 'two')]
-    flavor = dataclasses.replace(instance.flavor, extra_specs={'resources:PCPU': '1'})
+    flavor = dataclasses.replace(instance.flavor, extra_specs={'resources:PGPU': '1'})
     cloud.database.instances.update(instance.uuid, flavor=dataclasses.asdict(flavor))
     plain = instance.flavor.resources()
     owner = allocation_state.Consumer(
@@ -300,11 +300,11 @@ def test_right_allocation_on_a_provider_tree_is_kept(cloud, used):
         entry = allocations.Write(consumer=owner, allocations=held, generation=generation)
         allocations.write_all(cloud.placement_client, [entry])
 
-    hold({root(cloud, 'host2'): {**plain, 'VCPU': 3}, children[used]: {'PCPU': 1}})
+    hold({root(cloud, 'host2'): {**plain, 'VCPU': 3}, children[used]: {'PGPU': 1}})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     held = allocations.read(cloud.placement_client, instance.uuid).allocations
-    assert held == {root(cloud, 'host2'): plain, children[used]: {'PCPU': 1}}
+    assert held == {root(cloud, 'host2'): plain, children[used]: {'PGPU': 1}}
     # It is not known here which of the two it uses.
     hold({root(cloud, 'host2'): plain})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)

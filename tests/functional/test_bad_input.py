@@ -16,6 +16,7 @@ from tests.functional import state
 #: One on either side of 2.34; and with force, which 2.68 has no longer.
 VERSIONS = ['2.30', '2.80']
 FORCED = ['2.30', '2.67']
+NO_MEMORY = 'No host can take the instance: host2: it has 5536 of MEMORY_MB free, and 8192 are needed'
 
 NAMES = {400: 'badRequest', 401: 'unauthorized', 404: 'itemNotFound', 409: 'conflictingRequest'}
 
@@ -112,8 +113,8 @@ FOUND = {
     'too small by its hypervisor': (
         shrunk, {'host': 'host3'}, VERSIONS, 'Host host3 has no room for instance {uuid}: 8192 of MEMORY_MB are needed',
     ),
-    'every other host is full': (full('host2', 'host3'), {}, VERSIONS, 'No host that has room in Placement'),
-    'every host is full': (full('host1', 'host2', 'host3'), {}, ['2.80'], 'has no room for the instance on any host.'),
+    'every other host is full': (full('host2', 'host3'), {}, VERSIONS, f'{NO_MEMORY}; host3: it has '),
+    'every host is full': (full('host1', 'host2', 'host3'), {}, ['2.80'], f'{NO_MEMORY}; host3: it has '),
     'disabled or down': (
         disabled_and_forced_down, {}, VERSIONS, 'host2: it is disabled; host3: it is forced down',
     ),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from migrator.conductor import registry
-from migrator.objects import Flavor, Instance, compute_node
+from migrator.objects import Flavor, Instance, ProviderInventory
 from migrator.placement_client import allocations, candidates
 from migrator.virt import driver
 from tests.functional import migration_requests, state
@@ -43,7 +43,7 @@ def add(cloud, host, at_root=None, **children):
     :param children: name -> the same, of a provider below.
     """
     below = [
-        compute_node.ProviderInventory(
+        ProviderInventory(
             uuid=cloud.new_uuid(),
             name=f'{host}_{name}',
             parent_uuid=driver.node_uuid(host),
@@ -82,10 +82,7 @@ KINDS = {
 def boot(cloud, host, extra_specs):
     """Put a guest on a host, its allocation spread over the host's tree as Placement proposes."""
     flavor = Flavor(name='special', extra_specs=extra_specs)
-    policy = extra_specs.get('group_policy', 'none')
-    found = candidates.get_candidates(
-        cloud.placement_client, flavor.resource_groups(), in_tree=driver.node_uuid(host), group_policy=policy
-    )
+    found = candidates.get_candidates(cloud.placement_client, flavor.request, in_tree=driver.node_uuid(host))
     instance = Instance(
         uuid=cloud.new_uuid(), name='one', project_id='demo', user_id='demo', host=host, node=host, flavor=flavor
     )

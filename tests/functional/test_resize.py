@@ -94,7 +94,7 @@ def test_a_resize_needs_room_for_the_new_flavor(cloud, guest):
     cloud.wait()
     found = newest(cloud, guest)
     assert found.status == 'failed'
-    assert 'Placement has no room' in found.failure
+    assert 'host2: it has 16 of VCPU free, and 1000 are needed' in found.failure
 
 
 @pytest.mark.parametrize('home', ['host1', 'host2'])

@@ -144,7 +144,7 @@ def test_host_without_room_for_both_flavors_is_named(cloud, guest, disabled):
     else:
         cloud.boot('giant', 'host2', memory_mb=65536)
     why = refused(cloud, guest)
-    assert 'Placement has no room for both flavors at its host host1.' in why
+    assert 'host1: Placement has no room for both flavors there' in why
     assert disabled in why
 
 

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         'named-host-gets-the-candidate-of-another',
         CANDIDATES,
-        'mine = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]',
-        'mine = [candidate for candidate in found if candidate.compute_roots]',
+        'more = [candidate for candidate in more if candidate.compute_roots == (in_tree,)][:limit]',
+        'more = [candidate for candidate in more if candidate.compute_roots][:limit]',
         'The instance is allocated on another host than the one that the user has named.',
     ),
     Mutant(
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         'joint-read-with-a-part-is-used',
         ALLOCATIONS,
-        'if found is None or [dict(held) for held in found.allocations.values()] != [instance.flavor.resources()]:',
+        'if found is None or [dict(held) for held in found.allocations.values()] not in legal:',
         'if found is None:',
         'What a guest holds of a sharing provider is lost when it moves.',
     ),

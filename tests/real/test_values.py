@@ -14,7 +14,7 @@ from migrator.db import models, saga_log
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.db.schema import sync
-from migrator.objects import compute_node, protocol
+from migrator.objects import ComputeNode, ProviderInventory, protocol
 from migrator.saga import log
 from tests.real.rows import CONTEXT, accepted, instance, migration, owner
 from tests.reasons import stuck_for, waiting_for
@@ -64,8 +64,8 @@ def test_values_are_read_with_their_type(database):
 @pytest.mark.parametrize('odd', ['a\0b', 'a\ud800b', 'x' * 100_000, '\U0001f600' * 70_000], ids=ODD)
 def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
     """A text that a database cannot hold keeps no host from registering, and no migration from settling."""
-    provider = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=odd, inventory={'VCPU': {'total': odd}})
-    node = compute_node.ComputeNode(
+    provider = ProviderInventory(uuid=str(uuid.uuid4()), name=odd, inventory={'VCPU': {'total': odd}})
+    node = ComputeNode(
         uuid=provider.uuid, host='source', node=odd, hypervisor_type=odd, hypervisor_version=2**64, host_ip=odd,
         cpu_info={odd: [odd, float('nan')]}, providers=[provider],
     )  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_document_that_is_nested_too_deep_is_stored_without_its_depths(databas
     for _ in range(60):
         deep = {'in': [deep]}
     uuid_ = str(uuid.uuid4())
-    node = compute_node.ComputeNode(
+    node = ComputeNode(
         uuid=uuid_, host='source', node='source', hypervisor_type='kvm', hypervisor_version=1, host_ip='',
         cpu_info=deep, providers=[],
     )  # fmt: skip

@@ -109,4 +109,4 @@ def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bo
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
         return destinations.refusal_of_cold_migration(one) if is_cold else None
 
-    return Need(flavor, drain.destinations, (source and source.hypervisor, is_cold), why_not)
+    return Need(flavor.request, drain.destinations, (source and source.hypervisor, is_cold), why_not)

@@ -24,8 +24,13 @@ from migrator.objects import (
 from migrator.objects.drain import Hints
 from migrator.placement_client import allocation_state
 from migrator.placement_client.allocations import SharedReadings
-from migrator.placement_client.candidates import PAGE, Candidates, SharedCandidates
+from migrator.placement_client.candidates import PAGE, Candidates, Lacks, SharedCandidates
 from migrator.saga import log
+
+#: Why the host of a guest is no destination, besides what a resize says.
+_SOURCE = 'it is the source'
+#: The greatest number of hosts whose reasons a failure names.
+_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +139,7 @@ def _why_it_leaves(migration: Migration, resizes_here: bool) -> str | None:
     """
     old, new = migration.old_flavor, migration.new_flavor
     if old is None or new is None:
-        return 'it is the source'
+        return _SOURCE
     if not resizes_here:
         return 'it is the source, and allow_resize_to_same_host is false'
     if old.resources() == new.resources():
@@ -162,8 +167,8 @@ class _Choice:
         named = self._named()
         root = named.uuid if named is not None else None
         sent = shared.sent()
-        flavor = migration.flavors(instance.flavor)[1]
-        found = None if migration.force and named is not None else shared.get(flavor, root, asked_after)
+        request = migration.flavors(instance.flavor)[1].request
+        found = None if migration.force and named is not None else shared.get(request, root, asked_after)
         held = readings.read(instance, migration.source_compute, others_follow=migration.drain is not None)
         if held.generation is None or not held.allocations:
             raise exception.Invalid(
@@ -176,10 +181,10 @@ class _Choice:
         chosen = self._best(found, named)
         if chosen is None or chosen[0].host == migration.source_compute:
             # The list may be old, or cut off by its limit.
-            found = shared.get(flavor, root, sent, whole=True)
+            found = shared.get(request, root, sent, whole=True)
             chosen = self._best(found, named)
         if chosen is None:
-            raise exception.NoValidHost(reason=self._explain(found))
+            raise exception.NoValidHost(reason=self._explain(found, shared.lacks(request), named))
         best, claim = chosen
         return Destination(best.host, best.node, held.allocations, claim, held.generation)
 
@@ -244,24 +249,32 @@ class _Choice:
         refused = refusal_of_hypervisor(place, source)
         return refused.message if refused is not None else _why_not(self.spec.migration, place, self.by_state)
 
-    def _explain(self, found: Candidates) -> str:
+    def _explain(self, found: Candidates, lacks: Lacks, named: Place | None) -> str:
         """Return in words why no host is left."""
-        migration, tried = self.spec.migration, self.spec.tried
-        named, source = migration.requested_host, migration.source_compute
+        migration, tried, services = self.spec.migration, self.spec.tried, self.database.services
+        source = migration.source_compute
         if tried:
             whys = '; '.join(f'{host}: {why.removesuffix(".")}' for host, why in sorted(tried.items()))
             return f'Every candidate was tried, and the instance could move to none. {whys}.'
         if named is not None and not found.by_root:
-            return f'Placement has no room for the instance on host {named}.'
-        places = self.database.services.places(migration.instance_uuid, uuids=list(found.by_root))
-        reasons = [f'{place.host}: {reason}' for place in places if (reason := self._why_not(place))]
-        both = ''
-        if self.leaves is None and all(place.host != source for place in places):
-            # The source would hold the old flavor too.
-            both = f' Placement has no room for both flavors at its host {source}.'
-        if not reasons:
-            return f'Placement has no room for the instance on any host.{both}'
-        return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.{both}'
+            return f'Placement has no room for the instance on host {named.host}: it {lacks.of(named.uuid)}.'
+        roots = {host: root for root, host in services.roots().items()}
+        # Those with room come first: they are the nearest to taking it.
+        order = sorted(roots, key=lambda host: (roots[host] not in found.by_root, host))
+        if self.leaves == _SOURCE:
+            order = [host for host in order if host != source]
+        there = {root for root in (roots[host] for host in order[:_NAMED]) if root in found.by_root}
+        reasons = {one.host: self._why_not(one) for one in services.places(migration.instance_uuid, uuids=[*there])}
+        shown = []
+        for host in order[:_NAMED]:
+            if host == source:
+                shown.append(f'{host}: {self.leaves or "Placement has no room for both flavors there"}')
+            elif roots[host] not in found.by_root:
+                shown.append(f'{host}: it {lacks.of(roots[host])}')
+            else:
+                shown.append(f'{host}: {reasons.get(host) or "its room was taken meanwhile"}')
+        more = f'; and {len(order) - _NAMED} more' if len(order) > _NAMED else ''
+        return f'No host can take the instance: {"; ".join(shown)}{more}.' if shown else 'There is no other host.'
 
 
 def refusal_of_hypervisor(place: Place, source: str) -> exception.Invalid | None:

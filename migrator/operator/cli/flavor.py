@@ -21,6 +21,7 @@ def create(asked: Asked) -> int:
     flavor = instance.flavor(asked.arguments, asked.arguments.name)
     asked.database.flavors.create(flavor)
     text = f'Flavor {flavor.name} is created. Guests of every project can be resized to it.'
+    text += instance.foreign(flavor)
     newest = [one for one in asked.database.instances.flavors() if one.name == flavor.name]
     if newest and newest != [flavor]:
         text += ' There are guests that have another flavor of this name. They keep it.'

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.objects import Flavor, Instance, Service, protocol
+from migrator.objects.instance import is_foreign, spec_problem
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
@@ -59,6 +59,7 @@ def create(asked: Asked) -> int:
     stored = registry.create_instance(asked.database, asked.placement(), instance)
     resources = ', '.join(f'{name} {amount}' for name, amount in stored.flavor.resources().items())
     text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host} with an allocation of {resources}.'
+    text += foreign(stored.flavor)
     asked.answer({'instance': dataclasses.asdict(stored)}, command.printable(text))
     return command.RIGHT
 
@@ -111,7 +112,7 @@ def _node_of(asked: Asked, host: str) -> str:
 
 def flavor(given: argparse.Namespace, name: str) -> Flavor:
     """Return a flavor of the amounts of :func:`flavor_arguments`."""
-    found = Flavor(
+    return Flavor(
         name=name,
         vcpus=given.vcpus,
         memory_mb=given.memory,
@@ -120,13 +121,6 @@ def flavor(given: argparse.Namespace, name: str) -> Flavor:
         swap=given.swap,
         extra_specs=dict(given.property),
     )
-    try:
-        found.resources()
-    except ValueError as error:
-        value = ' '.join('='.join(pair) for pair in given.property)
-        detail = f'an amount of resources:CLASS is not a whole number ({error}).'
-        raise exception.ConfigurationError(option='--property', value=value, detail=detail) from None
-    return found
 
 
 def list_(asked: Asked) -> int:
@@ -267,13 +261,16 @@ def _property(text: str) -> tuple[str, str]:
     key, found, value = text.partition('=')
     if not key or not found:
         raise argparse.ArgumentTypeError(f'{text!r} is not of the form KEY=VALUE')
-    kind, _colon, wanted = key.partition(':')
-    if kind.startswith(('resources', 'trait')) and not re.fullmatch('[A-Z0-9_]+', wanted):
-        what = 'resource class' if kind.startswith('resources') else 'trait'
-        raise argparse.ArgumentTypeError(f'{text!r} names no {what}: its name has only the characters A-Z 0-9 _')
-    if kind.startswith('trait') and value not in ('required', 'forbidden'):
-        raise argparse.ArgumentTypeError(f'{text!r} is neither required nor forbidden')
+    problem = spec_problem(key, value)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(f'{text!r}: {problem}')
     return key, value
+
+
+def foreign(flavor: Flavor) -> str:
+    """Return in words which extra specs of a flavor were not judged, or ''."""
+    keys = ', '.join(sorted(key for key in flavor.extra_specs if is_foreign(key)))
+    return f' Kept as they are, since nova does not know them: {keys}.' if keys else ''
 
 
 def flavor_arguments(parser: argparse.ArgumentParser) -> None:

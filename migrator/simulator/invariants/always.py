@@ -121,9 +121,11 @@ def during(world: World) -> Iterator[str]:
         instance, mine = world.held(migration.instance_uuid), world.held(migration.uuid)
         moved = world.record(migration, 'move_allocation')
         if moved is None or not moved.input:
-            flavor = world.instances[migration.instance_uuid].flavor
-            whole = {name: sum(one.get(name, 0) for one in instance.values()) for name in flavor.resources()}
-            if mine or whole != flavor.resources():
+            wholes = world.instances[migration.instance_uuid].flavor.request.totals
+            if mine or all(
+                {name: sum(one.get(name, 0) for one in instance.values()) for name in whole} != whole
+                for whole in wholes
+            ):
                 yield (
                     f'migration {migration.uuid} has not moved any allocation yet, but it holds {mine}, and the '
                     f'instance holds {instance}'

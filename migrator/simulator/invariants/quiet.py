@@ -129,8 +129,8 @@ def allocations(world: World) -> Iterator[str]:
             continue
         held = world.held(instance.uuid)
         wanted = instance.flavor.resources()
-        total = {name: sum(one.get(name, 0) for one in held.values()) for name in {*wanted, *_names(held)}}
-        if total != wanted or held.keys() - world.tree(instance.host):
+        total = {name: sum(one.get(name, 0) for one in held.values()) for name in _names(held)}
+        if total not in instance.flavor.request.totals or held.keys() - world.tree(instance.host):
             where_ = ', '.join(sorted(world.providers[uuid].name for uuid in held)) or 'no provider'
             yield f'instance {instance.uuid} holds {total} on {where_}, but must hold {wanted} on {instance.host}'
     reasons = {*world.instances, *(one.uuid for one in world.migrations.values() if one.status not in FINAL)}

@@ -21,9 +21,9 @@ from migrator.testing.fake_placement.bodies import RefusedError
 
 SHARING_TRAIT = 'MISC_SHARES_VIA_AGGREGATE'
 
-_PARAMETER = re.compile(r'(resources|in_tree)([a-zA-Z0-9_-]{1,64})?')
+_PARAMETER = re.compile(r'(resources|in_tree|required)([a-zA-Z0-9_-]{1,64})?')
 #: Parameters that Placement supports and that the client of this project does not send.
-_UNSUPPORTED = re.compile(r'(required|member_of)([a-zA-Z0-9_-]{1,64})?|root_required|same_subtree')
+_UNSUPPORTED = re.compile(r'member_of([a-zA-Z0-9_-]{1,64})?|same_subtree')
 _LIMIT = re.compile(r'[1-9][0-9]*')
 
 #: (internal id of a provider, internal id of the root of its tree), as in the rows of Placement's queries.
@@ -118,10 +118,24 @@ class _Claim:
         return hash(tuple(sorted(self.parts, key=hash)))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Traits:
+    """The traits of a parameter ``required``, each in the order of the query."""
+
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+    def fit(self, traits: Iterable[str]) -> bool:
+        """Return whether traits have all of the required ones, and none of the forbidden ones."""
+        found = {*traits}
+        return found.issuperset(self.required) and found.isdisjoint(self.forbidden)
+
+
 @dataclasses.dataclass
 class _Group:
     suffix: str
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
+    traits: _Traits = dataclasses.field(default_factory=lambda: _Traits())
     in_tree: str | None = None
 
 
@@ -130,13 +144,21 @@ class Search:
 
     :param providers: uuid -> provider, for all providers.
     :param class_ids: resource class -> the id that Placement's database would use.
+    :param is_trait: returns whether there is a trait of a name.
     :param hashed_as: returns the value to hash instead of a text that Placement hashes.
     """
 
     def __init__(
-        self, providers: Mapping[str, Provider], class_ids: Mapping[str, int], hashed_as: Callable[[str], Hashable]
+        self,
+        providers: Mapping[str, Provider],
+        class_ids: Mapping[str, int],
+        is_trait: Callable[[str], bool],
+        hashed_as: Callable[[str], Hashable],
     ) -> None:
         self._providers = providers
+        self._is_trait = is_trait
+        #: The roots that have the required traits of a root; None: all.
+        self._roots: set[int] | None = None
         self._by_id = {one.id: one for one in providers.values()}
         self._root_of = {one.id: one.root.id for one in providers.values()}
         self._class_ids = class_ids
@@ -151,7 +173,12 @@ class Search:
         :raises RefusedError: the query is malformed, or names an unknown resource class.
         :raises NotImplementedError: the query has a parameter that only the real Placement supports.
         """
-        groups, policy, limit = _parsed(query)
+        groups, policy, limit, of_root = _parsed(query)
+        if of_root != _Traits():
+            self._check_traits(of_root)
+            self._roots = {one.id for one in self._by_id.values() if one.parent is None and of_root.fit(one.traits)}
+            if not self._roots:
+                return {'allocation_requests': [], 'provider_summaries': {}}
         found: dict[str, Iterable[_Claim]] = {}
         several: set[str] = set()
         seen: set[str] = set()
@@ -180,6 +207,7 @@ class Search:
                 raise RefusedError(
                     400, f'Invalid resource class in resources parameter: No such resource class {name}.'
                 )
+        self._check_traits(group.traits)
         root = None
         if group.in_tree is not None:
             if group.in_tree not in self._providers:
@@ -196,6 +224,14 @@ class Search:
                 return None
         return rows
 
+    def _check_traits(self, traits: _Traits) -> None:
+        for name in (*traits.required, *traits.forbidden):
+            if not self._is_trait(name):
+                raise RefusedError(400, f'No such trait(s): {name}.')
+
+    def _is_anchor(self, root: int) -> bool:
+        return self._roots is None or root in self._roots
+
     def _of_group(self, group: _Group, rows: Mapping[str, set[_Row]]) -> list[_Claim] | set[_Claim]:
         if not group.suffix and (self._sharing or self._has_trees):
             return self._from_trees(group, rows)
@@ -204,19 +240,21 @@ class Search:
     def _from_one_provider(self, group: _Group, rows: Mapping[str, set[_Row]]) -> list[_Claim]:
         """Return the claims that one provider satisfies alone."""
         able = set.intersection(*({row[0] for row in one} for one in rows.values()))
+        able = {number for number in able if group.traits.fit(self._by_id[number].traits)}
         last = rows[next(reversed(group.resources))]
         claims = []
         for number, root in [row for row in last if row[0] in able]:
             provider = self._by_id[number]
             parts = [self._part(provider, name, amount) for name, amount in group.resources.items()]
             mappings = {group.suffix: {provider.uuid}}
-            claims.append(_Claim(self._by_id[root], parts, mappings))
+            if self._is_anchor(root):
+                claims.append(_Claim(self._by_id[root], parts, mappings))
             if number in self._sharing:
                 # One claim for each tree that may borrow. As in Placement, they share the parts and do not copy them.
                 claims += [
                     _Claim(self._by_id[anchor], parts, mappings)
                     for _lender, anchor in self._anchors({number})
-                    if anchor != root
+                    if anchor != root and self._is_anchor(anchor)
                 ]
         return claims
 
@@ -230,6 +268,10 @@ class Search:
             lenders = self._sharing & {row[0] for row in rows[name]}
             if lenders and group.in_tree is None:
                 able |= {(provider, root, number) for provider, root in self._anchors(lenders)}
+            if self._roots is not None:
+                able = {row for row in able if row[1] in self._roots}
+                if not able:
+                    return set()
             if not chosen:
                 chosen = able
             else:
@@ -238,6 +280,8 @@ class Search:
                 chosen = {row for row in chosen if row[1] in common}
             if not chosen:
                 return set()
+        if not self._sharing and group.traits != _Traits():
+            chosen = self._with_traits(chosen, group.traits)
         names = {self._class_ids[name]: name for name in group.resources}
         trees: dict[int, dict[int, list[_Part]]] = {}
         for provider, root, number in chosen:
@@ -249,8 +293,23 @@ class Search:
             claims |= {
                 _Claim(self._by_id[root], list(parts), {group.suffix: {one.provider.uuid for one in parts}})
                 for parts in itertools.product(*(by_class[number] for number in sorted(by_class)))
+                if self._have_traits(parts, group.traits)
             }
         return claims
+
+    def _with_traits(self, rows: set[tuple[int, int, int]], traits: _Traits) -> set[tuple[int, int, int]]:
+        """Return the rows of the trees that may have the traits, as far as Placement looks before it combines."""
+        forbidden = {*traits.forbidden}
+        good = [(provider, root) for provider, root, _ in rows if not forbidden & {*self._by_id[provider].traits}]
+        found: dict[int, set[str]] = {}
+        for provider, root in good:
+            found.setdefault(root, set()).update(self._by_id[provider].traits)
+        roots = {root for root, names in found.items() if {*traits.required} <= names}
+        return {row for row in rows if row[1] in roots}
+
+    def _have_traits(self, parts: Iterable[_Part], traits: _Traits) -> bool:
+        """Return whether the providers of some parts fit the traits together."""
+        return traits.fit(trait for one in parts for trait in one.provider.traits)
 
     def _anchors(self, lenders: Iterable[int]) -> list[_Row]:
         """Return each (lender, root of a tree that may borrow from it), the lender's own tree included."""
@@ -351,17 +410,22 @@ def _summary_of(provider: Provider) -> dict[str, Any]:
     }
 
 
-def _parsed(query: Sequence[tuple[str, str]]) -> tuple[list[_Group], str | None, int | None]:
-    """Return the groups in the order of the query, the group policy and the limit."""
+def _parsed(query: Sequence[tuple[str, str]]) -> tuple[list[_Group], str | None, int | None, _Traits]:
+    """Return the groups in the order of the query, the group policy, the limit and the traits of a root."""
     groups: dict[str, _Group] = {}
+    of_root = _Traits()
     policy: str | None = None
     limit: int | None = None
     for name, value in query:
         match = _PARAMETER.fullmatch(name)
-        if match is not None:
+        if name == 'root_required':
+            of_root = _traits(value)
+        elif match is not None:
             group = groups.setdefault(match[2] or '', _Group(match[2] or ''))
             if match[1] == 'in_tree':
                 group.in_tree = _uuid(value)
+            elif match[1] == 'required':
+                group.traits = _traits(value)
             else:
                 group.resources = _resources(value)
         elif name == 'limit' and _LIMIT.search(value):
@@ -381,7 +445,26 @@ def _parsed(query: Sequence[tuple[str, str]]) -> tuple[list[_Group], str | None,
         raise RefusedError(400, f'Request groups without resources: {without}', 'placement.query.bad_value')
     if policy is None and len([suffix for suffix in groups if suffix]) > 1:
         raise RefusedError(400, 'The "group_policy" parameter is required with more than one numbered group.')
-    return list(groups.values()), policy, limit
+    for group in groups.values():
+        _check_conflicts(f'required{group.suffix}', group.traits)
+    _check_conflicts('root_required', of_root)
+    return list(groups.values()), policy, limit, of_root
+
+
+def _traits(value: str) -> _Traits:
+    names = [name.strip() for name in value.split(',')]
+    if not all(name.removeprefix('!') for name in names):
+        raise RefusedError(400, f"Invalid query string parameters: Expected 'required' without an empty name: {value}")
+    return _Traits(
+        tuple(name for name in names if not name.startswith('!')),
+        tuple(name.removeprefix('!') for name in names if name.startswith('!')),
+    )
+
+
+def _check_conflicts(parameter: str, traits: _Traits) -> None:
+    both = {*traits.required} & {*traits.forbidden}
+    if both:
+        raise RefusedError(400, f'Conflicting required and forbidden traits found in {parameter}: {sorted(both)}')
 
 
 def _uuid(value: str) -> str:

@@ -178,7 +178,7 @@ class Providers:
         provider, body = self._to_change(asked, bodies.TRAITS)
         traits = sorted(set(body['traits']))
         for name in traits:
-            if name not in self._custom_traits and name not in _standard_traits():
+            if not self.is_trait(name):
                 raise RefusedError(400, f'No such trait {name}')
         if traits != provider.traits:
             provider.traits = traits
@@ -222,6 +222,10 @@ class Providers:
             return Answer(204)
         self._class_ids[name] = max(_FIRST_CUSTOM - 1, *self._class_ids.values()) + 1
         return Answer(201)
+
+    def is_trait(self, name: str) -> bool:
+        """Return whether there is a trait of a name."""
+        return name in self._custom_traits or name in _standard_traits()
 
     def put_trait(self, asked: Asked) -> Answer:
         """Ensure that a custom trait exists."""

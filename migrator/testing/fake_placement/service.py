@@ -102,6 +102,7 @@ class FakePlacement:
         self._class_ids = dict(_standard_classes())
         self._consumers = Consumers(self._providers, self._class_ids)
         providers = Providers(self._providers, self._class_ids, self._consumers)
+        self._is_trait = providers.is_trait
         self._routes: dict[_Where, dict[str, Callable[[Asked], Answer]]] = {
             ('resource_providers', 1, ''): {'GET': providers.list, 'POST': providers.create},
             ('resource_providers', 2, ''): {
@@ -239,7 +240,8 @@ class FakePlacement:
         return Answer(204)
 
     def _candidates(self, asked: Asked) -> Answer:
-        return Answer(200, Search(self._providers, self._class_ids, self._hashed_as).run(asked.query))
+        search = Search(self._providers, self._class_ids, self._is_trait, self._hashed_as)
+        return Answer(200, search.run(asked.query))
 
 
 class Adapter:

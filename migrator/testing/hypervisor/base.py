@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from migrator import context, exception, executors
-from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
+from migrator.objects import ComputeNode, Flavor, GuestState, Instance, ProviderInventory, protocol
 from migrator.testing.hypervisor import acts
 from migrator.testing.hypervisor.hypervisor import OWNING, FakeHypervisor
 from migrator.virt import driver
@@ -77,14 +77,12 @@ class HostDriver(driver.ComputeDriver):
             raise self._error('init_host', f'the driver is for host {self.hypervisor.host}, not for {host}')
 
     @phase
-    def get_node(self) -> compute_node.ComputeNode:
+    def get_node(self) -> ComputeNode:
         """Return the facts about the hypervisor; see :meth:`driver.ComputeDriver.get_node`."""
         hypervisor = self.hypervisor
         uuid = node_uuid(hypervisor.host)
-        root = compute_node.ProviderInventory(
-            uuid=uuid, name=hypervisor.host, inventory=hypervisor.capacity.inventory()
-        )
-        return compute_node.ComputeNode(
+        root = ProviderInventory(uuid=uuid, name=hypervisor.host, inventory=hypervisor.capacity.inventory())
+        return ComputeNode(
             uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.capacity.children]
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.objects import Instance, compute_node
+from migrator.objects import Instance, ProviderInventory
 
 
 @dataclasses.dataclass
@@ -27,7 +27,7 @@ class Capacity:
     totals: dict[str, int]
     ratios: dict[str, float]
     reserved: dict[str, int]
-    children: list[compute_node.ProviderInventory]
+    children: list[ProviderInventory]
     shared_disks: bool = True
 
     def inventory(self) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from uuid import UUID, uuid5
 
 from migrator import exception, executors
-from migrator.objects import Flavor, GuestState, Instance, compute_node, protocol
+from migrator.objects import Flavor, GuestState, Instance, ProviderInventory, protocol
 from migrator.testing.hypervisor import acts, faults
 from migrator.testing.hypervisor.capacity import Capacity
 from migrator.virt import driver
@@ -274,7 +274,7 @@ class FakeHypervisor:
         fail_seconds: float = 0.0,
         ratios: dict[str, float] | None = None,
         reserved: dict[str, int] | None = None,
-        children: Sequence[compute_node.ProviderInventory] = (),
+        children: Sequence[ProviderInventory] = (),
     ) -> None:
         self.world = world
         self.host = host
@@ -476,4 +476,4 @@ class FakeHypervisor:
 def size_of(flavor: Flavor) -> tuple[int, int, int]:
     """Return the processors, memory and disk that a guest of a flavor has: all its disks together."""
     amounts = flavor.resources()
-    return amounts.get('VCPU', 1), amounts.get('MEMORY_MB', 1), amounts.get('DISK_GB', 0)
+    return amounts.get('VCPU', 0) + amounts.get('PCPU', 0) or 1, amounts.get('MEMORY_MB', 1), amounts.get('DISK_GB', 0)

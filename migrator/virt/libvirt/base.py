@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import GuestState, Instance, compute_node, protocol
+from migrator.objects import ComputeNode, GuestState, Instance, protocol
 from migrator.virt import driver
 from migrator.virt.libvirt import checks, live_migration, records, storage
 from migrator.virt.libvirt.connection import DEADLINE, Connection
@@ -79,7 +79,7 @@ class HostDriver(driver.ComputeDriver):
         self.connection.listen()
         self.connection.call('init_host', lambda connection: connection.getLibVersion())
 
-    def get_node(self) -> compute_node.ComputeNode:
+    def get_node(self) -> ComputeNode:
         """Return the facts about the host; see :meth:`driver.ComputeDriver.get_node`."""
         return self.connection.call('get_node', lambda connection: node_of(connection, self.host, self.conf))
 

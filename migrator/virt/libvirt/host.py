@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.objects import compute_node
+from migrator.objects import ComputeNode, ProviderInventory
 from migrator.virt import driver
 from migrator.virt.libvirt import storage
 
@@ -24,7 +24,7 @@ _GIB = 2**30
 _PROBES: dict[str, executors.Probe[int]] = {}
 
 
-def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.ComputeNode:
+def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
     """Return the facts about a host, and its resource provider.
 
     :param connection: a ``libvirt.virConnect``.
@@ -41,10 +41,10 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.Co
         'MEMORY_MB': _amount(memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio),
         'DISK_GB': _amount(disk_gib, -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio),
     }
-    root = compute_node.ProviderInventory(
+    root = ProviderInventory(
         uuid=uuid, name=host, inventory={name: amount for name, amount in inventory.items() if amount['total']}
     )
-    return compute_node.ComputeNode(
+    return ComputeNode(
         uuid=uuid,
         host=host,
         node=host,

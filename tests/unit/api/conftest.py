@@ -25,8 +25,9 @@ from migrator.objects import (
     CURRENT_VERSION,
     ENDS,
     EVACUABLE_VM_STATES,
+    ComputeNode,
     Migration,
-    compute_node,
+    ProviderInventory,
     instance,
 )
 from migrator.runtime import http_server
@@ -151,8 +152,8 @@ class World:
     def host(self, name, version=CURRENT_VERSION):
         """Report a compute host, with 8 VCPU, 16 GiB and 100 GiB."""
         inventory = {key: {'total': total} for key, total in (('VCPU', 8), ('MEMORY_MB', 16384), ('DISK_GB', 100))}
-        root = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=name, inventory=inventory)
-        node = compute_node.ComputeNode(
+        root = ProviderInventory(uuid=str(uuid.uuid4()), name=name, inventory=inventory)
+        node = ComputeNode(
             uuid=root.uuid, host=name, node=f'{name}.example.org', providers=[root], cpu_info={'model': 'fake'}
         )
         self.database.services.report(name, COMPUTE_BINARY, version, str(uuid.uuid4()))

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from migrator.objects import compute_node
+from migrator.objects import ComputeNode
 from migrator.virt import driver
 from tests.unit.compute import scene as scene_module
 
@@ -20,7 +20,7 @@ def test_report_has_inventory_tree_and_current_limit(scene: Scene) -> None:
     report = host.manager.registration.inventory.report()
     assert report.limit == 4
     assert report.guests == []
-    assert isinstance(report.node, compute_node.ComputeNode)
+    assert isinstance(report.node, ComputeNode)
     assert report.node.uuid == driver.node_uuid('alpha')
     assert report.node.total('VCPU') == 16
 
@@ -39,7 +39,7 @@ def test_grown_inventory_is_in_the_next_heartbeats(scene: Scene) -> None:
     scene.alpha.capacity.totals['VCPU'] = 32
     scene.simulation.advance(25)
     node = host.events.beats[-1].node
-    assert isinstance(node, compute_node.ComputeNode)
+    assert isinstance(node, ComputeNode)
     assert node.total('VCPU') == 32
 
 
@@ -81,5 +81,5 @@ def test_hung_driver_has_one_query_and_one_warning_until_it_recovers(
         scene.simulation.advance(25)
     assert levels_logged_for_hypervisor(caplog) == ['WARNING', 'INFO']
     node = host.events.beats[-1].node
-    assert isinstance(node, compute_node.ComputeNode)
+    assert isinstance(node, ComputeNode)
     assert node.total('VCPU') == 32

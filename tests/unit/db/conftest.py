@@ -16,7 +16,7 @@ import pytest
 from migrator import context, executors
 from migrator.db import api
 from migrator.db.conductors import Owned
-from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
+from migrator.objects import ComputeNode, Flavor, Instance, Migration, protocol
 from tests import templates
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -102,7 +102,7 @@ class Scene:
     def host(self, name: str, boot_id: str | None = None, node: bool = True, version: int = 4) -> str:
         """Report the start of a compute host, and return its boot_id."""
         boot = boot_id or self.uuid()
-        found = compute_node.ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
+        found = ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
         report = protocol.HostReport(host=name, boot_id=boot, version=version, node=found)
         known = [one.boot_id for one in self.database.services.list(binary='nova-compute', host=name)]
         self.database.migrations.begin_boot(report, self.database.services, known[0] if known else None)

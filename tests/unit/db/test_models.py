@@ -11,7 +11,7 @@ from migrator.db import models
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
 from migrator.db.conductors import ConductorBoot
-from migrator.objects import Flavor, Instance, Migration, compute_node, service
+from migrator.objects import ComputeNode, Flavor, Instance, Migration, service
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
 from migrator.saga import log
@@ -22,7 +22,7 @@ def test_every_field_of_an_object_has_a_column() -> None:
         (Instance, models.Instance),
         (Migration, models.Migration),
         (service.Service, models.Service),
-        (compute_node.ComputeNode, models.ComputeNode),
+        (ComputeNode, models.ComputeNode),
     ):
         assert {field.name for field in dataclasses.fields(cls)} <= {column.name for column in model.__table__.columns}
 

@@ -10,6 +10,7 @@ import pytest
 from migrator import executors
 from migrator.drain.engine import Refused
 from migrator.nova import plan, recorded
+from migrator.objects import request
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement import InProcessPlacement
@@ -75,11 +76,13 @@ class Cloud:
             f'{url}/inventories', {'resource_provider_generation': generation, 'inventories': inventories}
         )
 
-    def trait(self, host, name):
-        self.placement.put(f'/traits/{name}')
+    def trait(self, host, *names):
+        for name in names:
+            if name.startswith('CUSTOM_'):
+                self.placement.put(f'/traits/{name}')
         url = f'/resource_providers/{self.fake.nodes[host]}'
         generation = self.placement.read(url)['generation']
-        self.placement.put(f'{url}/traits', {'resource_provider_generation': generation, 'traits': [name]})
+        self.placement.put(f'{url}/traits', {'resource_provider_generation': generation, 'traits': [*names]})
 
     def choose(self, guest, avoided=(), in_flight=None, **fields):
         member = Member(instance_uuid=guest, source='host1')
@@ -221,6 +224,7 @@ def test_vgpu_is_movable_where_nova_moves_it(cloud):
 @pytest.mark.parametrize('specs', [{'hw:mem_encryption': 'false'}, {'hw:tpm_secret_security': 'host'}])
 def test_same_extra_specs_with_other_values_are_movable(cloud, specs):
     cloud.guest(specs={'hw:tpm_version': '2.0', 'hw:tpm_secret_security': 'host'} | specs)
+    cloud.trait('host2', 'COMPUTE_SECURITY_TPM_2_0', 'COMPUTE_SECURITY_TPM_TIS', f'{request.TPM_SECRETS}HOST')
     assert cloud.destination() == 'host2'
 
 
@@ -248,7 +252,34 @@ def test_traits_of_the_flavor_decide(cloud, value, host):
 
 def test_dedicated_cpus_are_requested_as_such(cloud):
     cloud.guest(vcpus=2, specs={'hw:cpu_policy': 'dedicated'})
+    for host in ('host2', 'host3'):
+        cloud.inventory(host, MEMORY_MB=8192, DISK_GB=10)
+    assert 'host2: it has 0 of PCPU free, and 2 are needed' in cloud.way()['reason']
     cloud.inventory('host3', PCPU=2, MEMORY_MB=8192, DISK_GB=10)
+    assert cloud.destination() == 'host3'
+
+
+def test_dedicated_cpus_are_also_requested_as_shared_ones(cloud):
+    """Nova does so too, for hosts whose operator has not set cpu_dedicated_set yet."""
+    cloud.guest(vcpus=2, specs={'hw:cpu_policy': 'dedicated'})
+    assert cloud.destination() == 'host2'
+
+
+def test_an_older_nova_asks_for_no_traits_of_secrets(cloud):
+    cloud.guest(specs={'hw:tpm_version': '2.0', 'hw:tpm_secret_security': 'host'})
+    cloud.trait('host2', 'COMPUTE_SECURITY_TPM_2_0', 'COMPUTE_SECURITY_TPM_TIS')
+    assert f'host2: it lacks {request.TPM_SECRETS}HOST' in cloud.way()['reason']
+    cloud.fake.newest = (2, 100)
+    assert cloud.destination() == 'host2'
+
+
+def test_properties_of_an_image_are_part_of_the_request(cloud):
+    guest = cloud.guest()
+    cloud.fake.servers[guest]['image'] = {
+        'id': 'i',
+        'properties': {'os_secure_boot': 'required'},
+    }
+    cloud.trait('host3', 'COMPUTE_SECURITY_UEFI_SECURE_BOOT')
     assert cloud.destination() == 'host3'
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from migrator.objects import (
+    ComputeNode,
     Drain,
     Flavor,
     Instance,
     Member,
     Migration,
+    ProviderInventory,
     base,
-    compute_node,
     protocol,
     service,
 )
@@ -48,9 +49,7 @@ INSTANCE = Instance(
     flavor=Flavor(name='small', extra_specs={'a': 'b'}),
     created_at=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
 )  # fmt: skip
-NODE = compute_node.ComputeNode(
-    uuid='n', host='h', node='h', providers=[compute_node.ProviderInventory(uuid='p', name='p')]
-)
+NODE = ComputeNode(uuid='n', host='h', node='h', providers=[ProviderInventory(uuid='p', name='p')])
 
 
 @pytest.mark.parametrize(

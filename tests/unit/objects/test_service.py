@@ -47,3 +47,17 @@ def test_disabled_service_is_up() -> None:
 def test_service_versions_are_one_list_without_gaps_and_a_remark_each() -> None:
     assert list(service.SERVICE_VERSIONS) == list(range(1, service.CURRENT_VERSION + 1))
     assert all(service.SERVICE_VERSIONS.values())
+
+
+def test_the_total_of_a_class_is_summed_over_the_whole_tree() -> None:
+    providers = [
+        service.ProviderInventory(uuid='root', name='root', inventory={'VCPU': {'total': 8}}),
+        service.ProviderInventory(
+            uuid='numa0', name='numa0', parent_uuid='root', inventory={'MEMORY_MB': {'total': 512}}
+        ),
+        service.ProviderInventory(
+            uuid='numa1', name='numa1', parent_uuid='root', inventory={'MEMORY_MB': {'total': 256}}
+        ),
+    ]
+    node = service.ComputeNode(uuid='root', host='h', node='h', providers=providers)
+    assert (node.total('VCPU'), node.total('MEMORY_MB'), node.total('DISK_GB')) == (8, 768, 0)

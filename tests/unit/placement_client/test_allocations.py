@@ -9,6 +9,7 @@ import pytest
 
 from migrator import exception
 from migrator.objects.migration import Strategy
+from migrator.objects.request import for_amounts
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.allocation_state import PairState
 from migrator.placement_client.client import PlacementClient
@@ -341,12 +342,12 @@ def test_write_is_accepted_for_storage_that_is_not_shared_with_the_host(client, 
     """A write compares no aggregates, so only candidates that were just read say what a guest may use."""
     storage, root = world.host('storage', traits=[candidates.SHARING_TRAIT], DISK_GB=100), world.host('destination')
     wanted, claim = {**FLAVOR, 'DISK_GB': 10}, {root: FLAVOR, storage: {'DISK_GB': 10}}
-    assert candidates.get_candidates(client, {'': wanted}, in_tree=root) == []
+    assert candidates.get_candidates(client, for_amounts(wanted), in_tree=root) == []
     instance = new_consumer()
     allocations.claim(client, instance, claim, generation=None)
     assert held(client, instance) == [claim]
     world.share(storage, root)
-    found = candidates.get_candidates(client, {'': wanted}, in_tree=root)
+    found = candidates.get_candidates(client, for_amounts(wanted), in_tree=root)
     assert [one.allocations for one in found] == [claim]
 
 

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from migrator import exception
-from migrator.objects.compute_node import ProviderInventory
+from migrator.objects.service import ProviderInventory
 from migrator.placement_client import allocations, providers
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter

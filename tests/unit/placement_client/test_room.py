@@ -5,6 +5,8 @@
 ``tests/functional/test_drain.py`` has whole plans.
 """
 
+import dataclasses
+
 import pytest
 
 from migrator.drain import plan
@@ -17,7 +19,9 @@ SSD = 'CUSTOM_SSD'
 
 def need(only=None, refused=(), rank=lambda host: (), traits=None):
     """Return what a guest needs; the hosts in ``refused`` are no destinations."""
-    return plan.Need(FLAVOR, only, tuple(refused), dict.fromkeys(refused, 'it is down').get, rank, traits or {})
+    specs = {f'trait:{name}': value for name, value in (traits or {}).items()}
+    asked = dataclasses.replace(FLAVOR, extra_specs=specs).request
+    return plan.Need(asked, only, tuple(refused), dict.fromkeys(refused, 'it is down').get, rank)
 
 
 @pytest.fixture
@@ -38,8 +42,8 @@ def test_a_host_of_a_lower_rank_is_taken_first(room):
 
 
 def test_only_a_host_with_the_required_traits_is_taken(room):
-    assert room.take(need(traits={'': SSD})) == 'host2'
-    assert room.take(need(traits={'': f'!{SSD}'})) == 'host3'
+    assert room.take(need(traits={SSD: 'required'})) == 'host2'
+    assert room.take(need(traits={SSD: 'forbidden'})) == 'host3'
 
 
 def test_a_host_that_is_refused_is_named_with_the_reason(room):
@@ -52,13 +56,15 @@ def test_a_host_that_is_refused_is_named_with_the_reason(room):
 
 def test_the_lack_of_a_host_with_the_traits_is_stated(room, client):
     client.put('/traits/CUSTOM_NONE')
-    without = need(traits={'': 'CUSTOM_NONE'})
+    without = need(traits={'CUSTOM_NONE': 'required'})
     assert room.take(without) is None
-    assert 'no single host with the traits CUSTOM_NONE has 512 MEMORY_MB, 2 VCPU free' in room.why_none(without).reason
+    assert room.why_none(without).reason == (
+        'No other host can take it: host2: it lacks CUSTOM_NONE; host3: it lacks CUSTOM_NONE.'
+    )
 
 
 def test_a_trait_that_placement_does_not_know_is_stated(room):
-    without = need(traits={'': 'CUSTOM_UNKNOWN'})
+    without = need(traits={'CUSTOM_UNKNOWN': 'required'})
     assert room.take(without) is None
     assert 'CUSTOM_UNKNOWN' in room.why_none(without).reason
     assert room.take(need()) == 'host2'

@@ -229,7 +229,7 @@ class World:
         }
         if dice.random() < 0.5:
             inventory['DISK_GB'] = {'total': 20, 'min_unit': dice.choice((1, 2)), 'max_unit': dice.choice((4, 20))}
-        return self._provider(None, inventory, ['CUSTOM_FAST'] if dice.random() < 0.3 else [])
+        return self._provider(None, inventory)
 
     def _provider(self, parent, inventory, traits=()):
         one = str(uuid.UUID(int=self.dice.getrandbits(128), version=4))
@@ -237,6 +237,7 @@ class World:
         assert self.both.ask('POST', '/resource_providers', body)[0] == 200
         if inventory:
             self.ask_changed(one, 'inventories', {'inventories': inventory})
+        traits = sorted({*traits, *(name for name in ('CUSTOM_FAST', 'HW_CPU_X86_AVX') if self.dice.random() < 0.4)})
         if traits:
             self.ask_changed(one, 'traits', {'traits': list(traits)})
         return one

@@ -12,6 +12,7 @@ from tests.unit.testing.both_placements import PROJECTS, SHARING, TYPES, USERS
 #: The number of different worlds.
 WORLDS = 25
 CONFLICT, NO_ROOM = 'placement.concurrent_update', 'placement.undefined_code'
+TRAITS = ('CUSTOM_FAST', 'HW_CPU_X86_AVX')
 CLASSES = ('VCPU', 'MEMORY_MB', 'DISK_GB', 'CUSTOM_GPU')
 
 #: The cases that random requests to the real Placement must have covered.
@@ -35,6 +36,7 @@ TRAPS = {
     'DELETE of allocations answered 404',
     'several candidates in one order',
     'no candidate',
+    'candidates with traits',
     'candidates answered 400',
     'candidates cut off by a limit',
     'candidates of several groups',
@@ -304,6 +306,13 @@ class Sequence:
             if dice.random() < 0.03:
                 wanted['CUSTOM_NONE'] = 1
             query.append((f'resources{suffix}', ','.join(f'{name}:{amount}' for name, amount in wanted.items())))
+        for suffix in [name.removeprefix('resources') for name, _ in query]:
+            if dice.random() < 0.3:
+                names = dice.sample(TRAITS, dice.randint(1, 2))
+                names = [dice.choice(('', '', '!')) + name for name in names]
+                query.append((f'required{suffix}', ','.join([*names, *(['CUSTOM_NONE'] * (dice.random() < 0.03))])))
+        if dice.random() < 0.15:
+            query.append(('root_required', dice.choice(('', '', '!')) + dice.choice(TRAITS)))
         if dice.random() < 0.2:
             query.append(
                 (f'in_tree{query[0][0].removeprefix("resources")}', dice.choice([*self.providers, self._uuid()]))
@@ -320,6 +329,7 @@ class Sequence:
         names = {name for name, _value in query}
         self.counts['several candidates in one order'] += len(found) > 1
         self.counts['no candidate'] += not found
+        self.counts['candidates with traits'] += bool(found) and any('required' in name for name, _value in query)
         self.counts['candidates cut off by a limit'] += dict(query).get('limit') == str(len(found))
         self.counts['candidates of several groups'] += bool(found) and len({n for n in names if 'resources' in n}) > 1
         self.counts['candidates of a tree'] += any(
@@ -382,7 +392,7 @@ class Sequence:
     def change_names(self):
         dice = self.dice
         provider = dice.choice(self.providers)
-        traits = dice.sample(('CUSTOM_FAST', 'CUSTOM_NONE', 'HW_CPU_X86_AVX', SHARING), dice.randint(0, 2))
+        traits = dice.sample((*TRAITS, 'CUSTOM_NONE', SHARING), dice.randint(0, 2))
         status, _said = self.ask_changed(provider, 'traits', {'traits': traits}, dice.choice((0, 0, 0, 1)))
         self.counts[f'traits answered {status}'] += 1
         name = dice.choice(('CUSTOM_GPU', 'CUSTOM_NEW', 'VCPU', 'CUSTOM_small'))

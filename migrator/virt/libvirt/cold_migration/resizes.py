@@ -35,8 +35,10 @@ _FIXED = {
     'memtune/hard_limit': 'a limit of its memory',
     'devices/memory': 'a memory module',
 }
-#: The extra specs that change nothing but the allocation, of which Placement is asked. It is asked for no traits.
-_OF_ALLOCATION = re.compile(r'resources[a-zA-Z0-9_-]*:(VCPU|MEMORY_MB|DISK_GB|CUSTOM_[A-Z0-9_]+)|group_policy')
+#: The extra specs that change nothing but what Placement is asked for.
+_OF_ALLOCATION = re.compile(
+    r'resources[a-zA-Z0-9_-]*:(VCPU|MEMORY_MB|DISK_GB|CUSTOM_[A-Z0-9_]+)|trait[a-zA-Z0-9_-]*:[A-Z0-9_]+|group_policy'
+)
 #: The parts of a topology of processors below a socket.
 _IN_SOCKET = ('dies', 'clusters', 'cores', 'threads')
 #: The shares of the host's processors that older releases of nova give a guest for each processor.

@@ -150,7 +150,8 @@ class TestOfItsOwnChoice:
     def test_no_room_on_any_host_is_the_reason(self, stage: Stage) -> None:
         for host in ('host2', 'host3'):
             stage.cloud.boot('giant', host, memory_mb=65536)
-        assert 'host1: it is the source' in why_not(stage, exception.NoValidHost)
+        why = why_not(stage, exception.NoValidHost)
+        assert 'No host can take the instance: host2: it has 0 of MEMORY_MB free, and 512 are needed; host3: ' in why
 
     def test_an_instance_without_an_allocation_is_to_be_healed_first(self, stage: Stage) -> None:
         client = stage.cloud.placement_client

@@ -79,11 +79,11 @@ def test_refused_destination_leaves_the_list_until_the_next_request(chooser: Cho
 def test_old_list_without_a_usable_host_is_asked_for_anew(chooser: Chooser) -> None:
     cloud = chooser.stage.cloud
     giants = [cloud.boot(name, host, memory_mb=65536) for name, host in (('one', 'host2'), ('two', 'host3'))]
-    for _ in range(2):
+    for asked in (2, 1):
         before = chooser.asked()
         with pytest.raises(exception.NoValidHost):
             chooser.choose()
-        assert chooser.asked() - before == 1, 'a new list is not asked for again'
+        assert chooser.asked() - before == asked, 'a new list is not asked for again, nor what the hosts lack'
     chooser.stage.do(lambda: registry.delete_instance(chooser.stage.database, cloud.placement_client, giants[0].uuid))
     assert chooser.choose().host == 'host2'
 
@@ -121,7 +121,7 @@ def test_choice_costs_the_same_among_many_hosts(chooser: Chooser) -> None:
                 client.put(f'/resource_providers/{node.uuid}/inventories', body)
         stage.simulation.advance(candidates.FRESH + 0.1)
         assert chooser.choose().host == 'host2'
-        assert len(chooser.shared.get(stage.instance.flavor, None).hosts) == hosts
+        assert len(chooser.shared.get(stage.instance.flavor.request, None).hosts) == hosts
         first = len(stage.cloud.adapter.sent)
         with work.counted(engine) as done:
             chooser.choose()

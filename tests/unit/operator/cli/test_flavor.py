@@ -34,24 +34,36 @@ def test_a_flavor_under_the_name_of_another_one_that_a_guest_has_says_so(operato
 
 
 def test_an_amount_that_is_no_number_is_refused(operator):
-    status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', 'resources:GOLD=much')
-    assert (status, 'is not a whole number' in operator.err) == (2, True)
+    status, _out = operator.status('flavor', 'create', 'odd', *SIZE, '--property', 'resources:CUSTOM_GOLD=much')
+    assert (status, "'resources:CUSTOM_GOLD=much': the value is not a whole number" in operator.err) == (2, True)
     assert operator.json('flavor', 'list')['flavors'] == []
 
 
 @pytest.mark.parametrize(
     ('given', 'words'),
     [
-        ('trait:CUSTOM_SSD=yes', 'is neither required nor forbidden'),
-        ('trait1:CUSTOM_SSD=', 'is neither required nor forbidden'),
-        ('trait:ssd=required', 'names no trait'),
-        ('trait=required', 'names no trait'),
-        ('resources:gold=1', 'names no resource class'),
-        ('resources_GROUP:=1', 'names no resource class'),
+        ('trait:CUSTOM_SSD=yes', 'the value is not one of required, forbidden'),
+        ('trait1:CUSTOM_SSD=', 'the value is not one of required, forbidden'),
+        ('trait:ssd=required', 'nova has no extra spec trait:ssd'),
+        ('resources:gold=1', 'nova has no extra spec resources:gold'),
+        ('resources_GROUP:=1', 'nova has no extra spec resources_GROUP:'),
+        ('hw:cpu_polcy=dedicated', 'nova has no extra spec hw:cpu_polcy'),
+        ('hw:cpu_policy=pinned', 'the value is not one of dedicated, shared, mixed'),
+        ('hw:numa_nodes=0', 'the value is less than 1'),
+        ('hw:redirected_usb_ports=16', 'the value is above 15'),
+        ('hw:mem_encryption=maybe', 'the value is neither true nor false'),
+        ('hw:cpu_dedicated_mask=all', 'the value is not of the form'),
     ],
 )
-def test_a_property_that_would_be_ignored_is_refused(refused, given, words):
-    assert f"'{given}' {words}" in refused('flavor', 'create', 'odd', *SIZE, '--property', given)
+def test_a_property_that_nova_refuses_is_refused(refused, given, words):
+    assert f"'{given}': {words}" in refused('flavor', 'create', 'odd', *SIZE, '--property', given)
+
+
+def test_a_property_of_another_namespace_is_kept_and_named(operator):
+    _status, out = operator.status(
+        'flavor', 'create', 'odd', *SIZE, '--property', 'acme:tier=gold', '--property', 'hw:pmu=true'
+    )
+    assert 'Kept as they are, since nova does not know them: acme:tier.' in ' '.join(out.split())
 
 
 def test_a_trait_is_kept(operator):

@@ -92,12 +92,12 @@ def test_an_existing_guest_is_registered_listed_migrated_and_deleted(operator, s
 def test_options_are_stored_and_missing_ones_have_defaults(operator, stored):
     document = operator.json(
         'instance', 'create', '--host', 'host2', *SIZE, *WHOSE, '--force', '--vm-state', 'paused', '--flavor', 'tiny',
-        '--ephemeral', 3, '--swap', 1500, '--property', 'resources:VCPU=1', '--property', 'hw:numa=2',
+        '--ephemeral', 3, '--swap', 1500, '--property', 'resources:VCPU=1', '--property', 'hw:numa_nodes=2',
     )  # fmt: skip
     instance = document['instance']
     assert instance['name'] == instance['uuid']
     assert (instance['vm_state'], instance['power_state'], instance['node']) == ('paused', 3, 'host2')
-    assert instance['flavor']['extra_specs'] == {'resources:VCPU': '1', 'hw:numa': '2'}
+    assert instance['flavor']['extra_specs'] == {'resources:VCPU': '1', 'hw:numa_nodes': '2'}
     assert stored(instance['uuid']) == (['host2'], {'host2': {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 6}})
     assert operator.json('instance', 'list')['instances'] == [instance]
 
@@ -143,7 +143,7 @@ def test_a_refusal_is_one_line_and_creates_neither(operator, stored):
         (('--name', 'two\nlines'), 2, 'is not a name: give 1 to 255 printable characters'),
         (('--project', ''), 2, "argument --project: '' is not a name"),
         (('--property', 'gold'), 2, "'gold' is not of the form KEY=VALUE"),
-        (('--property', 'resources:VGPU=some'), 2, "Option --property is 'resources:VGPU=some'"),
+        (('--property', 'resources:VGPU=some'), 2, "'resources:VGPU=some': the value is not a whole number"),
     ):
         given = ['--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force', *changes]
         assert operator.status('instance', 'create', *given)[0] == status, changes

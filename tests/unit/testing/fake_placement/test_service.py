@@ -18,6 +18,7 @@ import webob
 from keystoneauth1 import exceptions as ks_exceptions
 
 from migrator import exception
+from migrator.objects.request import for_amounts
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
 from migrator.testing import placement_faults
@@ -26,10 +27,10 @@ from migrator.testing.placement import InProcessPlacement, Request
 from tests.unit.testing.both_placements import Both, comparable, headers, send
 from tests.unit.testing.random_requests import CONFLICT, NO_ROOM, TRAPS, Sequence
 
-SEQUENCES = int(os.environ.get('MIGRATOR_SEQUENCES', '100'))
-FIRST = int(os.environ.get('MIGRATOR_FIRST_SEQUENCE', '190'))
+SEQUENCES = int(os.environ.get('MIGRATOR_SEQUENCES', '75'))
+FIRST = int(os.environ.get('MIGRATOR_FIRST_SEQUENCE', '739'))
 #: In these sequences every trap occurs.
-ENOUGH = range(196, 259)
+ENOUGH = range(739, 813)
 DONE, GONE = (204, None), (200, {'allocations': {}})
 
 
@@ -342,7 +343,7 @@ def test_fake_serves_placement_client(client):
     )
     claim = {'VCPU': 2}
     allocations.claim(client, instance, {source: claim}, generation=None)
-    found = candidates.get_candidates(client, {'': claim})
+    found = candidates.get_candidates(client, for_amounts(claim))
     assert {one.compute_roots for one in found} == {(source,), (destination,)}
     writer = allocations.MigrationOwned(client)
     pair = allocation_state.Pair(
@@ -450,7 +451,7 @@ def test_later_change_of_sent_or_returned_document_has_no_effect(client):
     ('method', 'url', 'version'),
     [
         ('GET', '/usages?project_id=blue', '1.39'),
-        ('GET', '/allocation_candidates?resources=VCPU:1&required=HW_CPU_X86_AVX', '1.39'),
+        ('GET', '/allocation_candidates?resources=VCPU:1&member_of=in:00000000-0000-0000-0000-000000000001', '1.39'),
         ('GET', '/resource_providers', '1.10'),
     ],
 )
@@ -462,6 +463,7 @@ def test_unimplemented_request_raises_and_is_not_recorded(fake, method, url, ver
 
 _ORDER = """
 import random, uuid
+from migrator.objects.request import for_amounts
 from migrator.placement_client import candidates, client
 from migrator.testing.fake_placement.service import FakePlacement
 adapter = client.PlacementClient(FakePlacement().adapter())
@@ -470,7 +472,7 @@ for number in range(20):
     adapter.post('/resource_providers', {'uuid': one, 'name': one})
     body = {'resource_provider_generation': 0, 'inventories': {'VCPU': {'total': 4}, 'MEMORY_MB': {'total': 4}}}
     adapter.put(f'/resource_providers/{one}/inventories', body)
-print([one.roots for one in candidates.get_candidates(adapter, {'': {'VCPU': 1, 'MEMORY_MB': 1}}, limit=5)])
+print([one.roots for one in candidates.get_candidates(adapter, for_amounts({'VCPU': 1, 'MEMORY_MB': 1}), limit=5)])
 """
 
 

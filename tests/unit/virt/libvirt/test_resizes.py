@@ -62,7 +62,7 @@ def test_processors_and_memory_are_those_of_the_new_flavor_and_the_rest_is_uncha
         ('', {'swap': 512}, 'another ephemeral or swap disk'),
         ('', {'ephemeral_gb': 1}, 'another ephemeral or swap disk'),
         ('', {'extra_specs': {'hw:cpu_policy': 'dedicated'}}, 'that the driver does not apply: hw:cpu_policy'),
-        ('', {'extra_specs': {'trait:CUSTOM_SSD': 'required'}}, 'that the driver does not apply: trait:CUSTOM_SSD'),
+        ('', {'extra_specs': {'acme:tier': 'gold'}}, 'that the driver does not apply: acme:tier'),
         ('', {'extra_specs': {'resources:VGPU': '1'}}, 'that the driver does not apply: resources:VGPU'),
         ('', {'extra_specs': {'resources1:PCPU': '4'}}, 'that the driver does not apply: resources1:PCPU'),
         ('', {'extra_specs': {'resources_x': '4'}}, 'that the driver does not apply: resources_x'),
@@ -88,6 +88,7 @@ def test_topology_in_the_metadata_is_not_one_of_processors():
 
 def test_extra_specs_of_amounts_alone_are_no_reason_to_refuse():
     specs = {'resources:CUSTOM_GOLD': '1', 'resources:VCPU': '8', 'resources1:DISK_GB': '5', 'group_policy': 'none'}
+    specs |= {'trait:CUSTOM_GOLD': 'required', 'trait1:HW_CPU_X86_AVX': 'forbidden'}
     assert 'xml' in planned(sized(), SAME_DISK.replace(extra_specs=specs))
 
 
