@@ -259,4 +259,23 @@ post-copy with more than one.
     ),
 ]
 
-register_opts, list_opts = sections.of(DEFAULT=DEFAULT_OPTS, libvirt=LIBVIRT_OPTS)
+COMPUTE_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        'cpu_dedicated_set',
+        help="""
+The processors of the host that guests with dedicated ones use: the host's PCPU.
+
+A list of numbers and ranges, such as 4-12,^8; unset by default. With it, all other guests need cpu_shared_set.
+""",
+    ),
+    cfg.StrOpt(
+        'cpu_shared_set',
+        help="""
+The processors of the host that all other guests share: the host's VCPU.
+
+A list of numbers and ranges, such as 0-3; unset by default: all processors, or none if cpu_dedicated_set is set.
+""",
+    ),
+]
+
+register_opts, list_opts = sections.of(DEFAULT=DEFAULT_OPTS, compute=COMPUTE_OPTS, libvirt=LIBVIRT_OPTS)

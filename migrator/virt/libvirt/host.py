@@ -4,21 +4,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
+from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
+import libvirt
+import os_traits
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.objects import ComputeNode, ProviderInventory
+from migrator.objects import ComputeNode, ProviderInventory, request
 from migrator.virt import driver
 from migrator.virt.libvirt import storage
 
 #: Seconds within which the file system of instances_path must report its size, less than the deadline of libvirt calls.
 DISK_DEADLINE = 5.0
 
+#: Features of processors -> what their traits are called, unless that is the feature's own name.
+_FEATURES = {
+    'aes': ('AESNI',),
+    'bmi1': ('BMI',),
+    'fma': ('FMA3',),
+    'gfni': ('AVX512GFNI',),
+    'pclmuldq': ('CLMUL',),
+    'sha-ni': ('SHA',),
+    'svm': ('SVM', 'AMD_SVM'),
+    'vaes': ('AVX512VAES',),
+    'vmx': ('VMX', 'INTEL_VMX'),
+    'vpclmulqdq': ('AVX512VPCLMULQDQ',),
+}
+#: What libvirt lists among the devices of a guest -> the beginning of the traits for it.
+_DEVICES = {
+    ('disk', 'bus'): 'COMPUTE_STORAGE_BUS',
+    ('video', 'modelType'): 'COMPUTE_GRAPHICS_MODEL',
+}
+#: What each QEMU emulates that libvirt can define for a guest.
+_ALWAYS = (
+    os_traits.COMPUTE_NET_VIRTIO_PACKED,
+    os_traits.COMPUTE_SOCKET_PCI_NUMA_AFFINITY,
+    *(f'COMPUTE_NET_VIF_MODEL_{model}' for model in ('E1000', 'E1000E', 'PCNET', 'NE2K_PCI', 'RTL8139', 'VIRTIO')),
+    *(f'COMPUTE_SOUND_MODEL_{model}' for model in ('SB16', 'ES1370', 'PCSPK', 'AC97', 'ICH6', 'ICH9', 'USB')),
+)
+#: Traits -> the oldest libvirt and QEMU that have what they stand for.
+_SINCE = {
+    os_traits.COMPUTE_SOUND_MODEL_VIRTIO: ((10, 4, 0), (8, 2, 0)),
+    os_traits.COMPUTE_ADDRESS_SPACE_PASSTHROUGH: ((8, 7, 0), (2, 7, 0)),
+    os_traits.COMPUTE_ADDRESS_SPACE_EMULATED: ((8, 7, 0), (2, 7, 0)),
+    os_traits.COMPUTE_SECURITY_STATELESS_FIRMWARE: ((8, 6, 0), (0, 0, 0)),
+}
 _GIB = 2**30
 #: Directory -> the probe that queries the size of its file system. A file system hangs for the whole process.
 _PROBES: dict[str, executors.Probe[int]] = {}
@@ -30,19 +67,26 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
     :param connection: a ``libvirt.virConnect``.
     :param host: the name of this compute host.
     :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
+    :raises migrator.exception.ConfigurationError: the processors for guests are not those of the host.
     :raises migrator.exception.ServiceUnreachable: the file system of instances_path hangs.
     :raises migrator.exception.DriverError: the file system of instances_path fails.
     """
     uuid = driver.node_uuid(host)
     disk_gib = _disk_gib(os.path.abspath(conf.instances_path), host)
-    _model, memory_mb, processors, *_rest = connection.getInfo()
+    _model, memory_mb, count, *_rest = connection.getInfo()
+    shared, dedicated = _processors(conf, count)
     inventory = {
-        'VCPU': _amount(processors, conf.reserved_host_cpus, conf.cpu_allocation_ratio),
+        'VCPU': _amount(shared, conf.reserved_host_cpus, conf.cpu_allocation_ratio),
+        'PCPU': _amount(dedicated, 0, 1.0),
         'MEMORY_MB': _amount(memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio),
         'DISK_GB': _amount(disk_gib, -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio),
     }
+    capabilities = connection.getCapabilities()
     root = ProviderInventory(
-        uuid=uuid, name=host, inventory={name: amount for name, amount in inventory.items() if amount['total']}
+        uuid=uuid,
+        name=host,
+        inventory={name: amount for name, amount in inventory.items() if amount['total']},
+        traits=_traits(connection, capabilities),
     )
     return ComputeNode(
         uuid=uuid,
@@ -51,9 +95,40 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
         hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(),
         host_ip=conf.libvirt.live_migration_inbound_addr or '127.0.0.1',
-        cpu_info=cpu_info(connection.getCapabilities()),
+        cpu_info=cpu_info(capabilities),
         providers=[root],
     )
+
+
+def _processors(conf: cfg.ConfigOpts, count: int) -> tuple[int, int]:
+    """Return how many processors guests share, and how many there are for guests with dedicated ones."""
+    sets: dict[str, set[int]] = {}
+    for option in ('cpu_shared_set', 'cpu_dedicated_set'):
+        value = conf.compute[option]
+        try:
+            sets[option] = request.processors(value or '')
+        except ValueError as error:
+            raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=str(error)) from None
+        if any(number >= count for number in sets[option]):
+            detail = f'the host has the processors 0 to {count - 1}'
+            raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=detail)
+    shared, dedicated = sets.values()
+    if shared & dedicated:
+        detail = f'{min(shared & dedicated)} is in cpu_shared_set too'
+        value = conf.compute.cpu_dedicated_set
+        raise exception.ConfigurationError(option='[compute] cpu_dedicated_set', value=value, detail=detail)
+    return len(shared) or (0 if dedicated else count), len(dedicated)
+
+
+def _traits(connection: Any, capabilities: str) -> list[str]:
+    """Return the traits of a host, as far as libvirt can describe it."""
+    cpu = domain = ''
+    with contextlib.suppress(libvirt.libvirtError):
+        expand = libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES
+        cpu = connection.baselineCPU([host_cpu(capabilities)], expand)
+    with contextlib.suppress(libvirt.libvirtError):
+        domain = connection.getDomainCapabilities()
+    return traits_of(capabilities, cpu, domain, connection.getLibVersion(), connection.getVersion())
 
 
 def cpu_info(capabilities: str) -> dict[str, Any]:
@@ -112,3 +187,73 @@ def _amount(total: int, reserved: int, ratio: float) -> dict[str, Any]:
         'step_size': 1,
         'allocation_ratio': ratio,
     }
+
+
+# --- traits ----------------------------------------------------------------------------------------------------------
+
+
+def traits_of(capabilities: str, cpu: str, domain_capabilities: str, version: int, hypervisor: int) -> list[str]:
+    """Return the traits of a host by the names of os-traits, sorted. Nova's driver reports the same ones.
+
+    :param capabilities: those of the host, as libvirt describes them.
+    :param cpu: the processor with all its features, as libvirt describes it; '': only the capabilities have it.
+    :param domain_capabilities: what guests can have; '': libvirt cannot say it.
+    :param version: that of libvirt, as its API has it.
+    :param hypervisor: the version of QEMU, likewise.
+    """
+    found = {*_of_processor(capabilities, cpu)}
+    if domain_capabilities:
+        found.update(_of_devices(ElementTree.fromstring(domain_capabilities)), _ALWAYS)  # noqa: S314 -- libvirt wrote it
+        versions = _version(version), _version(hypervisor)
+        found.update(
+            trait
+            for trait, least in _SINCE.items()
+            if all(one >= two for one, two in zip(versions, least, strict=True))
+        )
+    return sorted(trait for trait in found if hasattr(os_traits, trait))
+
+
+def _of_processor(capabilities: str, cpu: str) -> Iterator[str]:
+    root = ElementTree.fromstring(capabilities)  # noqa: S314 -- libvirt wrote it
+    yield f'HW_ARCH_{(root.findtext("host/cpu/arch") or "").upper()}'
+    for guest in root.findall('guest/arch'):
+        yield f'COMPUTE_ARCH_{guest.get("name", "").upper()}'
+    if int(getattr(root.find('host/cpu/topology'), 'attrib', {}).get('threads', 1)) > 1:
+        yield os_traits.HW_CPU_HYPERTHREADING
+    features = root.findall('host/cpu/feature')
+    if cpu:
+        features += ElementTree.fromstring(cpu).findall('feature')  # noqa: S314 -- libvirt wrote it
+    for feature in features:
+        if feature.get('policy') != 'disable':
+            name = feature.get('name', '')
+            for one in _FEATURES.get(name, (re.sub('[^a-z0-9]', '', name).upper(),)):
+                yield f'HW_CPU_X86_{one}'
+
+
+def _of_devices(root: ElementTree.Element) -> Iterator[str]:
+    for (device, kind), prefix in _DEVICES.items():
+        for value in _values(root, f'devices/{device}', kind):
+            yield f'{prefix}_{value.replace("-", "_").upper()}'
+    if 'yes' in _values(root, 'os/loader', 'secure'):
+        yield os_traits.COMPUTE_SECURITY_UEFI_SECURE_BOOT
+    if 'emulator' in _values(root, 'devices/tpm', 'backendModel'):
+        for model in _values(root, 'devices/tpm', 'model'):
+            yield f'COMPUTE_SECURITY_{model.replace("-", "_").upper()}'
+        # An older libvirt does not say which versions there are, and has both.
+        for version in _values(root, 'devices/tpm', 'backendVersion') or ['1.2', '2.0']:
+            yield f'COMPUTE_SECURITY_TPM_{version.replace(".", "_")}'
+        # What nova supports unless its operator says otherwise.
+        yield os_traits.COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER
+        yield os_traits.COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST
+
+
+def _values(root: ElementTree.Element, path: str, name: str) -> list[str]:
+    """Return the values of an enumeration of something that is supported."""
+    found = root.find(path)
+    if found is None or found.get('supported') == 'no':
+        return []
+    return [value.text or '' for value in found.findall(f"enum[@name='{name}']/value")]
+
+
+def _version(number: int) -> tuple[int, int, int]:
+    return number // 1_000_000, number // 1000 % 1000, number % 1000

@@ -129,3 +129,36 @@ def test_failing_file_system_raises_a_driver_error(driver, files, monkeypatch):
     monkeypatch.setattr(os, 'statvfs', fail)
     with pytest.raises(exception.DriverError, match=f'(?s)alpha.*{files.path}.*Stale file handle'):
         driver.get_node()
+
+
+# --- processors for guests -------------------------------------------------------------------------------------------
+
+
+def inventory(driver, **sets):
+    for name, value in sets.items():
+        driver.conf.set_override(name, value, group='compute')
+    found = driver.get_node().providers[0].inventory
+    return {name: found[name]['total'] for name in ('VCPU', 'PCPU') if name in found}
+
+
+def test_dedicated_processors_are_those_that_the_operator_names(driver):
+    count = inventory(driver)['VCPU']
+    assert inventory(driver, cpu_dedicated_set='1') == {'PCPU': 1}
+    assert inventory(driver, cpu_dedicated_set='1', cpu_shared_set=f'0-{count - 1},^1') == {
+        'VCPU': count - 1,
+        'PCPU': 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ('sets', 'words'),
+    [
+        ({'cpu_dedicated_set': 'a'}, r'cpu_dedicated_set is .a.: '),
+        ({'cpu_dedicated_set': '5-2'}, 'is no range of processors'),
+        ({'cpu_shared_set': '4000'}, 'the host has the processors 0 to'),
+        ({'cpu_shared_set': '0', 'cpu_dedicated_set': '0'}, '0 is in cpu_shared_set too'),
+    ],
+)
+def test_other_processors_than_those_of_the_host_are_refused(driver, sets, words):
+    with pytest.raises(exception.ConfigurationError, match=words):
+        inventory(driver, **sets)
