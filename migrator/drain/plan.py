@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
+import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -114,21 +115,25 @@ def documents(
     chosen: Sequence[Sequence[Choice]],
     copies: Mapping[str, Sequence[Copy]],
     outlook_of: Callable[[Drain], forecast.Outlook],
+    not_judged: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Return the plans of drains as JSON, once all room is given out.
 
     :param chosen: the guests of each drain, in their order.
     :param copies: host -> the old copies that keep it from being empty.
+    :param not_judged: host -> what may keep its guests from moving, and could not be judged.
     :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
         ``destination``, ``migration_type``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and
         ``expected_seconds`` (how long its copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``,
-        the numbers of guests; ``copies``, each with the fields of :class:`Copy`;
+        the numbers of guests; ``copies``, each with the fields of :class:`Copy`; ``not_judged``, sentences;
         ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
     """
     outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
     return [
-        _document(rooms, *one) | {'copies': [dataclasses.asdict(copy) for copy in copies.get(one[0].host, ())]}
-        for one in zip(drains, chosen, outlooks, strict=True)
+        _document(rooms, drain, guests, outlook)
+        | {'copies': [dataclasses.asdict(copy) for copy in copies.get(drain.host, ())]}
+        | {'not_judged': list(not_judged.get(drain.host, ()))}
+        for drain, guests, outlook in zip(drains, chosen, outlooks, strict=True)
     ]
 
 

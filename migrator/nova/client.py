@@ -100,10 +100,17 @@ class Nova:
 
     # --- guests and their migrations ---------------------------------------------------------------------------------
 
-    def servers(self, host: str | None = None) -> list[Server]:
-        """Return the guests of a host, or all guests, the oldest first."""
-        query = {'all_tenants': '1', 'sort_key': 'created_at', 'sort_dir': 'asc'} | _given(host=host)
-        return [resources.server_of(one) for one in self._pages('/servers/detail', 'servers', query)]
+    def servers(
+        self, host: str | None = None, *, project_id: str | None = None, requests: int | None = None
+    ) -> list[Server]:
+        """Return the guests of a host, of a project, or all guests, the oldest first.
+
+        :param requests: about how many requests may be sent, whatever is left out then; None: any number.
+        """
+        query = {'all_tenants': '1', 'sort_key': 'created_at', 'sort_dir': 'asc'}
+        query |= _given(host=host, project_id=project_id)
+        limit = None if requests is None else requests * _PAGE
+        return [resources.server_of(one) for one in self._pages('/servers/detail', 'servers', query, limit)]
 
     def server(self, uuid: str) -> Server | None:
         """Return a guest, or None if it is deleted.

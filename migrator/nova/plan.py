@@ -4,7 +4,7 @@
 
 Both apply the rules of Nova's scheduler to what Nova's API and Placement show: room and traits in Placement, services
 that are up and enabled, availability zones, server groups and the metadata of host aggregates. The API does not show
-the cell of a host, the properties of an image, the resources of a port and the scheduler's options. So a plan is a
+the cell of a host, some properties of an image, the resources of a port and the scheduler's options. So a plan is a
 forecast. When a guest moves, Nova's scheduler decides, and by default it chooses the host.
 """
 
@@ -24,7 +24,7 @@ from migrator.nova.client import Nova
 from migrator.nova.engine import AT_ONCE
 from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
 from migrator.nova.resources import Server, ServerGroup
-from migrator.objects import remedies, request
+from migrator.objects import base, remedies, request
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
@@ -40,6 +40,12 @@ _TENANT_KEY = 'filter_tenant_id'
 #: The microversion that shows the zone for which a guest was requested. Its release (2024.1) is the first that moves
 #: vGPUs live.
 _SHOWS_PINNED = _MOVES_VGPU = (2, 96)
+#: The microversion that shows the properties of images.
+_SHOWS_PROPERTIES = (2, 98)
+#: The extra specs without a namespace that no filter compares.
+_PLAIN = ('group_policy', 'hide_hypervisor_id')
+#: The greatest number of guests that a sentence names.
+_NAMED = 5
 #: The newest microversion of 2026.1 (33), the first release whose hosts have traits for the secrets of TPMs.
 _ASKS_FOR_SECRETS = (2, 103)
 _TRUE = ('1', 't', 'true', 'on', 'y', 'yes')
@@ -73,7 +79,37 @@ def plan(
     copies = {
         drain.host: [*_copies(nova, drain.host), *_deleted(nova, placement, drain.host, listed)] for drain in drains
     }
-    return documents(room, drains, chosen, copies, lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past))
+    not_judged = {drain.host: list(_not_judged(site, servers)) for drain, servers in zip(drains, found, strict=True)}
+    return documents(
+        room,
+        drains,
+        chosen,
+        copies,
+        lambda drain: forecast.Outlook(now, drain.parallel or AT_ONCE, past),
+        not_judged,
+    )
+
+
+def _not_judged(site: Site, servers: Sequence[Server]) -> Iterator[str]:
+    """Yield what Nova's scheduler may compare and a plan could not."""
+    if servers and not site.shows_properties:
+        yield 'The properties of images were not seen: Nova shows them from 2025.1 (microversion 2.98) on.'
+    elif volumes := sum(server.is_volume_backed for server in servers):
+        yield f'The properties of images were not seen for {base.count(volumes, "guest")} whose root disk is a volume.'
+    for key, names in sorted(_only_for_the_scheduler(servers).items()):
+        more = f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''
+        yield f"Only Nova's scheduler can judge {key} of {', '.join(names[:_NAMED])}{more}."
+
+
+def _only_for_the_scheduler(servers: Sequence[Server]) -> dict[str, list[str]]:
+    """Return the extra specs that filters compare by rules of their own -> their guests."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for server in servers:
+        for key, value in server.flavor.extra_specs.items():
+            is_expression = key.startswith(_AGGREGATE_KEY) and ' ' in value
+            if is_expression or key.startswith('capabilities:') or (':' not in key and key not in _PLAIN):
+                found[f'{key}={value}'].append(server.name)
+    return found
 
 
 def _copies(nova: Nova, host: str) -> Iterator[Copy]:
@@ -199,11 +235,13 @@ class Site:
     """What Nova shows of the hosts, aggregates and server groups on which its scheduler's choice depends.
 
     :ivar hosts: resource provider of a hypervisor -> its host.
+    :ivar shows_properties: whether Nova shows the properties of images.
     """
 
     def __init__(self, nova: Nova) -> None:
         self._nova = nova
         self._moves_vgpu = nova.microversion >= _MOVES_VGPU
+        self.shows_properties = nova.microversion >= _SHOWS_PROPERTIES
         self._asks_for_secrets = nova.microversion >= _ASKS_FOR_SECRETS
         self._shows_pinned = nova.microversion >= _SHOWS_PINNED
         # Nova may keep an old record of a host: the one that reports counts.
@@ -280,7 +318,12 @@ class Site:
 
     def _members_at(self, group: ServerGroup) -> collections.Counter[str]:
         """Return host -> the number of members of a server group there."""
-        for uuid in group.members:
+        unknown = [uuid for uuid in group.members if uuid not in self._at]
+        if len(unknown) > 1 and group.project_id is not None:
+            # A list of the project's guests takes fewer requests than each member by itself.
+            found = self._nova.servers(project_id=group.project_id, requests=len(unknown) - 1)
+            self._at.update({server.uuid: server.host for server in found if server.uuid in unknown and server.host})
+        for uuid in unknown:
             if uuid not in self._at:
                 server = self._nova.server(uuid)
                 self._at[uuid] = server.host if server is not None else None

@@ -316,6 +316,7 @@ DRAIN_PLAN = whole(
             )
         ),
         copies=many(whole(instance_uuid=_TEXT, **each('name guest_on reason remedy', _TEXT))),
+        not_judged=many(_TEXT),
     )
 )
 _CALIBRATED: Schema = {'samples': _NUMBER, **each('median_error p50_held p80_held', _SHARE)}

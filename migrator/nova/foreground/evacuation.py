@@ -140,6 +140,7 @@ def _plan(asked: Session, new: Drain, words: Words, is_only_shown: bool) -> int:
     ]
     lines = [command.table(_PLAN_COLUMNS, rows)]
     lines += [f'{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
+    lines += found['not_judged']
     can, cannot = found['can_move'], found['cannot_move']
     in_error = [one['name'] for one in found['guests'] if one['status'] == 'ERROR' and one['can_move']]
     lines += [f'Nova starts what it shows in ERROR in any case: {", ".join(in_error)}.'] if in_error else []

@@ -60,7 +60,7 @@ def _plan_text(found: dict[str, Any]) -> str:
     cold = sum(guest['can_move'] and guest['migration_type'] == MigrationType.MIGRATION for guest in found['guests'])
     text = f'{text} {_takes(found["expected_seconds"], cold)}' if found['can_move'] else text
     copies = [f'\n{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
-    return text + ''.join(copies)
+    return text + ''.join([*copies, *(f'\n{one}' for one in found['not_judged'])])
 
 
 def _takes(seconds: Mapping[str, int] | None, cold: int) -> str:

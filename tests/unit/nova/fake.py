@@ -397,6 +397,7 @@ class FakeNova(Evacuations):
 
     def _list_servers(self, version, body, query):
         found = [one for one in self.servers.values() if query.get('host') in (None, one['host'])]
+        found = [one for one in found if query.get('project_id') in (None, one['tenant_id'])]
         found.sort(key=lambda one: one['created'], reverse=query.get('sort_dir') != 'asc')
         # Nova shows a guest that it has deleted softly to those who know its uuid.
         found = [one for one in found if one['vm_state'] != 'soft-delete']

@@ -58,6 +58,7 @@ class Cloud:
 
     def group(self, policy, *members, **rules):
         group = {'id': f'group{len(self.fake.groups)}', 'name': 'web', 'policy': policy, 'rules': rules}
+        group['project_id'] = self.fake.servers[members[0]]['tenant_id']
         self.fake.groups.append(group | {'members': list(members)})
 
     def aggregate(self, *hosts, zone=None, **metadata):
@@ -273,6 +274,20 @@ def test_an_older_nova_asks_for_no_traits_of_secrets(cloud):
     assert cloud.destination() == 'host2'
 
 
+def test_what_only_the_scheduler_can_judge_is_named(cloud):
+    specs = {'capabilities:cpu_info:vendor': 'AMD', 'aggregate_instance_extra_specs:ssd': '<or> a <or> b', 'gold': '1'}
+    cloud.guest(specs=specs | {'hw:boot_menu': 'true', 'group_policy': 'none'})
+    cloud.fake.servers[cloud.guest('guest1')]['image'] = ''
+    assert cloud.plan()['not_judged'] == [
+        'The properties of images were not seen for 1 guest whose root disk is a volume.',
+        "Only Nova's scheduler can judge aggregate_instance_extra_specs:ssd=<or> a <or> b of guest0.",
+        "Only Nova's scheduler can judge capabilities:cpu_info:vendor=AMD of guest0.",
+        "Only Nova's scheduler can judge gold=1 of guest0.",
+    ]
+    cloud.fake.newest = (2, 96)
+    assert cloud.plan()['not_judged'][0].startswith('The properties of images were not seen: Nova shows them from')
+
+
 def test_properties_of_an_image_are_part_of_the_request(cloud):
     guest = cloud.guest()
     cloud.fake.servers[guest]['image'] = {
@@ -359,6 +374,16 @@ def test_members_that_the_plan_moves_count(cloud):
     cloud.guest('guest4', 'host4')
     found = [guest['destination'] for one in cloud.plan('host1', 'host2') for guest in one['guests']]
     assert sorted(found) == ['host3', 'host4']
+
+
+@pytest.mark.parametrize(('others', 'requests'), [(1, 1), (60, 1)])
+def test_members_are_read_by_the_fewest_requests(cloud, others, requests):
+    cloud.group('soft-anti-affinity', cloud.guest(), *(cloud.guest(f'other{n}', 'host2') for n in range(others)))
+    cloud.fake.requests.clear()
+    cloud.plan()
+    ones = [path for _, path in cloud.fake.requests if path.startswith('/servers/') and path != '/servers/detail']
+    lists = [path for _, path in cloud.fake.requests if path == '/servers/detail']
+    assert len(ones) + len(lists) - 1 == requests, 'besides the list of the host'
 
 
 @pytest.mark.parametrize(('policy', 'host'), [('soft-anti-affinity', 'host3'), ('soft-affinity', 'host2')])
