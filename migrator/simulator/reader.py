@@ -75,7 +75,7 @@ class Host:
     def of(cls, name: str, **parts: Any) -> Host:
         """Return a host without a compute service whose other parts are known."""
         host = cls(name, None, None)
-        vars(host).update(parts)
+        vars(host).update({'traits': ()} | parts)
         return host
 
     def read(self) -> Host:
@@ -89,6 +89,11 @@ class Host:
     def powered(self) -> bool:
         """Return whether the hypervisor has its power."""
         return bool(self._hypervisor.powered)
+
+    @_Part
+    def traits(self) -> tuple[str, ...]:
+        """Return the traits that the host has, whatever it reports."""
+        return tuple(self._hypervisor.capacity.traits)
 
     @_Part
     def guests(self) -> Mapping[str, protocol.Guest]:

@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from migrator.objects import Instance
+from migrator.objects import Flavor, Instance
 from migrator.simulator import faults, matrix
 from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
@@ -38,9 +38,10 @@ from migrator.simulator.monitor import Monitor
 from migrator.simulator.workloads import by_hand, cold_migrations, drains, evacuations, plans
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
+from migrator.virt.driver import node_uuid
 
 #: Name of a kind of plan, on the command line -> the function that returns a seed's plan.
-KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
+_KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
     'days': plans.of,
     'upgrades': plans.of_an_upgrade,
     'bad-nights': plans.of_a_bad_night,
@@ -55,6 +56,15 @@ KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
     'resizes': cold_migrations.of_resizes,
     'by-hand': by_hand.of_changes_by_hand,
 }
+
+
+def _golden(make: Callable[[int], plans.Plan]) -> Callable[[int], plans.Plan]:
+    return lambda seed: plans.with_traits(make(seed))
+
+
+#: The same, with guests that not each host may have, but for those that are moved by hand, and those that compete for
+#: slots.
+KINDS = {name: make if name in ('by-hand', 'bounds') else _golden(make) for name, make in _KINDS.items()}
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
 #: Nova's numbers of power states.
@@ -122,6 +132,8 @@ def run(
     begun = operator.simulation.time
     monitor = Monitor(cloud)
     try:
+        for host in sorted(plan.golden):
+            _gild(cloud, host)
         guests = [_boot(cloud, f'guest{number}', guest) for number, guest in enumerate(plan.guests)]
         for flavor in plan.flavors:
             cloud.database.flavors.create(flavor)
@@ -160,12 +172,24 @@ def _take_time(cloud: SimulatedCloud, seconds: float) -> None:
         acting.sleep(seconds)
 
 
+def _gild(cloud: SimulatedCloud, host: str) -> None:
+    """Give a host the trait, as its driver reports it from now on."""
+    cloud.world.hypervisors[host].capacity.traits = (plans.TRAIT,)
+    client, provider = cloud.placement_client, node_uuid(host)
+    client.put(f'/traits/{plans.TRAIT}')
+    generation = client.read(f'/resource_providers/{provider}')['generation']
+    body = {'resource_provider_generation': generation, 'traits': [plans.TRAIT]}
+    client.put(f'/resource_providers/{provider}/traits', body)
+
+
 def _boot(cloud: SimulatedCloud, name: str, guest: plans.Guest) -> Instance:
     vm_state = 'stopped' if guest.power_state == _SHUT_OFF else 'active'
+    specs = {f'trait:{plans.TRAIT}': guest.trait} if guest.trait else {}
+    flavor = Flavor(name=f'm{guest.memory_mb}{guest.trait}', memory_mb=guest.memory_mb, extra_specs=specs)
     instance = cloud.boot(
         name,
         guest.host,
-        memory_mb=guest.memory_mb,
+        flavor=flavor,
         dirty_rate=guest.dirty_rate,
         vm_state=vm_state,
         power_state=guest.power_state,

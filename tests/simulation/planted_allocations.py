@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import exception
@@ -13,6 +14,7 @@ from migrator.conductor import periodics
 from migrator.conductor.migration import allocations as allocation_steps
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
+from migrator.objects import Flavor, Migration, MigrationType
 from migrator.placement_client import allocation_state, allocations
 from migrator.saga.saga import Done, Failed, Saga, Verdict
 from tests.simulation.plant import Shelf, patched
@@ -312,4 +314,41 @@ def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]
         return Saga(*groups, settle=saga.settle, abandon=saga.abandon)
 
     with patched(live_migrate, 'saga', changed) as there:
+        yield there
+
+
+# --- traits ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _without_traits(is_one: Callable[[Migration], bool]) -> Iterator[object]:
+    """Ask Placement for no traits for some migrations."""
+    flavors = Migration.flavors
+
+    def bare(self: Migration, own: Flavor) -> tuple[Flavor, Flavor]:
+        old, new = flavors(self, own)
+        return (old, new.replace(extra_specs={})) if is_one(self) else (old, new)
+
+    with patched(Migration, 'flavors', bare) as there:
+        yield there
+
+
+@SHELF.plant('I31', 'seed 17')
+def live_migration_asks_for_no_traits() -> Iterator[object]:
+    """A live migration asked Placement for amounts only, whatever the flavor requires."""
+    with _without_traits(lambda one: one.migration_type == MigrationType.LIVE_MIGRATION) as there:
+        yield there
+
+
+@SHELF.plant('I31', 'evacuations seed 25')
+def evacuation_asks_for_no_traits() -> Iterator[object]:
+    """An evacuation did the same."""
+    with _without_traits(lambda one: one.is_evacuation) as there:
+        yield there
+
+
+@SHELF.plant('I31', 'cold-migrations seed 17')
+def cold_migration_asks_for_no_traits() -> Iterator[object]:
+    """A cold migration did the same."""
+    with _without_traits(lambda one: one.is_cold) as there:
         yield there

@@ -103,6 +103,20 @@ def _had_a_job(world: World, migration: Migration) -> bool:
     )
 
 
+def fitting(world: World) -> Iterator[str]:
+    """I31, always: no instance is on a host that its flavor forbids, unless a user forced it there."""
+    for instance in world.instances.values():
+        host = world.hosts.get(instance.host)
+        if host is None or not instance.flavor.extra_specs:
+            continue
+        mine = [one for one in world.migrations.values() if one.instance_uuid == instance.uuid]
+        if any(one.force and one.dest_compute == instance.host for one in mine):
+            continue
+        for _suffix, group in instance.flavor.request.groups:
+            if not group.required <= {*host.traits} or group.forbidden & {*host.traits}:
+                yield f'instance {instance.uuid} is on {host.name}, but its flavor is {instance.flavor.name}'
+
+
 def during(world: World) -> Iterator[str]:
     """I4, always: between move and release the instance and the migration hold exactly their allocations.
 

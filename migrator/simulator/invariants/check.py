@@ -113,6 +113,7 @@ INVARIANTS = (
     Invariant('I25', When.HISTORY, drains.moves),
     Invariant('I26', When.HISTORY, history.stuck_once),
     Invariant('I27', When.HISTORY, history.stuck_for_its_own_sake),
+    Invariant('I31', When.ALWAYS, always.fitting, frozenset({'instances'})),
     Invariant('I28', When.ALWAYS, hosts.slot_order, _MIGRATIONS),
 )
 

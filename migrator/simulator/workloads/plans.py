@@ -62,6 +62,10 @@ HANGS: tuple[tuple[str, ...], ...] = (
 )
 
 
+#: The trait that flavors require or forbid.
+TRAIT = 'CUSTOM_GOLD'
+
+
 @dataclasses.dataclass(frozen=True)
 class Guest:
     """A guest at the start of a run.
@@ -69,12 +73,14 @@ class Guest:
     :ivar memory_mb: the memory in MiB.
     :ivar dirty_rate: how fast the guest dirties its memory, in MiB/s.
     :ivar power_state: nova's number of its power state: 1 running, 3 paused, 4 shut off.
+    :ivar trait: whether its flavor has :data:`TRAIT` as ``required`` or ``forbidden``; '': neither.
     """
 
     host: str
     memory_mb: int
     dirty_rate: float
     power_state: int = 1
+    trait: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +118,7 @@ class Plan:
     :ivar inject_at: random faults are injected only at boundaries whose labels contain this.
     :ivar placement_seconds: how long each request of a service to Placement takes.
     :ivar flavors: those that guests can be resized to.
+    :ivar golden: the hosts that have :data:`TRAIT`.
     :ivar all_move: whether nothing but an absence of hosts keeps a guest from moving, so that I29 is judged.
     """
 
@@ -130,6 +137,7 @@ class Plan:
     inject_at: str = ''
     placement_seconds: float = 0.0
     flavors: tuple[Flavor, ...] = ()
+    golden: frozenset[str] = frozenset()
     all_move: bool = False
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
@@ -190,6 +198,21 @@ def of(seed: int) -> Plan:
         most_faults=dice.choice((1, 2, 3, 5, 8)),
         in_order=dice.random() < 0.25,
     )
+
+
+def with_traits(plan: Plan) -> Plan:
+    """Return a plan whose hosts differ by a trait, which flavors require or forbid."""
+    dice = random.Random(f'traits of {plan.seed}')  # noqa: S311 -- a run must be repeatable, and not secret
+    if plan.all_move or dice.random() < 0.6:
+        return plan
+    golden = frozenset(f'host{number}' for number in range(1, plan.hosts + 1) if dice.random() < 0.6)
+    guests = [
+        dataclasses.replace(guest, trait='required' if guest.host in golden else 'forbidden')
+        if dice.random() < 0.5
+        else guest
+        for guest in plan.guests
+    ]
+    return dataclasses.replace(plan, guests=tuple(guests), golden=golden)
 
 
 def of_an_upgrade(seed: int) -> Plan:

@@ -81,7 +81,12 @@ class HostDriver(driver.ComputeDriver):
         """Return the facts about the hypervisor; see :meth:`driver.ComputeDriver.get_node`."""
         hypervisor = self.hypervisor
         uuid = node_uuid(hypervisor.host)
-        root = ProviderInventory(uuid=uuid, name=hypervisor.host, inventory=hypervisor.capacity.inventory())
+        root = ProviderInventory(
+            uuid=uuid,
+            name=hypervisor.host,
+            inventory=hypervisor.capacity.inventory(),
+            traits=[*hypervisor.capacity.traits],
+        )
         return ComputeNode(
             uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.capacity.children]
         )

@@ -20,6 +20,7 @@ class Capacity:
     :ivar ratios: resource class -> allocation ratio. The default is 1.0.
     :ivar reserved: resource class -> amount kept for the host itself. The default is 0.
     :ivar children: providers below the root provider, such as NUMA nodes.
+    :ivar traits: those of the root provider.
     :ivar shared_disks: whether the host reaches the shared disks of the world.
     """
 
@@ -29,6 +30,7 @@ class Capacity:
     reserved: dict[str, int]
     children: list[ProviderInventory]
     shared_disks: bool = True
+    traits: tuple[str, ...] = ()
 
     def inventory(self) -> dict[str, dict[str, Any]]:
         """Return the inventory of the root provider."""
