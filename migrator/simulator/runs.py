@@ -133,7 +133,7 @@ def run(
     monitor = Monitor(cloud)
     try:
         for host in sorted(plan.golden):
-            _gild(cloud, host)
+            gild(cloud, host)
         guests = [_boot(cloud, f'guest{number}', guest) for number, guest in enumerate(plan.guests)]
         for flavor in plan.flavors:
             cloud.database.flavors.create(flavor)
@@ -172,7 +172,7 @@ def _take_time(cloud: SimulatedCloud, seconds: float) -> None:
         acting.sleep(seconds)
 
 
-def _gild(cloud: SimulatedCloud, host: str) -> None:
+def gild(cloud: SimulatedCloud, host: str) -> None:
     """Give a host the trait, as its driver reports it from now on."""
     cloud.world.hypervisors[host].capacity.traits = (plans.TRAIT,)
     client, provider = cloud.placement_client, node_uuid(host)
