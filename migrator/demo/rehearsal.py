@@ -9,30 +9,21 @@ anything.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import glob
-import json
 import os
 import pathlib
-import socket
-import socketserver
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from migrator.demo import channel, transport
 from migrator.demo.cloud import DOWN_TIME, DemoCloud
 from migrator.demo.options import PREFIX, PROG, USAGE, VERBS
 
 RIGHT, WRONG, UNREACHABLE = 0, 1, 3
-#: The socket in the directory of a demo.
-SOCKET = 'rehearsal.socket'
 #: The only conductor of the cloud, which kill and revive take too.
 CONDUCTOR = 'conductor1'
-#: The greatest length of a request or an answer, in bytes.
-_LONGEST = 4096
-#: Seconds that a command waits for its answer.
-_PATIENCE = 30.0
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -52,12 +43,15 @@ def main(argv: Sequence[str]) -> int:
         return USAGE if found else UNREACHABLE
     words.pop('state', None)
     try:
-        answer = ask(pathlib.Path(found[0]), words)
+        answer = channel.ask(pathlib.Path(found[0]), words)
     except (OSError, ValueError) as error:
         print(f'{PROG}: the demo of {found[0]} does not answer: {error}', file=sys.stderr)
         return UNREACHABLE
-    print(answer['text'], file=sys.stdout if answer['right'] else sys.stderr)
-    return RIGHT if answer['right'] else WRONG
+    if 'refused' in answer:
+        print(f'{PROG}: {answer["refused"]}', file=sys.stderr)
+        return WRONG
+    print(answer['text'])
+    return RIGHT
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -94,35 +88,9 @@ def _count(text: str) -> int:
 
 def _running() -> list[str]:
     """Return the directories of the demos that this user has started and that are served."""
-    found = glob.glob(f'{glob.escape(tempfile.gettempdir())}/{PREFIX}*/{SOCKET}')
+    found = glob.glob(f'{glob.escape(tempfile.gettempdir())}/{PREFIX}*/{channel.SOCKET}')
     mine = [pathlib.Path(path) for path in sorted(found)]
     return [str(path.parent) for path in mine if path.lstat().st_uid == os.getuid()]
-
-
-def ask(directory: pathlib.Path, words: dict[str, Any]) -> dict[str, Any]:
-    """Send a request to the demo of a directory, and return its answer.
-
-    :raises OSError: nothing answers there.
-    :raises ValueError: the answer is no answer of a demo.
-    """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_PATIENCE)
-        with _address(directory) as address:
-            connection.connect(address)
-        connection.sendall(json.dumps(words).encode() + b'\n')
-        answer = connection.makefile('rb').readline(_LONGEST)
-    found: dict[str, Any] = json.loads(answer)
-    return found
-
-
-@contextlib.contextmanager
-def _address(directory: pathlib.Path) -> Iterator[str]:
-    """Yield the address of the socket in a directory, whose own path may be longer than an address may be."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f'/proc/self/fd/{handle}/{SOCKET}'
-    finally:
-        os.close(handle)
 
 
 # --- the cloud -------------------------------------------------------------------------------------------------------
@@ -199,31 +167,14 @@ class Stage:
 
 
 def serve(cloud: DemoCloud, directory: str) -> Callable[[], None]:
-    """Answer the commands, and return what ends that."""
-    stage = Stage(cloud)
+    """Answer the commands, and deliver the messages of ``migrator-manage``; return what ends that."""
+    stage, lock = Stage(cloud), cloud.world.threads.lock()
+    rpc = cloud.rpc_for('manage', 'manage')
 
-    class Handler(socketserver.StreamRequestHandler):
-        timeout = _PATIENCE
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if 'rpc' in request:
+            return transport.deliver(rpc, request['rpc'])
+        with lock:
+            return {'text': stage.do(request)}
 
-        def handle(self) -> None:
-            try:
-                words = json.loads(self.rfile.readline(_LONGEST))
-                answer = {'right': True, 'text': stage.do(words)}
-            except (ValueError, TypeError, AttributeError) as error:
-                answer = {'right': False, 'text': f'{PROG}: {error}'}
-            self.wfile.write(json.dumps(answer).encode() + b'\n')
-
-    # The socket is never open to others: the directory is its user's alone, and so is the socket from its creation on.
-    before = os.umask(0o177)
-    try:
-        with _address(pathlib.Path(directory)) as address:
-            server = socketserver.UnixStreamServer(address, Handler)
-    finally:
-        os.umask(before)
-    cloud.world.threads.start(lambda: server.serve_forever(poll_interval=0.2), name='rehearsal')
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-
-    return stop
+    return channel.serve(pathlib.Path(directory), answer, cloud.world.threads)

@@ -13,8 +13,8 @@ from urllib import parse
 
 from migrator import executors
 from migrator.api import auth, devidentity
-from migrator.demo import options, rehearsal
-from migrator.demo.cloud import DemoCloud
+from migrator.demo import options, rehearsal, transport
+from migrator.demo.cloud import DOWN_TIME, DemoCloud
 from migrator.runtime import http_server, monitor, signals
 
 _IDENTITY = '/identity'
@@ -115,11 +115,11 @@ def _write_config(cloud: DemoCloud, compute: str, placement: str) -> pathlib.Pat
     """Write the configuration with which migrator-manage works on the cloud, and return its path."""
     path = cloud.backend.directory / 'migrator.conf'
     api = parse.urlsplit(compute)
-    # The services share this process, so no command reaches them by a broker. A sweep finds each request.
     path.write_text(
         f"""\
 [DEFAULT]
-transport_url = fake:/
+transport_url = {transport.url(cloud.backend.directory)}
+service_down_time = {DOWN_TIME}
 [database]
 connection = {cloud.backend.url}
 [placement]

@@ -329,7 +329,7 @@ def rehearsal(tmp_path):
 def test_commands_need_a_demo_and_only_its_user_may_use_them(tmp_path):
     assert '0 demos of yours are served' in breaks(tmp_path, 'kill', 'host2', status=3)
     with commands.Served(tmp_path, *SMALL):
-        (path,) = (tmp_path / 'tmp').glob(f'{options.PREFIX}*/rehearsal.socket')
+        (path,) = (tmp_path / 'tmp').glob(f'{options.PREFIX}*/demo.socket')
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert 'the hosts are host1, host2, host3' in breaks(tmp_path, 'slow', 'host9', '2', status=1)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The contract of RPC: one suite, run over oslo.messaging's fake:// and over DirectRPC."""
+"""The contract of RPC: one suite, over fake://, over DirectRPC, and over the socket of a demo."""
 
 import contextlib
+import functools
 import gc
+import pathlib
 import socket
 import sys
+import tempfile
 import threading
 import tracemalloc
 
@@ -17,6 +20,7 @@ from oslo_config import cfg
 from oslo_messaging._drivers import common as driver_common
 
 from migrator import context, exception, executors, rpc
+from migrator.demo import channel, transport
 from migrator.objects import protocol
 from migrator.testing.bus import DirectBus
 from migrator.testing.rpc import DirectRPC
@@ -116,11 +120,34 @@ class Direct:
         pass
 
 
+class OverSocket:
+    """OsloRPC of a command, over the socket of a demo, to services on DirectRPC."""
+
+    def __init__(self):
+        self._services = Direct()
+        self._directory = tempfile.TemporaryDirectory()
+        directory = pathlib.Path(self._directory.name)
+        answer = functools.partial(transport.deliver, self._services.rpc)
+        self._stop = channel.serve(directory, lambda asked: answer(asked['rpc']), executors.NativeThreads())
+        conf = cfg.ConfigOpts()
+        conf([])
+        self.transport = rpc.get_transport(conf, transport.url(directory))
+        self.rpc = rpc.OsloRPC(self.transport)
+
+    def serve(self, target, endpoint):
+        return self._services.serve(target, endpoint)
+
+    def close(self):
+        self.transport.cleanup()
+        self._stop()
+        self._directory.cleanup()
+
+
 TARGET = rpc.Target('conductor', 'one')
 
 
 # One for all tests of this file: the stop of an oslo.messaging server takes a second.
-@pytest.fixture(params=[Oslo, Direct], scope='module')
+@pytest.fixture(params=[Oslo, Direct, OverSocket], scope='module')
 def wire(request):
     wire = request.param()
     wire.endpoint = Endpoint()
