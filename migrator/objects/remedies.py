@@ -56,6 +56,7 @@ class Kind(enum.StrEnum):
     DELETE_SERVICE = 'delete-service'
     HAVE_LISTED = 'have-listed'
     SEE_REFUSED = 'see-refused'
+    REPLACE_MACHINE = 'replace-machine'
     LIST_SERVICES = 'list-services'
     SEE_SERVICES = 'see-services'
     LIST_GUESTS = 'list-guests'
@@ -180,6 +181,10 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'forced down. Then look again',
         ),
         _K.SEE_REFUSED: _row('{command}', '{manage} service list --host {host}'),
+        _K.REPLACE_MACHINE: _row(
+            'Only if the old machine of {host} is off for good, and the refused one takes its place: {command}.',
+            '{manage} service replace {host} --old-machine-is-off', _R.HOST_REPORTS,
+        ),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),
         _K.SEE_SERVICES: _row('{command}', '{manage} service list'),
         _K.LIST_GUESTS: _row('{command}', 'openstack server list --all-projects --host {host}'),

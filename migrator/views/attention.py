@@ -53,6 +53,8 @@ class _Seen:
     """One look at everything on which a line depends.
 
     :ivar is_blind: whether no conductor receives reports, so that a host may be up that was down then.
+    :ivar unlisted: the hosts that may run guests and do not report them.
+    :ivar replaced: the identities of the machines that were replaced.
     :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
     :ivar needed: host -> the statuses of the migrations that need it, for the same hosts.
     :ivar elsewhere: the guest and the host in the database of each difference that shows it on another host.
@@ -65,6 +67,8 @@ class _Seen:
     services: Mapping[str, Service]
     drains: Mapping[str, Drain]
     differences: Sequence[Difference]
+    unlisted: Set[str]
+    replaced: Set[str | None]
     guests: Mapping[str, int]
     needed: Mapping[str, Sequence[str]]
     elsewhere: Set[tuple[str, str | None]]
@@ -111,7 +115,11 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     failed = attention.failures(database.engine, now)
     noted = [host for host, one in services.items() if one.disabled or not one.is_up(now, lease)]
     uuids = sorted({one.instance_uuid for one in (*stuck, *failed)})
-    differing = differences.present(database)
+    listed = database.differences.list()
+    listing = differences.Look.at(database, listed)
+    differing = listing.present(listed)
+    refused = any(one.refused_at is not None for one in services.values())
+    replaced = database.machines.replacements().values() if refused else ()
     unreported = why_no_reports(database.conductors.list(), now)
     seen = _Seen(
         now=now,
@@ -120,6 +128,8 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         services=services,
         drains=in_progress,
         differences=differing,
+        unlisted=listing.unlisted,
+        replaced={off.identity for each in replaced for off in each},
         guests=attention.guests_at(database.engine, noted),
         needed=attention.migrations_at(database.engine, noted),
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
@@ -128,7 +138,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     if unreported is not None:
         yield _without_conductor(unreported)
     yield from (_of_stuck(one, seen) for one in stuck)
-    yield from map(_of_difference, seen.differences)
+    yield from (_of_difference(one, seen) for one in seen.differences)
     for service in services.values():
         yield from _of_host(service, seen)
     by_uuid = {one.uuid: one for one in in_progress.values()}
@@ -195,13 +205,16 @@ def _of_stuck(one: Migration, seen: _Seen) -> dict[str, Any]:
     )
 
 
-def _of_difference(one: Difference) -> dict[str, Any]:
+def _of_difference(one: Difference, seen: _Seen) -> dict[str, Any]:
+    remedy = one.remedy(seen.unlisted)
+    # The other commands of a remedy need a decision first, such as which copy is right.
+    follow = [line for line in remedies.commands_in(remedy) if line == remedies.command(Kind.RECONCILE_IF_RIGHT)]
     return _line(
         _A.DIFFERENCE,
         one.instance_uuid,
         f'Not as in the database: {one.name} {one.short}',
-        _sentence(one.text),
-        [remedies.command(Kind.SEE_WHERE)],
+        f'{_sentence(one.text)} Remedy: {remedy.rstrip(".")}.',
+        [remedies.command(Kind.SEE_WHERE), *follow],
         since=one.since,
         waits=one.kind not in (DifferenceKind.TWICE, DifferenceKind.MISSING, DifferenceKind.REPLACED),
         host=one.host,
@@ -254,9 +267,15 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
             f'{host}. Give each machine a name and an identity of its own, or declare the old one off.'
         )
         commands = [remedies.command(Kind.SEE_REFUSED, host=host)]
+        takes_place = service.refused_host == host and service.refused_identity not in (
+            service.identity,
+            *seen.replaced,
+        )
+        replace = remedies.offer(Kind.REPLACE_MACHINE, look, host=host) if takes_place else ''
+        otherwise = {'text': replace, 'commands': remedies.commands_in(replace)} if replace else None
         yield _line(
             _A.HOST_REFUSED, host, f'Refused: another machine than {host}', text, commands, since=service.refused_at,
-            host=host,
+            host=host, otherwise=otherwise,
         )  # fmt: skip
 
 

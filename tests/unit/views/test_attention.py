@@ -298,13 +298,60 @@ def test_restore_that_has_not_brought_all_guests_back(site):
     assert site.lines() == {}
 
 
+def refuse(site, host, identity='x', refused_as='host2'):
+    """Have a machine refused that came instead of host2."""
+    (service,) = site.cloud.database.services.list('nova-compute', host)
+    at = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    values = {'refused_at': at, 'refused_host': refused_as, 'refused_identity': identity}
+    site.cloud.database.services.update(service.id, **values)
+
+
 def test_machine_that_was_refused(site):
-    old = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    (service,) = site.cloud.database.services.list('nova-compute', 'host2')
-    site.cloud.database.services.update(service.id, refused_at=old, refused_host='host2', refused_identity='x')
+    refuse(site, 'host2')
     line = site.lines()['host-refused']
     assert line['commands'] == ['migrator-manage service list --host host2']
     assert 'came as host2' in line['text']
+    assert line['otherwise'] is None, 'the machine of host2 reports'
+
+
+def test_refused_machine_may_take_the_place_of_one_that_does_not_report(site):
+    site.cloud.kill('host2')
+    site.cloud.simulation.run_until(
+        lambda: site.cloud.database.services.list('nova-compute', 'host2')[0].down_since, 900
+    )
+    refuse(site, 'host2')
+    replace = 'migrator-manage service replace host2 --old-machine-is-off'
+    otherwise = site.lines()['host-refused']['otherwise']
+    assert otherwise['commands'] == [replace]
+    assert otherwise['text'].startswith('Only if the old machine of host2 is off for good')
+    (service,) = site.cloud.database.services.list('nova-compute', 'host2')
+    refuse(site, 'host2', refused_as='host9')
+    assert site.lines()['host-refused']['otherwise'] is None, 'it has another name'
+    refuse(site, 'host2', identity=service.identity)
+    assert site.lines()['host-refused']['otherwise'] is None, 'it is the machine of host2 itself'
+    refuse(site, 'host2')
+    site.type(replace)
+    assert 'host-refused' not in site.lines()
+    refuse(site, 'host2', identity=service.identity)
+    assert site.lines()['host-refused']['otherwise'] is None, 'it is the one that was declared off'
+
+
+@pytest.mark.parametrize(
+    ('kind', 'seen', 'remedy', 'more'),
+    [
+        ('moved', {'host2': 'running'}, 'lets the database and Placement follow', True),
+        ('moved', {'host2': 'running', 'host3': 'running'}, 'stop each other one at once', False),
+        ('missing', {}, 'start it on host1 again; or, only if the guest itself is lost for good: ', False),
+    ],
+)
+def test_difference_has_the_remedy_of_its_kind(site, kind, seen, remedy, more):
+    guest = site.cloud.boot('one', 'host1')
+    found = Difference(instance_uuid=guest.uuid, name='one', host='host1', kind=kind, seen=seen)
+    site.cloud.database.differences.replace([found])
+    line = site.lines()['difference']
+    assert remedy in line['text']
+    reconcile = 'migrator-manage instance reconcile'
+    assert line['commands'] == [f'{reconcile} --dry-run', *([reconcile] if more else [])]
 
 
 def test_dead_host_that_only_a_resize_needs(site):
