@@ -319,13 +319,18 @@ def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
     see = [remedies.command(Kind.SEE_DRAIN, drain=drain.host)]
     if has_failed and member.mark is not None:
         see = [remedies.command(Kind.SHOW_MIGRATION, migration=member.mark)]
+    advice = ''
+    if has_failed and drain.direction == Direction.AWAY:
+        advice = remedies.offer(
+            Kind.MOVE_AGAIN, seen.look(drain.host, member.instance_uuid), guest=member.instance_uuid
+        )
     return _line(
         _A.GUEST_FAILED if has_failed else _A.GUEST_BLOCKED,
         f'{drain.uuid} {member.instance_uuid}',
         f'{"Failed" if has_failed else "Blocked"}: {member.name or member.instance_uuid}, in the drain of {drain.host}',
-        member.reason or '',
+        f'{member.reason or ""} {advice}'.strip(),
         # The reason may have words of a user, and so any command.
-        remedies.commands_in(member.remedy or '') or see,
+        remedies.commands_in(member.remedy or '') or [*see, *remedies.commands_in(advice)],
         since=member.ended_at,
         host=drain.host,
         instance_uuid=member.instance_uuid,

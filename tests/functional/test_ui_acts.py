@@ -280,6 +280,7 @@ def need_everything(site):
     put(down, 'host3')
     put(dead, 'host4')
     put(left, 'host5')
+    put(others[0], 'host6')
     write('host3', down_since=ago)
     write('host4', down_since=ago, forced_down=True)
     write('host2', refused_at=ago, refused_host='host2', refused_identity='another')

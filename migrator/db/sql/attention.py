@@ -46,12 +46,16 @@ _FAILURES = Prepared(
 )
 #: By ix_drains_host. Purged drains are gone, and few are kept of a host.
 _NEWEST = Prepared(sa.select(_D).where(_D.c.id.in_(sa.select(sa.func.max(_D.c.id)).group_by(_D.c.host))))
-#: By the primary key.
+#: By the primary key, and by that of the guest. A guest that has failed may have moved since without its drain.
 _LEFT = Prepared(
     sa.select(_P)
+    .outerjoin(_I, _I.c.uuid == _P.c.instance_uuid)
     .where(
         _P.c.drain.in_(sa.bindparam('drains', expanding=True)),
-        _P.c.status.in_([MemberStatus.BLOCKED.value, MemberStatus.FAILED.value]),
+        sa.or_(
+            _P.c.status == MemberStatus.BLOCKED.value,
+            sa.and_(_P.c.status == MemberStatus.FAILED.value, _I.c.host == _P.c.source),
+        ),
     )
     .order_by(_P.c.drain, _P.c.position, _P.c.instance_uuid)
 )

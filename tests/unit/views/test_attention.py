@@ -354,6 +354,26 @@ def test_difference_has_the_remedy_of_its_kind(site, kind, seen, remedy, more):
     assert line['commands'] == [f'{reconcile} --dry-run', *([reconcile] if more else [])]
 
 
+def test_guest_of_a_drain_that_failed_is_tried_again_until_it_has_left(site):
+    guest = site.cloud.boot('one', 'host1', memory_mb=1024)
+    other = site.cloud.boot('other', 'host1', memory_mb=2048)
+    site.cloud.set_option('host1', 'max_concurrent_live_migrations', 2)
+    faults(site.cloud, 'host1').fail('cutover', instance_uuid=guest.uuid)
+    stall = faults(site.cloud, 'host1').stall('copying', instance_uuid=other.uuid)
+    site.drain('host1', '--max-attempts', '1', '--order', 'smallest_first')
+    site.cloud.simulation.run_until(lambda: 'guest-failed' in site.lines(), 300)
+    line = site.lines()['guest-failed']
+    see, again = line['commands']
+    assert see == f'migrator-manage migration show {line["migration_uuid"]}'
+    assert 'This was attempt 1 of 1. Try it again: ' in line['text']
+    site.type(again)
+    assert 'guest-failed' in site.lines(), 'it has not ended'
+    site.cloud.simulation.run_until(lambda: site.cloud.database.instances.get(guest.uuid).host != 'host1', 300)
+    assert site.cloud.database.drains.list(in_progress=True)
+    assert 'guest-failed' not in site.lines()
+    stall.release()
+
+
 def test_dead_host_that_only_a_resize_needs(site):
     guest = site.cloud.boot('one', 'host1')
     site.ask('POST', f'/servers/{guest.uuid}/action', {'migrate': None})
