@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ POLL_INTERVAL = 0.4
 SWEEP_INTERVAL = 0.5
 #: Seconds, with ``--serve``: a host that ``migrator-demo kill`` has killed is down soon.
 REPORT_INTERVAL, DOWN_TIME = 2, 10
+#: Seconds, with ``--serve``: a guest that ``migrator-demo move`` has moved is noticed soon.
+GUESTS_INTERVAL = 2
+#: With ``--serve``: a rollback that ``migrator-demo fail --no-rollback`` prevents is given up in seconds.
+UNDO_ATTEMPTS = 3
 #: Seconds until the definition of each guest has to be stored.
 PATIENCE = 60.0
 
@@ -61,6 +66,12 @@ class DemoCloud(counting.CountingCloud):
         self.settings = settings
         self.messages = TimedMessages(executors.SystemClock())
         self.guests: list[Instance] = []
+        served = {
+            'report_interval': REPORT_INTERVAL,
+            'service_down_time': DOWN_TIME,
+            'conductor.guests_interval': GUESTS_INTERVAL,
+            'conductor.post_max_attempts': UNDO_ATTEMPTS,
+        }
         super().__init__(
             directory,
             hosts=settings.hosts,
@@ -68,7 +79,7 @@ class DemoCloud(counting.CountingCloud):
                 'max_concurrent_live_migrations': settings.max_concurrent,
                 'conductor.poll_interval': POLL_INTERVAL,
                 **({'conductor.sweep_interval': SWEEP_INTERVAL} if settings.kill or settings.serve else {}),
-                **({'report_interval': REPORT_INTERVAL, 'service_down_time': DOWN_TIME} if settings.serve else {}),
+                **(served if settings.serve else {}),
             },
             vcpus=options.HOST_VCPUS,
             memory_mb=options.HOST_MEMORY_MB,
@@ -93,10 +104,14 @@ class DemoCloud(counting.CountingCloud):
         hosts = [options.FIRST] * settings.leaving + others
         chance.shuffle(hosts)
         digits = len(str(settings.instances))
+        before = self.database.services.now() - datetime.timedelta(minutes=5)
         for number, host in enumerate(hosts, 1):
             busy = chance.uniform(2 - options.BUSIEST, options.BUSIEST)
             name = f'vm-{number:0{digits}}'
             self.guests.append(self.boot(name, host, settings.guest_memory, dirty_rate=settings.dirty_rate * busy))
+            if settings.serve:
+                # A new guest is not compared with the hypervisors yet, so one that is moved would not be noticed.
+                self.database.instances.update(self.guests[-1].uuid, created_at=before)
 
     def leaving(self) -> list[Instance]:
         """Return the guests that leave their host."""

@@ -22,7 +22,8 @@ PREFIX = 'migrator-demo-'
 #: What breaks a demo that is being served (:mod:`migrator.demo.rehearsal`): verb -> its help.
 VERBS = {
     'kill': 'end the compute service of a host; its guests go on, unless --power cuts the power too',
-    'revive': 'restore the power of a host, and start its compute service',
+    'revive': 'restore the power of a host, and start its compute service; --other-machine: on another machine',
+    'move': 'move a guest to a host by hand, so that migrator does not know of it',
     'slow': 'divide the bandwidth of a host; 1 restores it',
     'fail': 'let the next live migrations from a host fail when they have copied the memory',
 }
@@ -107,7 +108,7 @@ def _make_parser() -> argparse.ArgumentParser:
         description='A whole cloud in one process: a drain empties one of its hosts while you watch, and every '
         'allocation is audited. The first migration of one guest fails, and the drain tries it elsewhere. With --kill '
         'the host dies, and its guests are evacuated. With --serve the cloud stays up, for the openstack client and '
-        'migrator-manage, and migrator-demo kill, revive, slow and fail break it.',
+        'migrator-manage, and migrator-demo kill, revive, move, slow and fail break it.',
         epilog='Exit status: 0 the drain, or every evacuation, completed and no finding; 1 otherwise; 2 an option is '
         'not possible; 3 a part of it is not installed; 130 interrupted.',
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-demo kill | revive | slow | fail``: what breaks a demo that is being served.
+"""``migrator-demo kill | revive | move | slow | fail``: what breaks a demo that is being served.
 
 The cloud listens on a socket in its own directory, which only its user may open. No request of the REST API breaks
 anything.
@@ -17,13 +17,18 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from migrator import exception
 from migrator.demo import channel, transport
 from migrator.demo.cloud import DOWN_TIME, DemoCloud
 from migrator.demo.options import PREFIX, PROG, USAGE, VERBS
+from migrator.objects import COMPUTE_BINARY, Instance
+from migrator.testing.hypervisor.hypervisor import FakeHypervisor
+from migrator.views import names
 
 RIGHT, WRONG, UNREACHABLE = 0, 1, 3
 #: The only conductor of the cloud, which kill and revive take too.
 CONDUCTOR = 'conductor1'
+_ROLLBACK = 'rollback_live_migration_at_source'
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -61,14 +66,21 @@ def _make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar='VERB', required=True, dest='verb')
     for verb, help_ in VERBS.items():
         one = verbs.add_parser(verb, help=help_, description=help_, allow_abbrev=False)
+        if verb == 'move':
+            one.add_argument('guest', metavar='GUEST', help='its name or uuid')
         one.add_argument('host', metavar='HOST', help=f'such as host1; kill and revive take {CONDUCTOR} too')
         one.add_argument('--state', metavar='DIRECTORY', help='the directory of the demo, if several are served')
         if verb == 'kill':
             one.add_argument('--power', action='store_true', help='also cut the power, which ends its guests')
+        if verb == 'revive':
+            help_ = 'its service starts on another machine of the same name; its own one stays off'
+            one.add_argument('--other-machine', action='store_true', help=help_)
         if verb == 'slow':
             one.add_argument('factor', metavar='FACTOR', type=_factor, help='a number of 1 or more')
         if verb == 'fail':
             one.add_argument('count', metavar='N', type=_count, help='how many of them; 0 for none any more')
+            help_ = 'the host cannot roll them back either, until N is 0, so that they are stuck'
+            one.add_argument('--no-rollback', action='store_true', help=help_)
     return parser
 
 
@@ -102,7 +114,6 @@ class Stage:
     def __init__(self, cloud: DemoCloud) -> None:
         self._cloud = cloud
         self._links = {host: hypervisor.link for host, hypervisor in cloud.world.hypervisors.items()}
-        self._off: set[str] = set()
 
     def do(self, words: dict[str, Any]) -> str:
         """Do what a request says, and return what was done.
@@ -110,7 +121,7 @@ class Stage:
         :raises ValueError: it is not possible; the text says why.
         """
         verbs: dict[str, Callable[..., str]] = {
-            'kill': self._kill, 'revive': self._revive, 'slow': self._slow, 'fail': self._fail,
+            'kill': self._kill, 'revive': self._revive, 'move': self._move, 'slow': self._slow, 'fail': self._fail,
         }  # fmt: skip
         verb, host = words.get('verb'), words.get('host')
         if verb not in verbs or not isinstance(host, str):
@@ -122,24 +133,53 @@ class Stage:
         return verbs[verb](host, **{name: value for name, value in words.items() if name not in ('verb', 'host')})
 
     def _kill(self, host: str, power: bool = False) -> str:
+        hypervisor = self._cloud.world.hypervisors[host]
         if host in self._cloud.computes:
             self._cloud.kill_service(host)
-        elif not power or host in self._off:
+        elif not power or not hypervisor.powered:
             raise ValueError(f'{host} is dead already')
         if power:
-            self._cloud.world.hypervisors[host].power_off()
-            self._off.add(host)
+            hypervisor.power_off()
         guests = 'Its power is cut, and its guests are gone' if power else 'Its guests go on, and their copies too'
         return f'The compute service of {host} is killed. {guests}. It counts as down in {DOWN_TIME} s.'
 
-    def _revive(self, host: str) -> str:
+    def _revive(self, host: str, other_machine: bool = False) -> str:
         if host in self._cloud.computes:
             raise ValueError(f'{host} is not dead')
-        if host in self._off:
-            self._cloud.world.hypervisors[host].power_on()
-            self._off.discard(host)
+        world = self._cloud.world
+        before = world.hypervisors[host]
+        machine = world.add(host) if other_machine else self._own_machine(host)
+        if machine is not before:
+            before.power_off()
+        world.hypervisors[host] = machine
+        machine.power_on()
         self._cloud.start_compute(host)
-        return f'{host} has power, and its compute service runs.'
+        which = f'Another machine with the name {host}' if other_machine else host
+        return f'{which} has power, and its compute service runs.'
+
+    def _own_machine(self, host: str) -> FakeHypervisor:
+        """Return the machine that is registered as a host, or the newest one if none is."""
+        registered = {one.identity for one in self._cloud.database.services.list(COMPUTE_BINARY, host)}
+        machines = self._cloud.world.machines[host]
+        return next((one for one in machines if one.identity in registered), machines[-1])
+
+    def _move(self, host: str, guest: str) -> str:
+        instance, world = self._find(guest), self._cloud.world
+        target = world.hypervisors[host]
+        if not target.powered:
+            raise ValueError(f'{host} has no power')
+        holders = [one for one in world.hypervisors.values() if instance.uuid in one.guests]
+        rates = [one.guests[instance.uuid].dirty_rate for one in holders]
+        for holder in holders:
+            holder.delete(instance.uuid)
+        target.spawn(instance, dirty_rate=max(rates, default=0.0))
+        return f'{instance.name} runs on {host} now. The database has it on {instance.host}.'
+
+    def _find(self, guest: str) -> Instance:
+        try:
+            return names.guest(self._cloud.database, guest)
+        except (exception.InstanceNotFound, names.AmbiguousError) as error:
+            raise ValueError(str(error)) from None
 
     def _conductor(self, revive: bool) -> str:
         conductors = self._cloud.conductors
@@ -158,12 +198,18 @@ class Stage:
         self._cloud.world.hypervisors[host].set_link(link)
         return f'Copies from and to {host} share {link:g} MiB/s now.'
 
-    def _fail(self, host: str, count: int) -> str:
+    def _fail(self, host: str, count: int, no_rollback: bool = False) -> str:
         faults = self._cloud.world.hypervisors[host].faults
-        faults.clear('cutover')
+        for phase in ('cutover', _ROLLBACK):
+            faults.clear(phase)
         for _ in range(count):
             faults.fail('cutover')
-        return f'The next {count} live migrations from {host} fail.' if count else f'No migration from {host} fails.'
+        if count and no_rollback:
+            faults.fail(_ROLLBACK, sticky=True)
+        also = ', and it cannot roll them back' if no_rollback else ''
+        return (
+            f'The next {count} live migrations from {host} fail{also}.' if count else f'No migration from {host} fails.'
+        )
 
 
 def serve(cloud: DemoCloud, directory: str) -> Callable[[], None]:

@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 import requests
@@ -17,13 +16,13 @@ import requests
 from migrator.demo import options, summary
 from tests import forked
 from tests.functional import commands
+from tests.functional.rehearsals import SMALL, Rehearsal, breaks
 
 pytestmark = pytest.mark.slow
 
 #: What one migration may cost, on average.
 LIMITS = {'placement_requests': 4, 'rpc_messages': 20, 'sql_statements': 40, 'commits': 16}
 CHECK = commands.ROOT / '.ci' / 'check_demo.py'
-SMALL = ('--hosts', '3', '--instances', '4', '--guest-memory', '512')
 
 
 def ask(url, token=None):
@@ -269,55 +268,6 @@ def test_port_in_use_is_reported_in_one_line_before_a_cloud_starts(tmp_path, opt
     assert commands.left_behind(tmp_path) == []
 
 
-class Rehearsal:
-    """A served cloud that its commands break."""
-
-    def __init__(self, tmp_path, served):
-        self._tmp_path, self.url = tmp_path, served.url('Compute API').removesuffix('/v2.1')
-
-    def breaks(self, *words, status=0):
-        return breaks(self._tmp_path, *words, status=status)
-
-    def send(self, method, path, body=None, token='admin'):
-        headers = {'X-Auth-Token': token, 'OpenStack-API-Version': 'compute 2.80'}
-        answer = requests.request(method, f'{self.url}{path}', json=body, headers=headers, timeout=commands.PATIENCE)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
-
-    def act(self, guest, action, arguments=None, token='admin'):
-        self.send('POST', f'/v2.1/servers/{guest}/action', {action: arguments}, token)
-
-    def until(self, condition):
-        for _ in range(commands.PATIENCE * 5):
-            if found := condition():
-                return found
-            time.sleep(0.2)
-        raise AssertionError(self.send('GET', '/migrator/v1/attention'))
-
-    def lines(self, *kinds):
-        """Wait until these kinds need an operator, and return them."""
-
-        def found():
-            shown = {one['kind']: one for one in self.send('GET', '/migrator/v1/attention')['attention']}
-            return {'': None, **shown} if sorted(shown) == sorted(kinds) else None
-
-        return self.until(found)
-
-    def running(self, host):
-        servers = self.send('GET', '/v2.1/servers/detail?all_tenants=1')['servers']
-        return [one['id'] for one in servers if one['OS-EXT-SRV-ATTR:host'] == host]
-
-    def force_down(self, host, value):
-        (service,) = self.send('GET', f'/v2.1/os-services?host={host}')['services']
-        self.send('PUT', f'/v2.1/os-services/{service["id"]}', {'forced_down': value})
-
-
-def breaks(tmp_path, *words, status=0):
-    ended = commands.demo(tmp_path, *words)
-    assert ended.returncode == status, ended.stderr
-    return ended.stdout + ended.stderr
-
-
 @pytest.fixture
 def rehearsal(tmp_path):
     with commands.Served(tmp_path, *SMALL) as served:
@@ -333,6 +283,9 @@ def test_commands_need_a_demo_and_only_its_user_may_use_them(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert 'the hosts are host1, host2, host3' in breaks(tmp_path, 'slow', 'host9', '2', status=1)
+        assert 'Instance vm-9 could not be found' in breaks(tmp_path, 'move', 'vm-9', 'host1', status=1)
+        breaks(tmp_path, 'kill', 'host2', '--power')
+        assert 'host2 has no power' in breaks(tmp_path, 'move', 'vm-1', 'host2', status=1)
 
 
 def test_services_and_hosts_of_a_served_cloud_die_and_come_back(rehearsal):
