@@ -131,7 +131,13 @@ def started(directory: pathlib.Path) -> Iterator[Browser]:
     wanted.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
     # With a path, selenium does not look for a driver to download.
     driver = webdriver.Chrome(options=wanted, service=service.Service(programs['chromedriver']))
+    page = Browser(driver)
+    form = os.environ.get('MIGRATOR_PAGE')
+    if form:
+        width, scheme = form.split(',')
+        page.use_width(int(width))
+        page.use_colours(scheme)
     try:
-        yield Browser(driver)
+        yield page
     finally:
         driver.quit()
