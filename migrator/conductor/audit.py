@@ -456,8 +456,7 @@ def home_of(database: Database, client: PlacementClient, instance: Instance) -> 
     }
     home: dict[str, dict[str, int]] = {}
     held = {name for amounts in kept.values() for name in amounts}
-    totals = instance.flavor.request.totals
-    for name, amount in next((one for one in totals if one.keys() == held), totals[0]).items():
+    for name, amount in max(instance.flavor.request.totals, key=lambda one: len(one.keys() & held)).items():
         holders = {uuid: amounts[name] for uuid, amounts in kept.items() if amounts.get(name)}
         if sum(holders.values()) != amount:
             places = list(holders) or [uuid for uuid, inventory in inventories.items() if name in inventory]

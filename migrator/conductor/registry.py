@@ -190,11 +190,13 @@ def _is_half_done(client: PlacementClient, stored: Instance, instance: Instance)
 
 
 def placed(client: PlacementClient, flavor: Flavor, root: str) -> candidates.Candidate | None:
-    """Return where Placement would place a guest of a flavor on a host, or None if the host has no room.
+    """Return where Placement would place a guest that a host has already, or None if the host has no room.
+
+    Its traits do not matter any more.
 
     :param root: uuid of the host's root provider.
     """
-    found = candidates.get_candidates(client, flavor.request, in_tree=root, limit=1)
+    found = candidates.get_candidates(client, flavor.request.without_traits(), in_tree=root, limit=1, is_there=True)
     return found[0] if found else None
 
 

@@ -274,7 +274,10 @@ class Rooms:
                 'Enable or add hosts, or drain fewer hosts at a time.',
             )
         if need.request in self._refusals:
-            return _no_destination(self._refusals[need.request], 'Correct the extra specs of its flavor.')
+            return _no_destination(
+                self._refusals[need.request],
+                'Correct the extra specs of its flavor, or the traits that Placement knows.',
+            )
         lacks = self._placement.lacks(need.request)
         others = {host: root for root, host in self._hosts.items() if host not in self._drained}
         # Those with room come first: they are the nearest to taking it.

@@ -24,7 +24,7 @@ from migrator.nova.client import Nova
 from migrator.nova.engine import AT_ONCE
 from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
 from migrator.nova.resources import Server, ServerGroup
-from migrator.objects import base, remedies, request
+from migrator.objects import base, remedies
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client import candidates
 from migrator.placement_client.client import PlacementClient
@@ -44,6 +44,10 @@ _SHOWS_PINNED = _MOVES_VGPU = (2, 96)
 _SHOWS_PROPERTIES = (2, 98)
 #: The extra specs without a namespace that no filter compares.
 _PLAIN = ('group_policy', 'hide_hypervisor_id')
+#: The beginnings of extra specs that filters compare with what no API shows: capabilities, NUMA nodes and pages.
+_FOR_THE_SCHEDULER = (
+    'capabilities:', 'hw:numa_', 'hw:mem_page_size', 'hw:pci_numa_affinity_policy', 'hw:cpu_policy', 'hw:locked_memory',
+)  # fmt: skip
 #: The greatest number of guests that a sentence names.
 _NAMED = 5
 #: The newest microversion of 2026.1 (33), the first release whose hosts have traits for the secrets of TPMs.
@@ -107,7 +111,7 @@ def _only_for_the_scheduler(servers: Sequence[Server]) -> dict[str, list[str]]:
     for server in servers:
         for key, value in server.flavor.extra_specs.items():
             is_expression = key.startswith(_AGGREGATE_KEY) and ' ' in value
-            if is_expression or key.startswith('capabilities:') or (':' not in key and key not in _PLAIN):
+            if is_expression or key.startswith(_FOR_THE_SCHEDULER) or (':' not in key and key not in _PLAIN):
                 found[f'{key}={value}'].append(server.name)
     return found
 
@@ -263,6 +267,8 @@ class Site:
         self._groups = {member: group for group in nova.server_groups() for member in group.members}
         #: Member of a server group -> its host.
         self._at: dict[str, str | None] = {}
+        #: The projects whose guests were listed.
+        self._listed: set[str] = set()
 
     def note(self, servers: Iterator[Server] | Sequence[Server]) -> None:
         """Remember where guests are."""
@@ -300,7 +306,7 @@ class Site:
         if specs.get('accel:device_profile'):
             remedy = remedies.offer(remedies.Kind.SHELVE, look, guest=server.uuid)
             return _immovable(f'it has an accelerator ({specs["accel:device_profile"]})', remedy)
-        if 'VGPU' in server.request.total and not self._moves_vgpu:
+        if 'VGPU' in server.flavor.resources() and not self._moves_vgpu:
             return _immovable('it has a vGPU, which Nova moves live from release 29 (2024.1) on', cold)
         return None
 
@@ -319,10 +325,13 @@ class Site:
     def _members_at(self, group: ServerGroup) -> collections.Counter[str]:
         """Return host -> the number of members of a server group there."""
         unknown = [uuid for uuid in group.members if uuid not in self._at]
-        if len(unknown) > 1 and group.project_id is not None:
+        if len(unknown) > 1 and group.project_id is not None and group.project_id not in self._listed:
             # A list of the project's guests takes fewer requests than each member by itself.
+            self._listed.add(group.project_id)
             found = self._nova.servers(project_id=group.project_id, requests=len(unknown) - 1)
-            self._at.update({server.uuid: server.host for server in found if server.uuid in unknown and server.host})
+            for one in found:
+                if one.host:
+                    self._at.setdefault(one.uuid, one.host)
         for uuid in unknown:
             if uuid not in self._at:
                 server = self._nova.server(uuid)
@@ -332,10 +341,7 @@ class Site:
     def need(self, drain: Drain, server: Server) -> Need:
         """Return what a guest needs of its destination."""
         source = server.host or ''
-        asked = server.request
-        if not self._asks_for_secrets:
-            kept = {trait for trait in asked.root_required if not trait.startswith(request.TPM_SECRETS)}
-            asked = dataclasses.replace(asked, root_required=frozenset(kept))
+        asked = server.request(self._asks_for_secrets)
         group = self._groups.get(server.uuid)
         members = self._members_at(group) if group is not None else collections.Counter[str]()
         home = self._services[source].zone if source in self._services else None

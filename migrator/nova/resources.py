@@ -48,10 +48,12 @@ class Server:
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
 
-    @property
-    def request(self) -> Request:
-        """What Nova asks Placement for before the guest moves, as far as it is shown."""
-        return self.flavor.request_for(self.image_properties, self.is_volume_backed)
+    def request(self, asks_for_secrets: bool) -> Request:
+        """Return what Nova asks Placement for before the guest moves, as far as it is shown.
+
+        :param asks_for_secrets: as for :meth:`migrator.objects.Flavor.request_for`.
+        """
+        return self.flavor.request_for(self.image_properties, self.is_volume_backed, asks_for_secrets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

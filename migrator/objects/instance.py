@@ -135,15 +135,21 @@ class Flavor(base.Versioned):
         """What Placement is asked for before a guest moves; see :mod:`migrator.objects.request`."""
         return self.request_for()
 
-    def request_for(self, properties: Mapping[str, str] | None = None, is_volume_backed: bool = False) -> Request:
+    def request_for(
+        self,
+        properties: Mapping[str, str] | None = None,
+        is_volume_backed: bool = False,
+        asks_for_secrets: bool = False,
+    ) -> Request:
         """Return what Placement is asked for before a guest of an image moves.
 
         :param properties: those of its image, as far as they are known.
         :param is_volume_backed: whether its root disk is a volume, which takes no room on its host.
+        :param asks_for_secrets: whether hosts have traits for who can read the secret of a TPM, as Nova from 33 on.
         """
         disk = (0 if is_volume_backed else self.root_gb) + self.ephemeral_gb + -(-self.swap // 1024)
         specs, known = (tuple(sorted(one.items())) for one in (self.extra_specs, properties or {}))
-        return request_of(self.vcpus, self.memory_mb, disk, specs, known)
+        return request_of(self.vcpus, self.memory_mb, disk, specs, known, asks_for_secrets)
 
     def resources(self) -> dict[str, int]:
         """Return the amounts to claim by resource class, summed over the request groups."""

@@ -19,26 +19,14 @@ import os_resource_classes
 import os_traits
 from oslo_utils import strutils
 
-#: The beginning of the traits for who can read the secret of a TPM, which Nova requires from 2026.1 on.
-TPM_SECRETS = 'COMPUTE_SECURITY_TPM_SECRET_SECURITY_'
 Pairs = tuple[tuple[str, str], ...]
 #: What an extra spec requests, of which group, and of what.
-_KEY = re.compile(r'(?P<kind>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?P<name>.*)', re.DOTALL)
+_KEY = re.compile(r'^(?P<kind>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?P<name>.*)$')
 _FIRST = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 #: The values of the extra spec group_policy.
 _POLICIES = ('none', 'isolate')
 #: More than a host has.
 _PROCESSORS = 1 << 16
-#: Properties of an image -> the beginning of the trait that nova requires for their values.
-_PROPERTIES = {
-    'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS',
-    'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
-    'hw_video_model': 'COMPUTE_GRAPHICS_MODEL',
-    'hw_vif_model': 'COMPUTE_NET_VIF_MODEL',
-    'hw_architecture': 'HW_ARCH',
-    'hw_emulation_architecture': 'COMPUTE_ARCH',
-    'hw_viommu_model': 'COMPUTE_VIOMMU',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +70,14 @@ class Request:
         """The amounts that an allocation of the guest may have: as requested, or as the fallback does."""
         return [one.total for one in self.forms()]
 
+    def without_traits(self) -> Request:
+        """Return the request for the same amounts: what a guest needs of the host that it is on already."""
+        return Request(
+            tuple((suffix, Group(group.resources)) for suffix, group in self.groups if group.resources),
+            self.policy,
+            fallback=self.fallback and self.fallback.without_traits(),
+        )
+
     def forms(self) -> Iterator[Request]:
         """Yield the request and its fallback, each of which places the guest."""
         yield self
@@ -98,7 +94,7 @@ class Request:
         for suffix, group in self.groups:
             found.append((f'resources{suffix}', ','.join(f'{name}:{amount}' for name, amount in group.resources)))
             traits = [*sorted(group.required), *(f'!{name}' for name in sorted(group.forbidden))]
-            if traits:
+            if any(group.required) or group.forbidden:
                 found.append((f'required{suffix}', ','.join(traits)))
             if in_tree is not None:
                 found.append((f'in_tree{suffix}', in_tree))
@@ -120,17 +116,25 @@ def for_amounts(amounts: Mapping[str, int]) -> Request:
 
 
 @functools.lru_cache(maxsize=1024)
-def request_of(vcpus: int, memory_mb: int, disk_gb: int, specs: Pairs, properties: Pairs = ()) -> Request:
+def request_of(
+    vcpus: int,
+    memory_mb: int,
+    disk_gb: int,
+    specs: Pairs,
+    properties: Pairs = (),
+    asks_for_secrets: bool = False,
+) -> Request:
     """Return the request for a guest; see :meth:`migrator.objects.Flavor.request_for`.
 
     :param specs: the extra specs of its flavor.
     :param properties: those of its image.
     """
-    guest = _Guest(vcpus, memory_mb, disk_gb, dict(specs), dict(properties))
+    guest = _Guest(vcpus, memory_mb, disk_gb, dict(specs), dict(properties), asks_for_secrets)
     request = _Building(guest).made(is_pinned=True)
     if guest.get('cpu_policy') != 'dedicated':
         return request
-    return dataclasses.replace(request, fallback=_Building(guest).made(is_pinned=False))
+    fallback = _Building(guest).made(is_pinned=False)
+    return dataclasses.replace(request, fallback=fallback) if fallback != request else request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +146,7 @@ class _Guest:
     disk_gb: int
     specs: Mapping[str, str]
     properties: Mapping[str, str]
+    asks_for_secrets: bool
 
     def get(self, name: str, prefix: str = 'hw') -> str | None:
         """Return ``hw:NAME`` of the flavor, or else ``hw_NAME`` of the image."""
@@ -211,7 +216,7 @@ class _Building:
     def _specs(self) -> None:
         """Add what is requested by name. Nova passes over what it does not know."""
         for key, value in self._guest.specs.items():
-            found = _KEY.fullmatch(key)
+            found = _KEY.match(key)
             if found is None:
                 continue
             add: Callable[[str, str, str], None] = self._add_named if found['kind'] == 'resources' else self._require
@@ -252,15 +257,17 @@ class _Building:
             self._add('MEM_ENCRYPTION_CONTEXT', 1)
             model = guest.get('mem_encryption_model') or 'amd-sev'
             self._require(f'HW_CPU_X86_{model.replace("-", "_").upper()}')
-        spaces = [label.strip() for label in specs.get('hw:pmem', '').split(',')]
-        for label, number in collections.Counter(spaces).items():
-            if label:
-                self._add(os_resource_classes.normalize_name(f'PMEM_NAMESPACE_{label}'), number)
+        labels = filter(None, (label.strip() for label in specs.get('hw:pmem', '').split(',')))
+        spaces = collections.Counter(os_resource_classes.normalize_name(f'PMEM_NAMESPACE_{label}') for label in labels)
+        for name, number in spaces.items():
+            self._add(name, number)
         version = guest.get('tpm_version')
         if version is not None:
             self._require(f'COMPUTE_SECURITY_TPM_{"CRB" if guest.get("tpm_model") == "tpm-crb" else "TIS"}')
             self._require(f'COMPUTE_SECURITY_TPM_{"2_0" if version == "2.0" else "1_2"}')
-            self._root.add(TPM_SECRETS + specs.get('hw:tpm_secret_security', 'user').upper())
+            if guest.asks_for_secrets:
+                security = specs.get('hw:tpm_secret_security') or 'user'
+                self._root.add(f'COMPUTE_SECURITY_TPM_SECRET_SECURITY_{security.upper()}')
         if guest.get('pci_numa_affinity_policy') == 'socket':
             self._require(os_traits.COMPUTE_SOCKET_PCI_NUMA_AFFINITY)
         if guest.get('secure_boot', prefix='os') == 'required':
@@ -297,14 +304,6 @@ def _root_traits(guest: _Guest) -> Iterable[str]:
             yield f'COMPUTE_EPHEMERAL_ENCRYPTION_{kind.upper()}'
     if guest.get('sound_model') == 'virtio':
         yield os_traits.COMPUTE_SOUND_MODEL_VIRTIO
-    known = {
-        key: f'{prefix}_{guest.properties[key].replace("-", "_").upper()}'
-        for key, prefix in _PROPERTIES.items()
-        if guest.properties.get(key)
-    }
-    # Nova requires none of them if it does not know one.
-    if all(hasattr(os_traits, trait) for trait in known.values()):
-        yield from known.values()
 
 
 def _processors_of(guest: _Guest) -> set[int]:

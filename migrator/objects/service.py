@@ -106,6 +106,8 @@ class ProviderInventory(base.Versioned):
     """One resource provider of a host's tree, as Placement describes it.
 
     ``inventory`` maps a resource class to ``{total, reserved, min_unit, max_unit, step_size, allocation_ratio}``.
+
+    :ivar absent_traits: those that the driver knows the host to lack. All others stay as an operator has set them.
     """
 
     uuid: str
@@ -113,6 +115,7 @@ class ProviderInventory(base.Versioned):
     parent_uuid: str | None = None
     inventory: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     traits: list[str] = dataclasses.field(default_factory=list)
+    absent_traits: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

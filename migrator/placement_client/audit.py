@@ -225,9 +225,14 @@ class _Audit:
         tree = [one for one in self._observed.providers.values() if one.root_uuid == root]
         if root is None or not tree:
             return f'start the compute service of {host}, so that it reports its providers, then audit again'
+        held = {name for amounts in self._by_host(instance.uuid).values() for name in amounts}
+        forms = instance.flavor.request.totals
+        wanted = max(forms, key=lambda one: len(one.keys() & held))
+        if len(forms) > 1 and not wanted.keys() & held & {'VCPU', 'PCPU'}:
+            return f'set the allocation of {instance.uuid} to its flavor, with those of VCPU and PCPU that {host} has'
         if len(tree) > 1:
             return f'set the allocation of {instance.uuid} to its flavor on the tree of {root}, and to nothing else'
-        amounts = [f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()]
+        amounts = [f'--allocation rp={root},{name}={n}' for name, n in wanted.items()]
         kind = allocation_state.INSTANCE
         owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {kind}'
         return self._offer(remedies.Kind.SET_ALLOCATION, instance.uuid, amounts=' '.join([*amounts, owner]))

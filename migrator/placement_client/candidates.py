@@ -49,27 +49,49 @@ class Candidate:
 
 
 def get_candidates(
-    client: PlacementClient, request: Request, *, limit: int | None = 1000, in_tree: str | None = None
+    client: PlacementClient,
+    request: Request,
+    *,
+    limit: int | None = 1000,
+    in_tree: str | None = None,
+    is_there: bool = False,
 ) -> list[Candidate]:
     """Return the candidates for a guest, in Placement's order; those of the request's fallback come last.
 
     :param limit: the maximum number of candidates of each form of the request; None sends no limit.
     :param in_tree: uuid of a compute host's root provider; only candidates with this compute root are returned.
+    :param is_there: whether the guest is there already, so that each form of the request counts.
     :returns: an empty list if there is no room.
     :raises PlacementRefused: a resource class or a trait is unknown, or no resources are requested.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
+    found = _of_each_form(client, request, limit, in_tree, is_there)
+    if in_tree is not None:
+        if not found:
+            # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply
+            # mixes the tree's candidates with all others, so this request has no limit that could cut them off.
+            found = _of_each_form(client, request, None, None, is_there)
+        found = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]
+    return found
+
+
+def _of_each_form(
+    client: PlacementClient, request: Request, limit: int | None, in_tree: str | None, is_there: bool = False
+) -> list[Candidate]:
     found: list[Candidate] = []
     for form in request.forms():
-        more = _candidates_of(_read(client, form, limit, in_tree))
-        if in_tree is not None:
-            if not more:
-                # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply
-                # mixes the tree's candidates with all others, so this request has no limit that could cut them off.
-                more = _candidates_of(_read(client, form, None, None))
-            more = [candidate for candidate in more if candidate.compute_roots == (in_tree,)][:limit]
-        found += [one for one in more if form is request or one not in found]
+        reply = _read(client, form, limit, in_tree)
+        more = _candidates_of(reply)
+        if form is not request and not is_there:
+            # Nova drops a host that has dedicated processors, and too few of them, in a filter.
+            pinning = _roots_with(reply['provider_summaries'], 'PCPU')
+            more = [one for one in more if pinning.isdisjoint(one.roots)]
+        found += more
     return found
+
+
+def _roots_with(summaries: Mapping[str, Any], name: str) -> set[str]:
+    return {one['root_provider_uuid'] for one in summaries.values() if name in one['resources']}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +116,10 @@ class Room:
         for form in request.forms():
             found = _read(self.client, form, None, None)
             free.update({uuid: _free(one) for uuid, one in found['provider_summaries'].items()})
+            pinning = _roots_with(found['provider_summaries'], 'PCPU') if form is not request else set()
             for root, there in by_compute_root(_candidates_of(found)).items():
-                known = by_root.setdefault(root, [])
-                known += [one.allocations for one in there if one.allocations not in known]
+                if root not in pinning:
+                    by_root.setdefault(root, []).extend(one.allocations for one in there)
         return by_root, free
 
     def lacks(self, request: Request) -> Lacks:
@@ -106,7 +129,7 @@ class Room:
 
 @dataclasses.dataclass(frozen=True)
 class Lacks:
-    """What hosts lack for a guest, in words.
+    """What hosts lack for a guest, in words that follow the name of a host.
 
     :ivar by_root: root provider -> what its tree lacks.
     :ivar otherwise: what all other trees lack.
@@ -121,52 +144,56 @@ class Lacks:
 
 
 def read_lacks(client: PlacementClient, request: Request) -> Lacks:
-    """Return what the hosts lack for a guest, by one request of Placement.
+    """Return what the hosts without a candidate lack, by a request of Placement for each form.
 
-    The result is for trees without a candidate: it looks at each group by itself, not at their sum.
+    The result says what is known for certain: Placement does not show which host borrows from which sharing provider,
+    and not the units of an inventory.
 
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    total = request.total
-    name = next((one for one in ('VCPU', 'PCPU', *total) if one in total), 'VCPU')
-    # The answer describes each provider of a tree in which one of this class is free.
-    summaries = _read(client, for_amounts({name: 1}), None, None)['provider_summaries']
-    trees: dict[str, list[dict[str, Any]]] = {}
-    for uuid, one in summaries.items():
-        trees.setdefault(one['root_provider_uuid'], []).append(one | {'uuid': uuid})
-    lenders = [one for tree in trees.values() for one in tree if SHARING_TRAIT in one['traits']]
-    return Lacks(
-        {root: _lack_of(request, [*tree, *lenders], root) for root, tree in trees.items()},
-        _short(name, total.get(name, 1), 0),
-    )
+    nearest: dict[str, list[str]] = {}
+    first = ''
+    for form in request.forms():
+        total = form.total
+        name = next((one for one in ('VCPU', 'PCPU', *total) if one in total), 'VCPU')
+        first = first or name
+        # The answer describes each provider of a tree in which one of this class is free.
+        summaries = _read(client, for_amounts({name: 1}), None, None)['provider_summaries']
+        pinning = _roots_with(summaries, 'PCPU') if form is not request else set()
+        trees: dict[str, list[dict[str, Any]]] = {}
+        for uuid, one in summaries.items():
+            trees.setdefault(one['root_provider_uuid'], []).append({**one, 'uuid': uuid})
+        for root, tree in trees.items():
+            found = _lacks_of(form, tree, root)
+            if root not in pinning and (root not in nearest or len(found) < len(nearest[root])):
+                nearest[root] = found
+    unknown = 'is not offered by Placement, though each amount is free there and each trait is there by itself'
+    by_root = {root: ' and '.join(found) or unknown for root, found in nearest.items()}
+    return Lacks(by_root, f'has no {first} that Placement offers')
 
 
-def _lack_of(request: Request, tree: Sequence[dict[str, Any]], root: str) -> str:
+def _lacks_of(request: Request, tree: Sequence[Mapping[str, Any]], root: str) -> list[str]:
     missing: set[str] = set()
     surplus: set[str] = set()
-    short: dict[str, tuple[int, int]] = {}
+    short: list[str] = []
+    borrowed: list[str] = []
     for one in tree:
         if one['uuid'] == root:
             missing |= request.root_required - {*one['traits']}
     for _suffix, group in request.groups:
-        for trait in group.required:
-            if not any(trait in one['traits'] for one in tree):
-                missing.add(trait)
-        for trait in group.forbidden:
-            if all(trait in one['traits'] for one in tree if SHARING_TRAIT not in one['traits']):
-                surplus.add(trait)
+        missing |= {trait for trait in group.required if not any(trait in one['traits'] for one in tree)}
+        surplus |= {trait for trait in group.forbidden if all(trait in one['traits'] for one in tree)}
         for name, amount in group.resources:
-            free = max((_free(one).get(name, 0) for one in tree), default=0)
-            if free < amount:
-                short[name] = amount, free
+            free = [_free(one)[name] for one in tree if name in one['resources']]
+            are = 'is' if amount == 1 else 'are'
+            if not free:
+                borrowed.append(f'has no {name} of its own, and {amount} {are} needed')
+            elif max(free) < amount:
+                short.append(f'has {max(0, *free)} of {name} free, and {amount} {are} needed')
     parts = [f'lacks {", ".join(sorted(missing))}'] if missing else []
     parts += [f'has {", ".join(sorted(surplus))}'] if surplus else []
-    parts += [_short(name, *short[name]) for name in sorted(short)]
-    return ' and '.join(parts) or 'has room for each part of the request, and not for all of them together'
-
-
-def _short(name: str, amount: int, free: int) -> str:
-    return f'has {free} of {name} free, and {amount} {"is" if amount == 1 else "are"} needed'
+    # A class that the tree does not have may be lent to it, so that this is named if nothing else is known.
+    return [*parts, *short] or borrowed
 
 
 def _free(summary: Mapping[str, Any]) -> dict[str, int]:

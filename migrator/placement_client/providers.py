@@ -221,29 +221,24 @@ def _ensure_inventory(client: PlacementClient, wanted: ProviderInventory) -> boo
 
 
 def _ensure_traits(client: PlacementClient, wanted: ProviderInventory) -> bool:
-    """Add the traits of the report, and remove those of its own kinds that it no longer has.
-
-    All others stay: an operator has set them. A driver that reports ``HW_CPU_X86_AVX`` owns all ``HW_CPU_`` traits, and
-    one that reports none of them owns none. ``CUSTOM_`` traits are only added.
-    """
+    """Add the traits of the report, and remove those that it says are absent. All others stay."""
     url = f'/resource_providers/{wanted.uuid}/traits'
     found = client.read(url)
     mine, there = set(wanted.traits), set(found['traits'])
-    kinds = {_kind(name) for name in mine} - {_kind(_CUSTOM)}
-    kept = mine | {name for name in there if _kind(name) not in kinds}
+    new = sorted(mine - there)
+    if any(not name.startswith(_CUSTOM) for name in new):
+        # A Placement may be older than the traits that the host knows, and would refuse all for one of them.
+        known = set(client.read('/traits')['traits'])
+        new = [name for name in new if name.startswith(_CUSTOM) or name in known]
+    kept = (there - set(wanted.absent_traits)) | (mine & there) | set(new)
     if kept == there:
         return False
-    for name in sorted(mine - there):
+    for name in new:
         if name.startswith(_CUSTOM):
             client.put(f'/traits/{name}')
     generation = found['resource_provider_generation']
     client.put(url, {'resource_provider_generation': generation, 'traits': sorted(kept)})
     return True
-
-
-def _kind(trait: str) -> str:
-    first, second, *_ = f'{trait}__'.split('_')
-    return first if first == _CUSTOM.strip('_') else f'{first}_{second}'
 
 
 def _provider_of(entry: dict[str, Any]) -> Provider:

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         'named-host-gets-the-candidate-of-another',
         CANDIDATES,
-        'more = [candidate for candidate in more if candidate.compute_roots == (in_tree,)][:limit]',
-        'more = [candidate for candidate in more if candidate.compute_roots][:limit]',
+        'found = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]',
+        'found = [candidate for candidate in found if candidate.compute_roots]',
         'The instance is allocated on another host than the one that the user has named.',
     ),
     Mutant(

@@ -230,6 +230,8 @@ class _Views:
         for name, resource_class in _AMOUNTS.items():
             amounts[name] = node.total(resource_class)
             amounts[f'{name}_used'] = sum(guest.flavor.resources().get(resource_class, 0) for guest in guests)
+        # Nova counts dedicated ones too.
+        amounts['vcpus_used'] += sum(guest.flavor.resources().get('PCPU', 0) for guest in guests)
         free_disk = amounts['local_gb'] - amounts['local_gb_used']
         return amounts | {
             'free_ram_mb': amounts['memory_mb'] - amounts['memory_mb_used'],

@@ -142,7 +142,8 @@ def _why_it_leaves(migration: Migration, resizes_here: bool) -> str | None:
         return _SOURCE
     if not resizes_here:
         return 'it is the source, and allow_resize_to_same_host is false'
-    if old.resources() == new.resources():
+    # Placement may give both flavors the same form.
+    if any(one in new.request.totals for one in old.request.totals):
         return 'it is the source, and both flavors have the same amounts'
     if migration.strategy != Strategy.MIGRATION_OWNED:
         return 'it is the source, and a compute service is too old to resize a guest there: upgrade it'

@@ -8,18 +8,21 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 import os_traits
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.objects import ComputeNode, ProviderInventory, request
 from migrator.virt import driver
 from migrator.virt.libvirt import storage
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds within which the file system of instances_path must report its size, less than the deadline of libvirt calls.
 DISK_DEADLINE = 5.0
@@ -37,6 +40,14 @@ _FEATURES = {
     'vmx': ('VMX', 'INTEL_VMX'),
     'vpclmulqdq': ('AVX512VPCLMULQDQ',),
 }
+#: The beginnings of the traits that are looked for in the description of the processor, and of firmware and TPM.
+_OF_PROCESSOR = ('HW_CPU_X86_', 'HW_CPU_HYPERTHREADING')
+_OF_FIRMWARE = (
+    os_traits.COMPUTE_SECURITY_UEFI_SECURE_BOOT, os_traits.COMPUTE_SECURITY_TPM_1_2, os_traits.COMPUTE_SECURITY_TPM_2_0,
+    os_traits.COMPUTE_SECURITY_TPM_TIS, os_traits.COMPUTE_SECURITY_TPM_CRB,
+)  # fmt: skip
+#: Traits of processors that nothing here looks for: an operator may have set them.
+_OF_OTHERS = frozenset([*os_traits.get_traits('HW_CPU_X86_AMD_SEV'), *os_traits.get_traits('HW_CPU_X86_INTEL_TDX')])
 #: What libvirt lists among the devices of a guest -> the beginning of the traits for it.
 _DEVICES = {
     ('disk', 'bus'): 'COMPUTE_STORAGE_BUS',
@@ -74,7 +85,7 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
     uuid = driver.node_uuid(host)
     disk_gib = _disk_gib(os.path.abspath(conf.instances_path), host)
     _model, memory_mb, count, *_rest = connection.getInfo()
-    shared, dedicated = _processors(conf, count)
+    shared, dedicated = _processors(conf, count, lambda: _online(connection, count))
     inventory = {
         'VCPU': _amount(shared, conf.reserved_host_cpus, conf.cpu_allocation_ratio),
         'PCPU': _amount(dedicated, 0, 1.0),
@@ -82,11 +93,13 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
         'DISK_GB': _amount(disk_gib, -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio),
     }
     capabilities = connection.getCapabilities()
+    present, absent = _traits(connection, capabilities)
     root = ProviderInventory(
         uuid=uuid,
         name=host,
         inventory={name: amount for name, amount in inventory.items() if amount['total']},
-        traits=_traits(connection, capabilities),
+        traits=present,
+        absent_traits=absent,
     )
     return ComputeNode(
         uuid=uuid,
@@ -100,8 +113,21 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> ComputeNode:
     )
 
 
-def _processors(conf: cfg.ConfigOpts, count: int) -> tuple[int, int]:
-    """Return how many processors guests share, and how many there are for guests with dedicated ones."""
+def _online(connection: Any, count: int) -> set[int]:
+    """Return the processors that are online. Their numbers have gaps where others are not."""
+    try:
+        _count, states, _online = connection.getCPUMap()
+    except libvirt.libvirtError:
+        return set(range(count))
+    return {number for number, is_online in enumerate(states) if is_online}
+
+
+def _processors(conf: cfg.ConfigOpts, count: int, online: Callable[[], set[int]]) -> tuple[int, int]:
+    """Return how many processors guests share, and how many there are for guests with dedicated ones.
+
+    :param count: how many the host has.
+    :param online: returns their numbers.
+    """
     sets: dict[str, set[int]] = {}
     for option in ('cpu_shared_set', 'cpu_dedicated_set'):
         value = conf.compute[option]
@@ -109,8 +135,8 @@ def _processors(conf: cfg.ConfigOpts, count: int) -> tuple[int, int]:
             sets[option] = request.processors(value or '')
         except ValueError as error:
             raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=str(error)) from None
-        if any(number >= count for number in sets[option]):
-            detail = f'the host has the processors 0 to {count - 1}'
+        if sets[option] and (others := sets[option] - online()):
+            detail = f'of these processors the host has no {min(others)} that is online'
             raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=detail)
     shared, dedicated = sets.values()
     if shared & dedicated:
@@ -120,15 +146,19 @@ def _processors(conf: cfg.ConfigOpts, count: int) -> tuple[int, int]:
     return len(shared) or (0 if dedicated else count), len(dedicated)
 
 
-def _traits(connection: Any, capabilities: str) -> list[str]:
-    """Return the traits of a host, as far as libvirt can describe it."""
+def _traits(connection: Any, capabilities: str) -> tuple[list[str], list[str]]:
+    """Return the traits of a host, and those that it lacks, as far as libvirt can describe it."""
     cpu = domain = ''
     with contextlib.suppress(libvirt.libvirtError):
         expand = libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES
         cpu = connection.baselineCPU([host_cpu(capabilities)], expand)
     with contextlib.suppress(libvirt.libvirtError):
         domain = connection.getDomainCapabilities()
-    return traits_of(capabilities, cpu, domain, connection.getLibVersion(), connection.getVersion())
+    try:
+        return traits_of(capabilities, cpu, domain, connection.getLibVersion(), connection.getVersion())
+    except (ElementTree.ParseError, ValueError) as error:
+        LOG.warning('The traits of this host are not reported, since libvirt describes it oddly: %s', error)
+        return [], []
 
 
 def cpu_info(capabilities: str) -> dict[str, Any]:
@@ -192,8 +222,10 @@ def _amount(total: int, reserved: int, ratio: float) -> dict[str, Any]:
 # --- traits ----------------------------------------------------------------------------------------------------------
 
 
-def traits_of(capabilities: str, cpu: str, domain_capabilities: str, version: int, hypervisor: int) -> list[str]:
-    """Return the traits of a host by the names of os-traits, sorted. Nova's driver reports the same ones.
+def traits_of(
+    capabilities: str, cpu: str, domain_capabilities: str, version: int, hypervisor: int
+) -> tuple[list[str], list[str]]:
+    """Return the traits of a host, and those that it is known to lack, both sorted.
 
     :param capabilities: those of the host, as libvirt describes them.
     :param cpu: the processor with all its features, as libvirt describes it; '': only the capabilities have it.
@@ -202,15 +234,18 @@ def traits_of(capabilities: str, cpu: str, domain_capabilities: str, version: in
     :param hypervisor: the version of QEMU, likewise.
     """
     found = {*_of_processor(capabilities, cpu)}
+    kinds = [*_OF_PROCESSOR] if cpu else []
     if domain_capabilities:
         found.update(_of_devices(ElementTree.fromstring(domain_capabilities)), _ALWAYS)  # noqa: S314 -- libvirt wrote it
+        kinds += [*_DEVICES.values(), *_OF_FIRMWARE]
         versions = _version(version), _version(hypervisor)
-        found.update(
-            trait
-            for trait, least in _SINCE.items()
-            if all(one >= two for one, two in zip(versions, least, strict=True))
-        )
-    return sorted(trait for trait in found if hasattr(os_traits, trait))
+        for trait, least in _SINCE.items():
+            if all(one >= two for one, two in zip(versions, least, strict=True)):
+                found.add(trait)
+    every = os_traits.get_traits()
+    present = found.intersection(every)
+    absent = {trait for trait in every if trait.startswith(tuple(kinds)) and trait not in _OF_OTHERS} - present
+    return sorted(present), sorted(absent)
 
 
 def _of_processor(capabilities: str, cpu: str) -> Iterator[str]:
@@ -220,6 +255,8 @@ def _of_processor(capabilities: str, cpu: str) -> Iterator[str]:
         yield f'COMPUTE_ARCH_{guest.get("name", "").upper()}'
     if int(getattr(root.find('host/cpu/topology'), 'attrib', {}).get('threads', 1)) > 1:
         yield os_traits.HW_CPU_HYPERTHREADING
+    if root.findtext('host/cpu/arch') not in ('x86_64', 'i686'):
+        return
     features = root.findall('host/cpu/feature')
     if cpu:
         features += ElementTree.fromstring(cpu).findall('feature')  # noqa: S314 -- libvirt wrote it
@@ -242,9 +279,6 @@ def _of_devices(root: ElementTree.Element) -> Iterator[str]:
         # An older libvirt does not say which versions there are, and has both.
         for version in _values(root, 'devices/tpm', 'backendVersion') or ['1.2', '2.0']:
             yield f'COMPUTE_SECURITY_TPM_{version.replace(".", "_")}'
-        # What nova supports unless its operator says otherwise.
-        yield os_traits.COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER
-        yield os_traits.COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST
 
 
 def _values(root: ElementTree.Element, path: str, name: str) -> list[str]:

@@ -26,7 +26,6 @@ FILTERS = (
     request_filter.ephemeral_encryption_filter,
     request_filter.virtio_sound_filter,
     request_filter.tpm_secret_security_filter,
-    request_filter.transform_image_metadata,
 )
 
 
@@ -61,7 +60,6 @@ def is_refused(key: str, value: str) -> bool:
 def main() -> None:
     """Answer for each guest and each extra spec."""
     conf.CONF([], project='nova', default_config_files=[])
-    conf.CONF.set_override('image_metadata_prefilter', True, group='scheduler')
     objects.register_all()
     given = json.load(sys.stdin)
     found = {

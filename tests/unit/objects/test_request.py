@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.objects import Flavor, request
+from migrator.objects import Flavor
 
 
 def asked(specs: dict[str, str] | None = None, vcpus: int = 2, **properties: str) -> dict[str, str]:
@@ -81,7 +81,17 @@ class TestTraits:
         assert found['required'] == (
             'COMPUTE_SECURITY_TPM_2_0,COMPUTE_SECURITY_TPM_TIS,COMPUTE_SECURITY_UEFI_SECURE_BOOT'
         )
-        assert found['root_required'] == f'COMPUTE_NET_VIRTIO_PACKED,{request.TPM_SECRETS}USER'
+        assert found['root_required'] == 'COMPUTE_NET_VIRTIO_PACKED'
+
+    def test_secrets_of_a_tpm_are_asked_for_where_hosts_have_traits_for_them(self) -> None:
+        flavor = Flavor(name='f', extra_specs={'hw:tpm_version': '2.0', 'hw:cpu_policy': 'dedicated'})
+        for form in flavor.request_for(asks_for_secrets=True).forms():
+            assert form.root_required == {'COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER'}
+
+    def test_a_guest_that_is_there_already_needs_no_traits(self) -> None:
+        specs = {'trait:CUSTOM_GOLD': 'required', 'trait1:CUSTOM_NEW': 'required', 'hw:cpu_policy': 'dedicated'}
+        there = Flavor(name='f', extra_specs=specs).request.without_traits()
+        assert there == Flavor(name='f', extra_specs={'hw:cpu_policy': 'dedicated'}).request
 
 
 class TestProcessors:

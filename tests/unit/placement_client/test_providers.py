@@ -93,24 +93,31 @@ def test_a_resource_class_that_is_no_longer_reported_is_removed(client, tree):
 
 
 @pytest.mark.parametrize(
-    ('reported', 'left'),
+    ('reported', 'absent', 'left'),
     [
-        # The driver reports traits of processors, so it owns all of them.
-        (['HW_CPU_X86_AVX'], ['CUSTOM_GOLD', 'HW_CPU_X86_AVX', 'STORAGE_DISK_SSD']),
-        (['CUSTOM_FAST'], ['CUSTOM_FAST', 'CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
-        ([], ['CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+        (['HW_CPU_X86_AVX'], [], ['CUSTOM_GOLD', 'HW_CPU_X86_AVX', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+        (['HW_CPU_X86_AVX'], ['HW_CPU_X86_VMX'], ['CUSTOM_GOLD', 'HW_CPU_X86_AVX', 'STORAGE_DISK_SSD']),
+        (['CUSTOM_FAST'], [], ['CUSTOM_FAST', 'CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+        ([], ['HW_CPU_X86_SSE'], ['CUSTOM_GOLD', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD']),
+        # A Placement that is older than a trait knows nothing of it.
+        (
+            ['COMPUTE_OF_LATER', 'HW_CPU_X86_AVX'],
+            [],
+            ['CUSTOM_GOLD', 'HW_CPU_X86_AVX', 'HW_CPU_X86_VMX', 'STORAGE_DISK_SSD'],
+        ),
     ],
 )
-def test_traits_that_an_operator_has_set_stay(client, tree, reported, left):
+def test_traits_that_an_operator_has_set_stay(client, tree, reported, absent, left):
     providers.ensure_tree(client, tree, sleep=never)
     url = f'/resource_providers/{tree[0].uuid}/traits'
     client.put('/traits/CUSTOM_GOLD')
     set_by_hand = ['HW_CPU_X86_VMX', 'CUSTOM_GOLD', 'STORAGE_DISK_SSD']
     generation = client.read(url)['resource_provider_generation']
     client.put(url, {'resource_provider_generation': generation, 'traits': set_by_hand})
-    providers.ensure_tree(client, [tree[0].replace(traits=reported), *tree[1:]], sleep=never)
+    report = [tree[0].replace(traits=reported, absent_traits=absent), *tree[1:]]
+    providers.ensure_tree(client, report, sleep=never)
     assert providers.read_traits(client, tree[0].uuid) == left
-    assert providers.ensure_tree(client, [tree[0].replace(traits=reported), *tree[1:]], sleep=never) is False
+    assert providers.ensure_tree(client, report, sleep=never) is False
 
 
 def test_a_renamed_host_keeps_its_provider(client):

@@ -196,3 +196,12 @@ def test_i15_migration_without_task_state(copying):
 def test_i15_ended_migration_marked_as_in_progress(cloud):
     planting.sql(cloud, 'UPDATE migrations SET in_progress_instance_uuid = instance_uuid')
     assert planting.found(cloud, quiet=False) == {'I15'}
+
+
+def test_i31_host_without_the_trait_that_the_flavor_requires(cloud):
+    world = World.of(cloud)
+    (uuid, instance), *_ = world.instances.items()
+    world.instances[uuid] = instance.replace(flavor=instance.flavor.replace(extra_specs={'trait:CUSTOM_X': 'required'}))
+    assert [one.id for one in check.check(world, quiet=False)] == ['I31']
+    vars(world.hosts[instance.host])['traits'] = ('CUSTOM_X',)
+    assert list(check.check(world, quiet=False)) == []

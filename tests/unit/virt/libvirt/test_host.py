@@ -142,12 +142,12 @@ def inventory(driver, **sets):
 
 
 def test_dedicated_processors_are_those_that_the_operator_names(driver):
-    count = inventory(driver)['VCPU']
-    assert inventory(driver, cpu_dedicated_set='1') == {'PCPU': 1}
-    assert inventory(driver, cpu_dedicated_set='1', cpu_shared_set=f'0-{count - 1},^1') == {
-        'VCPU': count - 1,
-        'PCPU': 1,
-    }
+    _count, states, _online = driver.connection.call('test', lambda connection: connection.getCPUMap())
+    first, *others = [number for number, is_online in enumerate(states) if is_online]
+    assert inventory(driver) == {'VCPU': 16}
+    assert inventory(driver, cpu_dedicated_set=str(first)) == {'PCPU': 1}
+    shared = ','.join(map(str, others))
+    assert inventory(driver, cpu_dedicated_set=str(first), cpu_shared_set=shared) == {'VCPU': len(others), 'PCPU': 1}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_dedicated_processors_are_those_that_the_operator_names(driver):
     [
         ({'cpu_dedicated_set': 'a'}, r'cpu_dedicated_set is .a.: '),
         ({'cpu_dedicated_set': '5-2'}, 'is no range of processors'),
-        ({'cpu_shared_set': '4000'}, 'the host has the processors 0 to'),
+        ({'cpu_shared_set': '4000'}, 'of these processors the host has no 4000 that is online'),
         ({'cpu_shared_set': '0', 'cpu_dedicated_set': '0'}, '0 is in cpu_shared_set too'),
     ],
 )

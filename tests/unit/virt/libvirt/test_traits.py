@@ -33,7 +33,10 @@ NEW, OLD = (10004000, 8002000), (7000000, 5002000)
 
 def found(threads=2, cpu=CPU, secure='yes', tpm='emulator', versions=NEW):
     domain = GUESTS.format(secure=secure, tpm=tpm)
-    return host.traits_of(HOST.format(threads=threads), cpu, domain, *versions)
+    present, absent = host.traits_of(HOST.format(threads=threads), cpu, domain, *versions)
+    assert not {*present} & {*absent}
+    assert not [one for one in absent if 'AMD_SEV' in one or 'SECRET' in one or 'ATTACH' in one]
+    return present
 
 
 def test_features_of_the_processor_are_traits():
@@ -64,7 +67,21 @@ def test_what_an_old_libvirt_lacks_is_no_trait():
 
 
 def test_host_that_libvirt_cannot_describe_has_the_traits_that_are_known():
-    assert host.traits_of(HOST.format(threads=1), '', '', *OLD) == [
+    present, absent = host.traits_of(HOST.format(threads=1), '', '', *OLD)
+    assert present == [
         *('COMPUTE_ARCH_AARCH64', 'COMPUTE_ARCH_X86_64', 'HW_ARCH_X86_64'),
         *('HW_CPU_X86_AMD_SVM', 'HW_CPU_X86_SVM'),
     ]
+    assert absent == [], 'what libvirt could not describe this time may be there'
+
+
+def test_what_a_host_is_known_to_lack_is_reported_too():
+    domain = GUESTS.format(secure='no', tpm='emulator')
+    _present, absent = host.traits_of(HOST.format(threads=1), CPU, domain, *NEW)
+    assert {'HW_CPU_X86_AVX512F', 'HW_CPU_HYPERTHREADING', 'COMPUTE_STORAGE_BUS_SCSI'} <= {*absent}
+    assert {'COMPUTE_SECURITY_UEFI_SECURE_BOOT', 'COMPUTE_SECURITY_TPM_CRB'} <= {*absent}
+
+
+def test_features_of_another_architecture_have_no_such_traits():
+    there = HOST.format(threads=1).replace('x86_64', 'aarch64')
+    assert not [one for one in host.traits_of(there, CPU, '', *NEW)[0] if one.startswith('HW_CPU_X86')]
